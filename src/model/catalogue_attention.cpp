@@ -69,9 +69,9 @@ void bias_gradient(Writer& w) {
   constexpr std::int64_t kRow = 16;
   if (!w.has_in(3) || !w.needs(3)) return;
   Shape shape = w.in(3).shape;
-  const bool aligned = shape.dims[3] % kRow == 0;
+  if (shape.dims[3] % kRow == 0) return w.allocate_gradient(3);
   shape.dims[3] = round_to(shape.dims[3], kRow);
-  w.allocate_gradient(3, storage(shape.elements(), w.in(3).dtype), !aligned);
+  w.allocate_gradient(3, storage(shape.elements(), w.in(3).dtype));
 }
 
 // Those of queries, keys and values are made, needed or not.

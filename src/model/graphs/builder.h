@@ -63,9 +63,6 @@ class GraphBuilder {
   void enter(ModuleId module);
   void exit(ModuleId module);
   // The layer that gradient checkpointing would wrap, with the tensors that it is called with; returns its number.
-  std::int32_t begin_region(std::vector<TensorId> arguments, std::vector<TensorId> keywords) {
-    return begin_region({std::move(arguments), std::move(keywords), {}, {}});
-  }
   std::int32_t begin_region(Region region);
   void end_region(std::int32_t layer);
 

@@ -21,6 +21,10 @@ std::optional<std::string> version_unsupported(const ModelSpec& model, const Tra
   return std::nullopt;
 }
 
+std::int64_t shortest_rows(const Training& training) {
+  return training.target_seq > 0 ? std::min(training.seq, training.target_seq) : training.seq;
+}
+
 // The memory-efficient kernel and cuDNN take a mask, flash and cuDNN take grouped heads.
 std::optional<std::string> kernel_unsupported(const ModelSpec& model, const Training& training) {
   const bool windowed = reaches_window(model, training.seq);
@@ -40,7 +44,7 @@ std::optional<std::string> kernel_unsupported(const ModelSpec& model, const Trai
       if (training.compute_dtype() == DType::Float32) return "cuDNN's attention takes no fp32";
       if (model.dims.head_dim % 8 != 0) return "cuDNN's attention takes heads of a multiple of 8";
       if (model.dims.head_dim > 256) return "cuDNN's attention takes no heads wider than 256";
-      if (training.seq == 1 || training.target_seq == 1) return "cuDNN's attention takes no sequence of one token";
+      if (shortest_rows(training) == 1) return "cuDNN's attention takes no sequence of one token";
       return std::nullopt;
     case Attention::Math:
       if (windowed) return "math attention with a window's mask";
@@ -177,20 +181,32 @@ GraphOf builder_of(std::string_view family) {
   return build_decoder_graph;
 }
 
+std::optional<std::string> encoder_decoder_unsupported(const ModelSpec& model, const Training& training) {
+  if (model.dims.decoder_layers == 0) return std::nullopt;
+  if (model.family == "whisper" && training.dtype == DType::Float16) return "whisper in fp16, which bounds values";
+  if (model.family == "whisper" && training.seq != model.dims.max_positions) {
+    return formatted("--seq {} of sound that is always {} positions", training.seq, model.dims.max_positions);
+  }
+  if (training.checkpoint.by_deepspeed()) {
+    return "DeepSpeed's checkpoints of an encoder-decoder, whose layers take several tensors";
+  }
+  if (training.ddp.find_unused_parameters) {
+    return "find_unused_parameters of an encoder-decoder, which copies the encoder's states as well";
+  }
+  return std::nullopt;
+}
+
 // Of the model as one rank has it.
 std::optional<std::string> unsupported_on_rank(const ModelSpec& model, const Training& training) {
   if (const auto version = version_unsupported(model, training)) return version;
   const bool causal = model.graph_class.ends_with("ForCausalLM") || model.graph_class.ends_with("LMHeadModel");
   if (const auto attention = attention_unsupported(model, training)) return attention;
+  if (const auto both = encoder_decoder_unsupported(model, training)) return both;
   if (training.loss == Loss::Liger) {
     if (const auto loss = liger_unsupported(model, training)) return loss;
   }
   if (model.parts != nullptr && model.parts->head == TextHead::Text && !model.parts->pads && training.micro_batch > 1) {
     return formatted("several rows without pad_token_id, which {} refuses", model.graph_class);
-  }
-  if (model.family == "whisper" && training.dtype == DType::Float16) return "whisper in fp16, which bounds values";
-  if (model.family == "whisper" && training.seq != model.dims.max_positions) {
-    return formatted("--seq {} of sound that is always {} positions", training.seq, model.dims.max_positions);
   }
   if (model.dims.image > 0 && training.seq != model.dims.max_positions) {
     return formatted("--seq {} of a picture that is {} patches and a class token: --seq {}", training.seq,
@@ -198,12 +214,6 @@ std::optional<std::string> unsupported_on_rank(const ModelSpec& model, const Tra
   }
   if (model.dims.image > 0 && training.micro_batch == 1) {
     return "one picture at a time, whose class token takes its gradient as a part of another";
-  }
-  if (model.dims.decoder_layers > 0 && training.checkpoint.by_deepspeed()) {
-    return "DeepSpeed's checkpoints of an encoder-decoder, whose layers take several tensors";
-  }
-  if (model.dims.decoder_layers > 0 && training.ddp.find_unused_parameters) {
-    return "find_unused_parameters of an encoder-decoder, which copies the encoder's states as well";
   }
   if (!causal && training.loss != Loss::HuggingFace) return formatted("another loss than hf of {}", model.graph_class);
   if (const auto packed = packed_unsupported(model, training)) return packed;

@@ -150,7 +150,7 @@ TensorId run_layers(GraphBuilder& g, ModuleId list, TensorId hidden, const Keywo
   for (const ModuleId module : modules_of(g.model(), list)) {
     std::vector<TensorId> given = keywords(layer);
     std::erase(given, kNone);
-    const std::int32_t region = g.begin_region({hidden}, std::move(given));
+    const std::int32_t region = g.begin_region({{hidden}, std::move(given), {}, {}});
     const TensorId out = call(module, layer, hidden);
     g.end_region(region);
     g.drop({hidden});

@@ -13,7 +13,7 @@ namespace {
 class WhisperGraph {
  public:
   WhisperGraph(const ModelSpec& model, const GraphOptions& options)
-      : options_(options), g_(model, options_), d_(model.dims), body_(g_.child(g_.causal(), "model")) {}
+      : options_(options), g_(model, options_), d_(model.dims), body_(g_.child(g_.causal(), "model")), encoder_(g_.child(body_, "encoder")) {}
 
   Graph build() {
     const TensorId sound = g_.batch_input(spectrum(), options_.dtype);
@@ -35,10 +35,9 @@ class WhisperGraph {
   }
 
  private:
-  [[nodiscard]] ModuleId encoder_module() const { return g_.child(body_, "encoder"); }
   // The second convolution halves the frames.
   Shape spectrum() {
-    const TensorId first = g_.parameter_of(g_.child(encoder_module(), "conv1"), "weight");
+    const TensorId first = g_.parameter_of(g_.child(encoder_, "conv1"), "weight");
     return Shape{options_.micro_batch, g_.shape(first).dims[1], 2 * options_.seq};
   }
 
@@ -49,7 +48,7 @@ class WhisperGraph {
 
   // gelu(conv(x)), of `length` frames.
   TensorId convolved(std::string_view name, TensorId x, std::int64_t length) {
-    const ModuleId module = g_.child(encoder_module(), name);
+    const ModuleId module = g_.child(encoder_, name);
     g_.enter(module);
     const TensorId low_bias = g_.lowered(g_.parameter("bias"));
     const TensorId low_weight = g_.lowered(g_.parameter("weight"));
@@ -166,7 +165,7 @@ class WhisperGraph {
   }
 
   TensorId encoder(TensorId sound) {
-    const ModuleId module = encoder_module();
+    const ModuleId module = encoder_;
     g_.enter(module);
     by_channel_ = true;
     const TensorId first = convolved("conv1", sound, 2 * options_.seq);
@@ -227,6 +226,7 @@ class WhisperGraph {
   GraphBuilder g_;
   const Dimensions& d_;
   ModuleId body_;
+  ModuleId encoder_;
   bool by_channel_ = true;  // In the encoder, where each frame sees every other, too.
   TensorId weights_ = kNone;
 };

@@ -4,6 +4,12 @@
 #include <utility>
 
 namespace dsplan {
+namespace {
+
+// Runs under no_grad first.
+bool is_untaped(const Checkpoint* checkpoint) { return checkpoint != nullptr && checkpoint->reentrant; }
+
+}  // namespace
 
 void Forward::run(std::uint32_t begin, std::uint32_t end, bool saves) {
   for (std::uint32_t at = begin; at < end; ++at) {
@@ -66,7 +72,7 @@ void Forward::run_operator(NodeId id, bool saves) {
   Checkpoint* checkpoint = checkpoints_.of(id);
   const bool keeps = checkpoint != nullptr && checkpoint->keeps_results_of(node.op);
   const bool brought_back = keeps && recomputing_ && !entry.alias && checkpoints_.take_results(*checkpoint, id, made);
-  if (!entry.alias && !brought_back) make(id, made, saves || checkpoint == nullptr || !checkpoint->reentrant);
+  if (!entry.alias && !brought_back) make(id, made, saves || !is_untaped(checkpoint));
   if (on_.recording && entry.alias) on_.recording->view(id);
   if (keeps && !recomputing_) checkpoints_.keep_results(*checkpoint, id, made);
   // What lies in a storage that was there before is one more variable that holds it.
@@ -78,8 +84,7 @@ void Forward::run_operator(NodeId id, bool saves) {
     if (recomputing_) alive_.push_back(out);
   }
   // Under no_grad, as a reentrant checkpoint runs its function first, nothing holds a leaf.
-  const bool untaped = checkpoint != nullptr && checkpoint->reentrant;
-  if (!graph_.leaves.empty() && !recomputing_ && !untaped) on_.storages.hold_leaves(id);
+  if (!graph_.leaves.empty() && !recomputing_ && !is_untaped(checkpoint)) on_.storages.hold_leaves(id);
   if (saves && !is_unasked(checkpoint, id)) save(id, made);
   // By-products belong to the autograd node alone: without one to keep them they die with the operator.
   for (std::size_t at = 0; at < slots.size(); ++at) {

@@ -55,7 +55,6 @@ class Gradients {
   void count_nested_uses(const Checkpoint& checkpoint);
   void accumulate_into(Gradient& held, TensorId tensor, Gradient gradient);
   void ready(TensorId leaf);
-  [[nodiscard]] Gradient clone(TensorId tensor, Gradient gradient);
 
   TapeContext& on_;
   const Graph& graph_;
