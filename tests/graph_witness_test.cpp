@@ -20,10 +20,13 @@ namespace {
 
 const fs::path kWitnesses = fs::path(test_paths::source_dir()) / "tests" / "witnesses" / "parameters";
 
-// A picture has as many tokens as it has patches.
+// A picture has as many tokens as it has patches, sound as many as it has positions.
 Graph graph_of(const ModelSpec& model) {
   GraphOptions options;
-  options.seq = model.dims.image > 0 ? model.dims.max_positions : 8;
+  const bool sound = model.family == "whisper";
+  options.seq = model.dims.image > 0 || sound ? model.dims.max_positions : 8;
+  options.target_seq = model.dims.decoder_layers > 0 ? 8 : 0;
+  if (model.family == "t5") options.attention = AttentionKernel::MemoryEfficient;
   options.eager_attention = eager_alone(model);
   return build_graph(model, options);
 }
