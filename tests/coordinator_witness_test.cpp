@@ -365,8 +365,8 @@ TEST_CASE("coordinator witnesses: schedules gather, keep, let go and reduce as D
       const Lines theirs = moves_of(witness.ranks[rank], 2);
       const Lines ours = Ours(schedule, numbers).take();
       const std::string difference = first_difference(training_of(theirs), training_of(ours));
-      // A module of t5 that hands out two tensors is entered twice by DeepSpeed's backward, and stands twice in the list
-      // of modules that ranks compare once; here it is entered once.
+      // A module of t5 that hands out two tensors is entered twice by DeepSpeed's backward, and stands twice in the
+      // list of modules that ranks compare once; here it is entered once.
       const bool twice = model.family == "t5";
       if (!twice) CHECK(broadcasts_of(theirs) == broadcasts_of(ours));
       CHECK_MESSAGE(difference.empty(), difference);

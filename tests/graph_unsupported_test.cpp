@@ -75,7 +75,10 @@ TEST_CASE("unsupported: only the memory-efficient kernel takes a window's mask, 
       {"llama4_text", kAllChunk, flash, "the flash kernel takes no mask, as a window needs one"},
       {"llama4_text", kChunk, math, "math attention with a window's mask"},
       {"llama4_text", "", math, std::nullopt},
-      {"llama4_text", "", [](Training& t) { t.transformers = Version{4, 57, 6}; },
+      {"llama4_text", "",
+       [](Training& t) {
+         t.transformers = Version{4, 57, 6};
+       },
        "the llama4_text family under transformers 4"},
       {"gemma2", kWindow, flash, std::nullopt},  // Every other layer has no mask.
       {"gemma2", kWindow, efficient, "the memory-efficient kernel takes no grouped heads"},
@@ -128,9 +131,10 @@ TEST_CASE("unsupported: encoder-decoders") {
        },
        "find_unused_parameters of an encoder-decoder, which copies the encoder's states as well"},
       {"whisper", R"(, "max_source_positions": 128, "decoder_attention_heads": 4)", [](Training&) {}, std::nullopt},
-      {"whisper", R"(, "decoder_attention_heads": 4)", [](Training&) {}, "--seq 128 of sound that is always 1500 positions"},
-      {"whisper", R"(, "max_source_positions": 128, "decoder_attention_heads": 4)", [](Training& t) { t.dtype = DType::Float16; },
-       "whisper in fp16, which bounds values"},
+      {"whisper", R"(, "decoder_attention_heads": 4)", [](Training&) {},
+       "--seq 128 of sound that is always 1500 positions"},
+      {"whisper", R"(, "max_source_positions": 128, "decoder_attention_heads": 4)",
+       [](Training& t) { t.dtype = DType::Float16; }, "whisper in fp16, which bounds values"},
   };
   for (const Row& row : rows) {
     const ModelSpec model = model_named(row.family, row.config);
@@ -169,7 +173,6 @@ TEST_CASE("unsupported: Liger's loss is that of 16-bit weights, in the families 
         "Liger's loss in the gemma2 and gemma3_text families before 0.6.5, which does not load beside transformers 5");
   ModelSpec llama4 = llama;
   llama4.family = "llama4_text";
-  CHECK(reason(llama4, [](Training&) {}) ==
-        "Liger's loss in the llama4_text family, not compared with its own yet");
+  CHECK(reason(llama4, [](Training&) {}) == "Liger's loss in the llama4_text family, not compared with its own yet");
   CHECK(reason(gpt2, [](Training&) {}) == "Liger's loss in the gpt2 family, which it does not patch");
 }

@@ -75,7 +75,8 @@ std::string difference(const std::vector<std::string>& ours, const std::vector<s
   if (ours == theirs) return {};
   const auto [a, b] = std::mismatch(ours.begin(), ours.end(), theirs.begin(), theirs.end());
   const auto said = [](auto at, const std::vector<std::string>& list) { return at == list.end() ? "nothing" : *at; };
-  return dsplan::formatted("{} lines equal, then \"{}\" instead of \"{}\"", a - ours.begin(), said(a, ours), said(b, theirs));
+  return dsplan::formatted("{} lines equal, then \"{}\" instead of \"{}\"", a - ours.begin(), said(a, ours),
+                           said(b, theirs));
 }
 
 }  // namespace

@@ -112,7 +112,8 @@ std::optional<GroupedScratch> grouped_scratch(const Writer& w) {
 
 // x W^T (+ b). Saved: mat1 iff the weight needs a gradient, mat2 iff the input does (derivatives.yaml: mm, addmm).
 // Backward order: with bias x, W, then, by the engine, the bias sum; without bias W first. DeepSpeed's Python function
-// (runtime/zero/linear.py) packs what it saves after its forward, x beside a frozen weight too, and always makes x first.
+// (runtime/zero/linear.py) packs what it saves after its forward, x beside a frozen weight too, and always makes x
+// first.
 void linear(Writer& w) {
   if (w.node().number > 0) return packed_linear(w);
   const bool has_bias = w.node().input_count == 3;
@@ -209,7 +210,8 @@ void grouped_matmul(Writer& w) {
   }
 }
 
-// Dense gradient of the table, for which the incoming one is brought to the rows of the output; beyond 3,072 indices CUDA sorts them first (Embedding.cu, embedding_dense_backward).
+// Dense gradient of the table, for which the incoming one is brought to the rows of the output; beyond 3,072 indices
+// CUDA sorts them first (Embedding.cu, embedding_dense_backward).
 void embedding(Writer& w) {
   w.output();
   w.kernel();

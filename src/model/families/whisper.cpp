@@ -1,5 +1,6 @@
-// whisper: two convolutions over the spectrum, an encoder, and a decoder that sees what it made in every layer. Positions
-// are tables, the encoder's of sinusoids and frozen. Checkpointable layers count through, the encoder's first.
+// whisper: two convolutions over the spectrum, an encoder, and a decoder that sees what it made in every layer.
+// Positions are tables, the encoder's of sinusoids and frozen. Checkpointable layers count through, the encoder's
+// first.
 #include "core/format.h"
 #include "model/families.h"
 #include "model/families/builder.h"
@@ -26,8 +27,8 @@ Whisper read_whisper(ConfigReader& config) {
   d.heads = d.kv_heads = config.size("encoder_attention_heads", 6, "num_attention_heads");
   const std::int64_t heads = config.size("decoder_attention_heads", 6);
   if (heads != d.heads) {
-    config.fault("decoder_attention_heads", formatted("{} heads in the decoder and {} in the encoder are not modelled",
-                                                      heads, d.heads));
+    config.fault("decoder_attention_heads",
+                 formatted("{} heads in the decoder and {} in the encoder are not modelled", heads, d.heads));
   }
   d.decoder_layers = config.layer_count("decoder_layers", 4);
   whisper.encoder_layers = config.layer_count("encoder_layers", 4, "num_hidden_layers");
@@ -101,9 +102,10 @@ ParameterId register_decoder(ModelBuilder& b, const Whisper& whisper) {
   {
     const auto list = b.module("layers", "ModuleList");
     for (std::int64_t i = 0; i < d.decoder_layers; ++i) {
-      const auto layer = b.layer(i, "WhisperDecoderLayer",
-                                 "self_attn_layer_norm self_attn(q_proj k_proj v_proj out_proj) encoder_attn_layer_norm "
-                                 "encoder_attn(q_proj k_proj v_proj out_proj) final_layer_norm fc1 activation_fn fc2");
+      const auto layer =
+          b.layer(i, "WhisperDecoderLayer",
+                  "self_attn_layer_norm self_attn(q_proj k_proj v_proj out_proj) encoder_attn_layer_norm "
+                  "encoder_attn(q_proj k_proj v_proj out_proj) final_layer_norm fc1 activation_fn fc2");
       register_attention(b, d, "self_attn");
       b.activation("activation_fn", d.activation);
       b.layer_norm("self_attn_layer_norm", d.hidden);

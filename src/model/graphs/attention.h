@@ -20,7 +20,7 @@ struct AttentionCall {
   TensorId q = kNone;
   TensorId k = kNone;
   TensorId v = kNone;
-  TensorId mask = kNone;                    // Eager: added to the scores; otherwise flags. kNone: causal by flag.
+  TensorId mask = kNone;  // Eager: added to the scores; otherwise flags. kNone: causal by flag.
   // What is learned of each pair of tokens, added to the scores before the mask: [1, H, Sq, Sk]. Not with math.
   TensorId bias = kNone;
   bool strided_bias = false;                // Heads are its innermost dimension.

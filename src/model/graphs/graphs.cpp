@@ -61,7 +61,8 @@ std::optional<std::string> liger_unsupported(const ModelSpec& model, const Train
   if (training.transformers < Version{5, 0, 0}) return "Liger's loss under transformers 4";
   const bool newer_gemma = model.family == "gemma2" || model.family == "gemma3_text";
   if (newer_gemma && training.liger < Version{0, 6, 5}) {
-    return "Liger's loss in the gemma2 and gemma3_text families before 0.6.5, which does not load beside transformers 5";
+    return "Liger's loss in the gemma2 and gemma3_text families before 0.6.5, which does not load beside transformers "
+           "5";
   }
   if (training.runtime == Runtime::DeepSpeed) return "Liger's loss under DeepSpeed";
   if (training.autocast || training.dtype == DType::Float32) return "Liger's loss with fp32 weights or autocast";
@@ -101,7 +102,8 @@ std::optional<std::string> biased_unsupported(const Training& training) {
     case Attention::Math: return "math attention with a bias that is learned";
     default: break;
   }
-  if (training.dtype == DType::Float16) return "t5 in fp16, of which transformers keeps a part in fp32, and bounds values";
+  if (training.dtype == DType::Float16)
+    return "t5 in fp16, of which transformers keeps a part in fp32, and bounds values";
   if (training.torch < kWitnessTorch) return formatted("a mask inside sdpa before torch {}", kWitnessTorch.text());
   return std::nullopt;
 }
@@ -165,16 +167,16 @@ std::optional<std::string> packed_unsupported(const ModelSpec& model, const Trai
 using GraphOf = Graph (*)(const ModelSpec& model, const GraphOptions& options);
 GraphOf builder_of(std::string_view family) {
   constexpr std::array<std::pair<std::string_view, GraphOf>, 11> kOwn{{{"gpt2", build_gpt2_graph},
-                                                                      {"bloom", build_bloom_graph},
-                                                                      {"falcon", build_falcon_graph},
-                                                                      {"opt", build_opt_graph},
-                                                                      {"t5", build_t5_graph},
-                                                                      {"whisper", build_whisper_graph},
-                                                                      {"vit", build_vit_graph},
-                                                                      {"bert", build_encoder_graph},
-                                                                      {"roberta", build_encoder_graph},
-                                                                      {"distilbert", build_encoder_graph},
-                                                                      {"modernbert", build_modernbert_graph}}};
+                                                                       {"bloom", build_bloom_graph},
+                                                                       {"falcon", build_falcon_graph},
+                                                                       {"opt", build_opt_graph},
+                                                                       {"t5", build_t5_graph},
+                                                                       {"whisper", build_whisper_graph},
+                                                                       {"vit", build_vit_graph},
+                                                                       {"bert", build_encoder_graph},
+                                                                       {"roberta", build_encoder_graph},
+                                                                       {"distilbert", build_encoder_graph},
+                                                                       {"modernbert", build_modernbert_graph}}};
   for (const auto& [name, build] : kOwn) {
     if (name == family) return build;
   }

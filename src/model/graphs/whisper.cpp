@@ -13,7 +13,11 @@ namespace {
 class WhisperGraph {
  public:
   WhisperGraph(const ModelSpec& model, const GraphOptions& options)
-      : options_(options), g_(model, options_), d_(model.dims), body_(g_.child(g_.causal(), "model")), encoder_(g_.child(body_, "encoder")) {}
+      : options_(options),
+        g_(model, options_),
+        d_(model.dims),
+        body_(g_.child(g_.causal(), "model")),
+        encoder_(g_.child(body_, "encoder")) {}
 
   Graph build() {
     const TensorId sound = g_.batch_input(spectrum(), options_.dtype);
@@ -69,8 +73,7 @@ class WhisperGraph {
     TensorId flat = linear_module(g_, g_.child(attention, name), x, d_.hidden);
     if (scaled) flat = rebound(flat, g_.unary(Op::MulScalar, flat));
     const bool several = d_.heads > 1 && seq > 1;
-    const TensorId seen =
-        by_head && several ? g_.view_copied_back(flat, shape, steps) : g_.view(flat, shape, steps);
+    const TensorId seen = by_head && several ? g_.view_copied_back(flat, shape, steps) : g_.view(flat, shape, steps);
     g_.drop({flat});
     return several ? rebound(seen, g_.copy(seen)) : seen;
   }

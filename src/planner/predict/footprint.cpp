@@ -460,10 +460,12 @@ Bytes held_logits(const ModelSpec& model, const Job& job) {
   const std::int64_t classes = answers->classes;
   const std::int64_t own = tp == 1 ? classes : round_up(Bytes(classes), tp * 128).value() / tp;
   const DType computed = t.autocast.value_or(t.dtype);
-  const Bytes logits = storage(Elements(checked_mul(answers->places, own)), t.outputs_to_fp32 ? DType::Float32 : computed);
+  const Bytes logits =
+      storage(Elements(checked_mul(answers->places, own)), t.outputs_to_fp32 ? DType::Float32 : computed);
   if (model.dims.decoder_layers == 0) return logits;
   // The encoder's last state as well, which under autocast is in its norm's fp32.
-  return logits + storage(Elements(checked_mul(last_tokens(t), model.dims.hidden)), t.autocast ? DType::Float32 : t.dtype);
+  return logits +
+         storage(Elements(checked_mul(last_tokens(t), model.dims.hidden)), t.autocast ? DType::Float32 : t.dtype);
 }
 
 std::vector<Elements> kept_gradients(const ModelSpec& model, const Job& job) {

@@ -90,9 +90,9 @@ void resolve_target_seq(Resolver& resolver) {
   const std::int64_t most = dims.target_positions;
   if (!wished.given()) {
     training.target_seq = most > 0 ? std::min(most, training.seq) : training.seq;
-    return resolver.assumed("target_seq", std::to_string(training.target_seq),
-                            most > 0 ? "min(seq, max_target_positions), all rows full" : "as many as seq, all rows full",
-                            "--target-seq");
+    return resolver.assumed(
+        "target_seq", std::to_string(training.target_seq),
+        most > 0 ? "min(seq, max_target_positions), all rows full" : "as many as seq, all rows full", "--target-seq");
   }
   training.target_seq = *wished;
   resolver.given("target_seq", std::to_string(*wished), wished.place, "--target-seq");

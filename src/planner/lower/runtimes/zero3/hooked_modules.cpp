@@ -133,7 +133,8 @@ std::vector<ParameterId> read_before_call(const ModelSpec& model) {
     if (parameter.name.ends_with(".base_layer.weight")) module = model.modules[static_cast<std::size_t>(module)].parent;
     const std::string_view path = model.modules[static_cast<std::size_t>(module)].path;
     if (!path.ends_with(".DenseReluDense.wo") || !parameter.name.ends_with(".weight")) continue;
-    if (parameter.name.find("lora_") == std::string::npos) read[static_cast<std::size_t>(module)] = static_cast<ParameterId>(at);
+    if (parameter.name.find("lora_") == std::string::npos)
+      read[static_cast<std::size_t>(module)] = static_cast<ParameterId>(at);
   }
   return read;
 }

@@ -94,7 +94,8 @@ void ModuleHooks::compare_trace() {
 void ModuleHooks::enter(ModuleId module, Pass pass) {
   if (!carries(module)) return;
   // The getter looks for what is not there within the engine's forward alone.
-  if (const ParameterId early = read_before_[static_cast<std::size_t>(module)]; early != kNone && pass == Pass::Forward) {
+  if (const ParameterId early = read_before_[static_cast<std::size_t>(module)];
+      early != kNone && pass == Pass::Forward) {
     coordinator_.touch(early);
     apply();
   }
