@@ -280,7 +280,7 @@ TEST_CASE("explain as a command") {
            {"explain tiny-llama --log a --log=b", "--log: error: is given more than once"},
            {"explain --log calm.log", "MODEL is missing"},
            {"explain tiny-llama --log train.log --format csv", "--format: error: no format \"csv\" of explain"},
-           {"explain t5-small --log train.log", "--log: error: needs a schedule"},
+           {"explain t5-small --dtype fp16 --log train.log", "--log: error: needs a schedule"},
        }) {
     CAPTURE(words);
     const Ran ran = runs(words);

@@ -75,7 +75,10 @@ TEST_CASE("unsupported: only the memory-efficient kernel takes a window's mask, 
       {"llama4_text", kAllChunk, flash, "the flash kernel takes no mask, as a window needs one"},
       {"llama4_text", kChunk, math, "math attention with a window's mask"},
       {"llama4_text", "", math, std::nullopt},
-      {"llama4_text", "", [](Training& t) { t.transformers = Version{4, 57, 6}; },
+      {"llama4_text", "",
+       [](Training& t) {
+         t.transformers = Version{4, 57, 6};
+       },
        "the llama4_text family under transformers 4"},
       {"gemma2", kWindow, flash, std::nullopt},  // Every other layer has no mask.
       {"gemma2", kWindow, efficient, "the memory-efficient kernel takes no grouped heads"},
@@ -87,6 +90,51 @@ TEST_CASE("unsupported: only the memory-efficient kernel takes a window's mask, 
          t.dtype = DType::Float32;
        },
        std::nullopt},
+  };
+  for (const Row& row : rows) {
+    const ModelSpec model = model_named(row.family, row.config);
+    INFO(row.family, row.config, row.reason.value_or("none"));
+    CHECK(graph_unsupported(model, training_with(row.change), 1) == row.reason);
+  }
+}
+
+TEST_CASE("unsupported: encoder-decoders") {
+  struct Row {
+    const char* family;
+    const char* config;
+    std::function<void(Training&)> change;
+    std::optional<std::string> reason;
+  };
+  const Row rows[] = {
+      // Biases of positions are learned.
+      {"t5", "", [](Training& t) { t.attention = Attention::MemoryEfficient; }, std::nullopt},
+      {"t5", "", [](Training& t) { t.attention = Attention::Eager; }, std::nullopt},
+      {"t5", "", [](Training&) {}, "the flash kernel takes no bias, as t5 adds one"},
+      {"t5", "", [](Training& t) { t.attention = Attention::Math; }, "math attention with a bias that is learned"},
+      {"t5", "", [](Training& t) { t.attention = Attention::CuDnn; }, "cuDNN's attention with a bias that is learned"},
+      {"t5", "",
+       [](Training& t) {
+         t.attention = Attention::MemoryEfficient;
+         t.dtype = DType::Float16;
+       },
+       "t5 in fp16, of which transformers keeps a part in fp32, and bounds values"},
+      {"t5", "",
+       [](Training& t) {
+         t.attention = Attention::MemoryEfficient;
+         t.checkpoint.groups = {{0, 0, CheckpointKind::DeepSpeed}};
+       },
+       "DeepSpeed's checkpoints of an encoder-decoder, whose layers take several tensors"},
+      {"t5", "",
+       [](Training& t) {
+         t.attention = Attention::MemoryEfficient;
+         t.ddp.find_unused_parameters = true;
+       },
+       "find_unused_parameters of an encoder-decoder, which copies the encoder's states as well"},
+      {"whisper", R"(, "max_source_positions": 128, "decoder_attention_heads": 4)", [](Training&) {}, std::nullopt},
+      {"whisper", R"(, "decoder_attention_heads": 4)", [](Training&) {},
+       "--seq 128 of sound that is always 1500 positions"},
+      {"whisper", R"(, "max_source_positions": 128, "decoder_attention_heads": 4)",
+       [](Training& t) { t.dtype = DType::Float16; }, "whisper in fp16, which bounds values"},
   };
   for (const Row& row : rows) {
     const ModelSpec model = model_named(row.family, row.config);
@@ -125,7 +173,6 @@ TEST_CASE("unsupported: Liger's loss is that of 16-bit weights, in the families 
         "Liger's loss in the gemma2 and gemma3_text families before 0.6.5, which does not load beside transformers 5");
   ModelSpec llama4 = llama;
   llama4.family = "llama4_text";
-  CHECK(reason(llama4, [](Training&) {}) ==
-        "Liger's loss in the llama4_text family, not compared with its own yet");
+  CHECK(reason(llama4, [](Training&) {}) == "Liger's loss in the llama4_text family, not compared with its own yet");
   CHECK(reason(gpt2, [](Training&) {}) == "Liger's loss in the gpt2 family, which it does not patch");
 }

@@ -20,10 +20,13 @@ namespace {
 
 const fs::path kWitnesses = fs::path(test_paths::source_dir()) / "tests" / "witnesses" / "parameters";
 
-// A picture has as many tokens as it has patches.
+// A picture has as many tokens as it has patches, sound as many as it has positions.
 Graph graph_of(const ModelSpec& model) {
   GraphOptions options;
-  options.seq = model.dims.image > 0 ? model.dims.max_positions : 8;
+  const bool sound = model.family == "whisper";
+  options.seq = model.dims.image > 0 || sound ? model.dims.max_positions : 8;
+  options.target_seq = model.dims.decoder_layers > 0 ? 8 : 0;
+  if (model.family == "t5") options.attention = AttentionKernel::MemoryEfficient;
   options.eager_attention = eager_alone(model);
   return build_graph(model, options);
 }
@@ -72,7 +75,8 @@ std::string difference(const std::vector<std::string>& ours, const std::vector<s
   if (ours == theirs) return {};
   const auto [a, b] = std::mismatch(ours.begin(), ours.end(), theirs.begin(), theirs.end());
   const auto said = [](auto at, const std::vector<std::string>& list) { return at == list.end() ? "nothing" : *at; };
-  return dsplan::formatted("{} lines equal, then \"{}\" instead of \"{}\"", a - ours.begin(), said(a, ours), said(b, theirs));
+  return dsplan::formatted("{} lines equal, then \"{}\" instead of \"{}\"", a - ours.begin(), said(a, ours),
+                           said(b, theirs));
 }
 
 }  // namespace

@@ -297,7 +297,7 @@ TEST_CASE("emit and replay as commands") {
        "--format: error: no format \"json\" of emit; formats are deepspeed, accelerate, torchtitan, plan, launch, "
        "checkpointing, perfetto, html, svg, png, snapshot"},
       {"emit tiny-llama --format snapshot", "--out: error: is missing: a snapshot is binary"},
-      {"emit t5-small --format snapshot --out x", "--format snapshot: error: needs a schedule"},
+      {"emit t5-small --dtype fp16 --format snapshot --out x", "--format snapshot: error: needs a schedule"},
       {"emit tiny-llama --rank all --format snapshot --out x", "--rank: error: --format snapshot is of one rank"},
       {"replay a.pickle --format csv", "--format: error: no format \"csv\" of a snapshot's report"},
       {"replay a.pickle --against", "MODEL is missing"},

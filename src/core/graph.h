@@ -237,8 +237,10 @@ struct Node {
   bool safe = false;            // Softmax only: rows of nothing but minus infinity give zeros.
   bool filled = false;          // Arange only: each element is `number`.
   bool full_attention = false;  // Attention only: each query sees every key; otherwise it is causal.
-  bool by_head = false;         // Attention only: queries lie head by head, and so does what is made like them.
-  std::uint8_t padding = 0;     // Attention only: columns of each head, its last, that are zeros.
+  // Attention: queries lie head by head, and so does what is made like them. Embedding: its gradient comes in a layout
+  // of which rows are no view. LayerNorm: its input lies so.
+  bool by_head = false;
+  std::uint8_t padding = 0;               // Attention only: columns of each head, its last, that are zeros.
   Reduction reduction = Reduction::Mean;  // Losses only.
   std::uint8_t bounds = kBothBounds;      // Clamp only.
   std::int8_t axis = 0;
@@ -263,11 +265,12 @@ struct Node {
 struct RecordedOperators;
 
 struct Instruction {
-  // Forget: the autograd node, of which no loss will ever ask a gradient, dies with the last that holds it. Read: Python
-  // asks for the tensor's value, so that the host waits for what makes it.
+  // Forget: the autograd node, of which no loss will ever ask a gradient, dies with the last that holds it. Read:
+  // Python asks for the tensor's value, so that the host waits for what makes it.
   enum class Kind : std::uint8_t { Run, Drop, Enter, Exit, RegionBegins, RegionEnds, Forget, Read };
   Kind kind = Kind::Run;
-  std::int32_t number = 0;  // Of what `kind` is about: a node (Run, Forget), a tensor (Drop, Read), a module, or a region.
+  std::int32_t number =
+      0;  // Of what `kind` is about: a node (Run, Forget), a tensor (Drop, Read), a module, or a region.
 
   Instruction(Kind what, NodeId of) : kind(what), number(of.number()) {}
   Instruction(Kind what, TensorId of) : kind(what), number(of.number()) {}
@@ -283,6 +286,9 @@ struct Instruction {
 struct Region {
   std::vector<TensorId> arguments;
   std::vector<TensorId> keywords;
+  // Arguments that it returns as they came; and those that lie as no gradient of theirs does.
+  std::vector<TensorId> returned;
+  std::vector<TensorId> strided;
 };
 
 // `program` is what runs; a RegionBegins/RegionEnds pair encloses one stretch that can be checkpointed (in a model: a

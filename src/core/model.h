@@ -92,12 +92,14 @@ struct Dimensions {
   std::int64_t max_positions = 0;
   std::int64_t experts = 0;
   std::int64_t experts_per_token = 0;
-  std::int64_t sliding_window = 0;  // 0: none.
-  std::int64_t labels = 0;          // Classes of a head that is no language model's.
-  std::int64_t image = 0;           // Rows, and columns, of the pictures that a model of pictures is given.
-  std::int64_t decoder_layers = 0;  // Of `layers`, the last ones, where there is an encoder before them.
-  double rotary_fraction = 1.0;     // phi, gpt_neox: part of each head that is rotated.
-  double attention_dropout = 0;     // Probabilities, as in config.json. 0: the operator is not there.
+  std::int64_t sliding_window = 0;    // 0: none.
+  std::int64_t labels = 0;            // Classes of a head that is no language model's.
+  std::int64_t image = 0;             // Rows, and columns, of the pictures that a model of pictures is given.
+  std::int64_t decoder_layers = 0;    // Of `layers`, the last ones, where there is an encoder before them.
+  std::int64_t target_positions = 0;  // Of that decoder, where they are learned; 0: any number.
+  bool scaled_output = false;         // t5: of that decoder, by the root of its width.
+  double rotary_fraction = 1.0;       // phi, gpt_neox: part of each head that is rotated.
+  double attention_dropout = 0;       // Probabilities, as in config.json. 0: the operator is not there.
   double residual_dropout = 0;
   double embedding_dropout = 0;
   double adapter_dropout = 0;
@@ -123,10 +125,10 @@ struct ModelSpec {
   std::string source;       // Where the config is from.
   std::string graph_class;  // The framework's class, "LlamaForCausalLM".
   Dimensions dims;
-  std::shared_ptr<const DecoderParts> parts;  // Null: no decoder made of parts.
+  std::shared_ptr<const DecoderParts> parts;     // Null: no decoder made of parts.
   std::shared_ptr<const ModuleGraph> recording;  // Null: a family's model.
-  std::vector<Module> modules;                // Registration order, parents before children.
-  std::vector<Parameter> parameters;          // Registration order; tied ones are listed again with `tied_to`.
+  std::vector<Module> modules;                   // Registration order, parents before children.
+  std::vector<Parameter> parameters;             // Registration order; tied ones are listed again with `tied_to`.
   std::vector<ModelBuffer> buffers;
   std::vector<ModuleCall> calls;      // One training forward.
   std::optional<DType> stored_dtype;  // `dtype` / `torch_dtype` of config.json.

@@ -52,6 +52,7 @@ enum class Line : std::uint8_t {
   Runtime,
   Dtypes,
   Lengths,
+  TargetSeq,
   Autocast,
   Optimizer,
   Batch,

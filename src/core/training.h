@@ -219,6 +219,7 @@ struct Training {
   std::int64_t micro_batch = 1;  // Rows per rank and forward.
   std::int64_t grad_accum = 1;   // Micro-batches per optimizer step.
   std::int64_t seq = 0;          // Tokens per row; all rows full, no mask.
+  std::int64_t target_seq = 0;   // Tokens per target row of an encoder-decoder; others have none.
   // Several shapes through one allocator: micro-batches take these lengths in turn, and `seq` is the longest.
   std::vector<std::int64_t> seq_list;
   double gradient_clipping = 0;

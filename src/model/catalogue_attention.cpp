@@ -64,7 +64,17 @@ void forward(Writer& w, const ByProducts& made) {
   w.save_extra(1, made.names[1]);
 }
 
-// All three are made, needed or not.
+// Its rows are aligned to 16 elements, of which the gradient is a part (_efficient_attention_backward).
+void bias_gradient(Writer& w) {
+  constexpr std::int64_t kRow = 16;
+  if (!w.has_in(3) || !w.needs(3)) return;
+  Shape shape = w.in(3).shape;
+  if (shape.dims[3] % kRow == 0) return w.allocate_gradient(3);
+  shape.dims[3] = round_to(shape.dims[3], kRow);
+  w.allocate_gradient(3, storage(shape.elements(), w.in(3).dtype));
+}
+
+// Those of queries, keys and values are made, needed or not.
 void gradients(Writer& w) {
   for (std::size_t i : {0U, 1U, 2U}) {
     if (w.needs(i)) {
@@ -152,6 +162,7 @@ void memory_efficient_attention(Writer& w) {
   const AttentionSizes sizes = sizes_of(w);
   const bool half = w.in(0).dtype == DType::Float16 || w.in(0).dtype == DType::BFloat16;
   gradients(w);
+  bias_gradient(w);
   if (half) {
     w.allocate_temporary(per_row(w, 1), DType::Float32, Visibility::Kernel);
   } else {

@@ -36,10 +36,14 @@ void with_statistics(Writer& w, Elements count, DType dtype) {
 
 }  // namespace
 
-// Input, weight, and per row mean and rstd (layer_norm_kernel.cu).
+// Input, weight, and per row mean and rstd (layer_norm_kernel.cu). An input that does not lie row by row is copied,
+// forward and backward.
 void layer_norm(Writer& w) {
+  const bool copied = w.node().by_head;
+  if (copied) w.forward_temporary(w.bytes_in(0), w.in(0).dtype, Visibility::Kernel);
   with_statistics(w, rows_of(w), accumulate_type(w.in(0).dtype));
   if (w.has_in(2)) w.save_input(2, "_saved_bias");
+  if (copied && w.node().requires_grad) w.allocate_temporary(w.bytes_in(0), w.in(0).dtype, Visibility::Kernel);
   gradients_at_once(w, 3);
 }
 

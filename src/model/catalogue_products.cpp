@@ -311,12 +311,14 @@ void grouped_matmul(Writer& w) {
   }
 }
 
-// Dense gradient of the table; beyond 3,072 indices CUDA sorts them first (Embedding.cu, embedding_dense_backward).
+// Dense gradient of the table, for which the incoming one is brought to the rows of the output; beyond 3,072 indices
+// CUDA sorts them first (Embedding.cu, embedding_dense_backward).
 void embedding(Writer& w) {
   w.output();
   w.kernel();
   w.save_input(1, "_saved_indices");
   if (!w.needs(0)) return;
+  if (w.node().by_head) w.temporary(w.bytes_out(), w.out().dtype, Visibility::Kernel);
   const Elements indices = w.in(1).shape.elements();
   if (indices > Elements(3072)) {
     w.allocate_temporary(storage(indices, DType::Int64), DType::Int64, Visibility::Kernel);

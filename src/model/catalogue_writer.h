@@ -127,10 +127,12 @@ class Writer {
     return made;
   }
   void drop(std::uint8_t made) { recipe_.backward.push_back({RecipeStep::Kind::Drop, made}); }
-  void allocate_gradient(std::size_t i) {
+  // `inside`: in a tensor of that many bytes, of which it is a part with gaps.
+  void allocate_gradient(std::size_t i, std::optional<Bytes> inside = {}) {
+    const Bytes bytes = inside.value_or(graph_.bytes(graph_.input(node_, i)));
     recipe_.backward.push_back(
-        {RecipeStep::Kind::Make,
-         slot(SlotKind::Gradient, i, graph_.bytes(graph_.input(node_, i)), in(i).dtype, Visibility::Dispatch)});
+        {RecipeStep::Kind::Make, slot(SlotKind::Gradient, i, bytes, in(i).dtype, Visibility::Dispatch)});
+    if (inside) recipe_.not_whole |= std::uint64_t{1} << i;
   }
   void backward_all_reduce(std::uint8_t made) { recipe_.backward.push_back({RecipeStep::Kind::AllReduce, made}); }
   void backward_kernel() { recipe_.backward.push_back({RecipeStep::Kind::Kernel, 0}); }
@@ -184,7 +186,7 @@ class Writer {
     for (std::size_t i = 0; i < node_.input_count; ++i) {
       if (!needs(i) || !is_broadcast(i)) continue;
       // First over what was broadcast, then to the input's dtype.
-      if (in(i).dtype != out().dtype && in(i).shape.elements() != out().shape.elements()) {
+      if (in(i).dtype != out().dtype && is_broadcast(i, true)) {
         const std::uint8_t sum = temporary(storage(in(i).shape.elements(), out().dtype), out().dtype);
         if (full_[i] != kNoSlot) drop(full_[i]);
         full_[i] = sum;
@@ -198,8 +200,10 @@ class Writer {
     }
   }
   // The gradient arrives at the output's shape and dtype and has to be brought to the input's.
-  [[nodiscard]] bool is_broadcast(std::size_t i) const {
-    return in(i).shape.elements() != out().shape.elements() || in(i).dtype != out().dtype;
+  // Leading dimensions are summed over even where they are all of one element (ExpandUtils.h, sum_to).
+  [[nodiscard]] bool is_broadcast(std::size_t i, bool whatever_dtype = false) const {
+    const bool summed = in(i).shape.elements() != out().shape.elements() || in(i).shape.rank < out().shape.rank;
+    return summed || (!whatever_dtype && in(i).dtype != out().dtype);
   }
 
  private:

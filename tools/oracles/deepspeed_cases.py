@@ -5,6 +5,9 @@ GPT2 = {"model_type": "gpt2", "vocab_size": 64, "n_positions": 32, "n_embd": 16,
 LLAMA = {"model_type": "llama", "vocab_size": 72, "hidden_size": 16, "intermediate_size": 24,
          "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 32,
          "tie_word_embeddings": False}
+# An encoder and a decoder, which sees what the encoder made; dropout draws nothing that another rank would not.
+T5 = {"model_type": "t5", "vocab_size": 72, "d_model": 16, "d_kv": 8, "d_ff": 24, "num_layers": 2, "num_heads": 2,
+      "dropout_rate": 0.0, "decoder_start_token_id": 0, "pad_token_id": 0}
 # The tiny example: one group a=10, b=7, c=5. `tiny` is made by hand: y = x * sum(a) + sum(b) + sum(c).
 TINY = {"model_type": "tiny"}
 ADAM = {"type": "AdamW", "params": {"lr": 1e-3}}
@@ -151,6 +154,11 @@ CASES = {
     "z3-llama-fp32": case(LLAMA, z3(), dtype="fp32"),
     "z3-llama-offload": case(LLAMA, z3(offload_optimizer={"device": "cpu"}), accumulation=2),
     "z3-llama-offload-param": case(LLAMA, z3(offload_optimizer={"device": "cpu"}, offload_param={"device": "cpu"})),
+    "z2-t5": case(T5, z2()),
+    "z3-t5": case(T5, z3(), steps=3),
+    "z3-t5-reuse": case(T5, z3(stage3_max_reuse_distance=3000), steps=3),
+    "z3-t5-non-reentrant": case(T5, z3(), checkpoint="non_reentrant"),
+    "z3-t5-frozen": case(T5, z3(), freeze=["shared*", "encoder.block.0*"]),
     "z3-gpt2": case(GPT2, z3(), steps=3),
     "z3-gpt2-non-reentrant": case(GPT2, z3(), checkpoint="non_reentrant"),
 }

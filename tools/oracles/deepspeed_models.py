@@ -35,8 +35,9 @@ def build(case):
     torch.manual_seed(0)
     if config["model_type"] == "tiny":
         return Tiny().to(dtype_of(case))
-    from transformers import AutoConfig, AutoModelForCausalLM
-    return AutoModelForCausalLM.from_config(AutoConfig.for_model(**config), dtype=dtype_of(case))
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
+    kind = AutoModelForSeq2SeqLM if config["model_type"] == "t5" else AutoModelForCausalLM
+    return kind.from_config(AutoConfig.for_model(**config), dtype=dtype_of(case))
 
 
 def model_of(case):

@@ -29,6 +29,7 @@ import torch.export
 import torch._inductor.lowering
 import transformers.models.gpt2.modeling_gpt2
 import transformers.models.llama.modeling_llama
+import transformers.models.t5.modeling_t5
 
 from deepspeed.accelerator import get_accelerator
 from deepspeed_cases import CASES

@@ -241,7 +241,9 @@ class Run:
         self.ready = []
         self.layers = []
         self.in_forward = False
-        with FakeTensorMode(allow_non_fake_inputs=True), self.meter:
+        fake = FakeTensorMode(allow_non_fake_inputs=True)
+        fake.cache_enabled = not self.asks_for_biases()
+        with fake, self.meter:
             self.model = model_of(case, self.meter)
             gc.collect()
             gc.disable()
@@ -280,13 +282,24 @@ class Run:
         names = ["input_ids", "labels"] + (["attention_mask"] if OLD else [])
         kind = class_of(self.case)
         shapes = {name: shape for name in names}
+        if kind.endswith("ForConditionalGeneration"):
+            shapes["labels"] = (shape[0], self.training["target_seq"])
+        if kind.startswith("Whisper"):
+            bands = self.case["config"]["num_mel_bins"]
+            shapes = {"input_features": (shape[0], bands, 2 * shape[1]), "labels": shapes["labels"]}
         if kind.endswith(("ForSequenceClassification", "ForImageClassification")):
             shapes["labels"] = shape[:1]
         if kind.endswith("ForImageClassification"):
             size = self.case["config"]["image_size"]
             shapes = {"pixel_values": (shape[0], 3, size, size), "labels": shapes["labels"]}
-        return {name: torch.empty(of, dtype=torch.float32 if name == "pixel_values" else torch.int64, device=DEVICE)
-                for name, of in shapes.items()}
+        # The weights' own dtype is what a convolution takes.
+        dtypes = {"pixel_values": torch.float32, "input_features": DTYPES[self.training["dtype"]]}
+        return {name: torch.empty(of, dtype=dtypes.get(name, torch.int64), device=DEVICE) for name, of in shapes.items()}
+
+    def asks_for_biases(self):
+        """A kernel's answer that was kept does not say which gradients were asked for: that of a bias would be missed,
+        or made for nobody."""
+        return self.case["config"]["model_type"] == "t5"
 
     def indexes_by_lists(self):
         """What becomes a tensor on the device; in the engine's own thread that asks for a driver."""
@@ -519,7 +532,7 @@ def added_bias(query, key, flags):
     bias = flags
     if flags.dtype == torch.bool:
         bias = aten.where.ScalarSelf(flags, 0.0, aten.scalar_tensor(float("-inf"), dtype=query.dtype, device=DEVICE))
-    if any(stride % 8 for stride in bias.stride()[:-1]):
+    if any(stride % 8 for stride in bias.stride()[:-1]) or bias.stride(-1) != 1:
         width = bias.shape[-1]
         bias = aten.constant_pad_nd(bias, [0, 8 - width % 8])[..., :width]
     return bias.expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])

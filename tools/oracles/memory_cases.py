@@ -120,6 +120,21 @@ LLAMA4 = config("llama4_text", vocab_size=857, head_dim=16, intermediate_size=48
                 num_local_experts=4, num_experts_per_tok=1, interleave_moe_layer_step=2, no_rope_layers=[1, 0],
                 attention_chunk_size=256, pad_token_id=0, bos_token_id=1, eos_token_id=2)
 
+T5 = {"model_type": "t5", "architectures": ["T5ForConditionalGeneration"], "d_model": 64, "d_kv": 16, "d_ff": 176,
+      "num_layers": 2, "num_heads": 4, "vocab_size": 859, "decoder_start_token_id": 0, "pad_token_id": 0}
+
+WHISPER = {"model_type": "whisper", "architectures": ["WhisperForConditionalGeneration"], "d_model": 64,
+           "encoder_ffn_dim": 176, "decoder_ffn_dim": 144, "encoder_layers": 2, "decoder_layers": 2,
+           "encoder_attention_heads": 4, "decoder_attention_heads": 4, "vocab_size": 863, "num_mel_bins": 20,
+           "max_source_positions": 56, "max_target_positions": 90, "pad_token_id": 0, "bos_token_id": 1,
+           "eos_token_id": 2, "decoder_start_token_id": 1}
+
+
+def of_sound(cases, target=40):
+    """Rows of sound have one length."""
+    return {name: {**one, "training": {**one["training"], "seq": one["config"]["max_source_positions"], "target_seq": target}}
+            for name, one in cases.items()}
+
 
 def heads_of(name, config, labels=5, prefix=None):
     """The classes of a text and of each of its tokens."""
@@ -231,6 +246,33 @@ FAMILIES = {
                               micro_batch=2, seq=70, attention="mem-efficient"),
     "llama4-fp32": case({**LLAMA4, "num_key_value_heads": 4}, micro_batch=2, seq=70, dtype="fp32",
                         attention="mem-efficient"),
+    **family("t5", T5, targets=("q", "v"), frozen=("shared.*", "encoder.block.0.*"), attention="mem-efficient",
+             target_seq=40, odd={"feed_forward_proj": "gated-gelu", "num_decoder_layers": 3, "tie_word_embeddings": False,
+                                 "d_kv": 8, "dropout_rate": 0.0}, dtype="bf16"),
+    "t5-long-target": case({**T5, "num_heads": 3, "feed_forward_proj": "gated-gelu"}, micro_batch=2, seq=37,
+                           target_seq=83, attention="mem-efficient"),
+    "t5-one-head": case({**T5, "num_heads": 1}, micro_batch=2, seq=64, target_seq=40, attention="mem-efficient"),
+    "t5-one-token": case(T5, micro_batch=2, seq=24, target_seq=1, attention="mem-efficient"),
+    "t5-fp32": case(T5, micro_batch=2, seq=70, target_seq=40, dtype="fp32", attention="mem-efficient"),
+    "t5-lora-checkpoint": case(T5, micro_batch=2, seq=64, target_seq=40, checkpoint="full", attention="mem-efficient",
+                               lora={**LORA, "targets": ["q", "v"]}),
+    "t5-layers-reentrant": case({**T5, "num_layers": 3, "num_decoder_layers": 4}, micro_batch=2, seq=56, target_seq=40,
+                                checkpoint="full", reentrant=True, input_require_grads=True, attention="mem-efficient"),
+    "t5-eager-checkpoint": case(T5, seq=70, target_seq=40, checkpoint="full", attention="eager"),
+    **of_sound(family("whisper", WHISPER, frozen=("model.encoder.*",), dtype="bf16",
+                      odd={"dropout": 0.1, "attention_dropout": 0.1, "max_source_positions": 61, "decoder_layers": 3,
+                           "num_mel_bins": 24, "activation_function": "relu", "tie_word_embeddings": False})),
+    **of_sound({
+        "whisper-math": case(WHISPER, micro_batch=2, attention="math"),
+        "whisper-fp32": case({**WHISPER, "dropout": 0.1}, micro_batch=2, dtype="fp32", attention="mem-efficient"),
+        "whisper-eager-checkpoint": case(WHISPER, checkpoint="full", attention="eager"),
+        "whisper-layers-reentrant": case({**WHISPER, "encoder_layers": 4, "dropout": 0.1}, micro_batch=2,
+                                         checkpoint="full", reentrant=True, input_require_grads=True),
+        "whisper-lora-checkpoint": case(WHISPER, micro_batch=2, checkpoint="full",
+                                        lora={**LORA, "targets": ["q_proj", "v_proj"]}),
+        "whisper-one-head": case({**WHISPER, "encoder_attention_heads": 1, "decoder_attention_heads": 1}, micro_batch=2),
+    }, target=77),
+    "whisper-one-token": case(WHISPER, seq=56, target_seq=1),
     **family("bloom", BLOOM, targets=("query_key_value",), eager=False, attention="eager",
              frozen=("transformer.word_embeddings.*", "transformer.h.0.*"),
              odd={"n_head": 1, "hidden_dropout": 0.1, "attention_dropout": 0.1}),
@@ -416,6 +458,7 @@ CASES = {
     "qwen2-tied-tp2": case(QWEN2, micro_batch=2, seq=96, tp=2),
     "qwen3-tp2-fp16": case(QWEN3, micro_batch=2, seq=72, dtype="fp16", tp=2),
     "gemma2-tied-tp2-checkpoint": case(GEMMA2, micro_batch=2, seq=90, checkpoint="full", tp=2),
+    "llama-one-token": case(LLAMA, seq=1),
     "llama-4.53": case(LLAMA, transformers_version="4.53.3"),
     "llama-4.53-checkpoint": case(LLAMA, micro_batch=2, seq=96, checkpoint="full", checkpoint_impl="non_reentrant",
                                   transformers_version="4.53.3"),

@@ -24,7 +24,7 @@ import transformers
 from transformers import AutoConfig, AutoModelForCausalLM, CONFIG_MAPPING
 
 FAMILIES = ("gpt2 opt bloom gpt_neox falcon llama mistral mixtral qwen2 qwen2_moe qwen3 qwen3_moe gemma gemma2 "
-            "gemma3_text phi phi3 deepseek_v2 deepseek_v3 bert roberta distilbert t5 vit modernbert llama4_text glm4_moe granitemoe gpt_oss").split()
+            "gemma3_text phi phi3 deepseek_v2 deepseek_v3 bert roberta distilbert t5 vit whisper modernbert llama4_text glm4_moe granitemoe gpt_oss").split()
 
 # Fields of every config class that move no byte of a training step.
 INERT = {"transformers_version", "architectures", "id2label", "label2id", "problem_type", "return_dict",
@@ -89,6 +89,10 @@ def inputs_for(model):
         pixels = torch.rand(2, config.num_channels, config.image_size, config.image_size)
         labels = {} if isinstance(model, transformers.ViTModel) else {"labels": torch.tensor([0, 1])}
         return {"pixel_values": pixels, **labels}
+    if config.model_type == "whisper":
+        sound = torch.rand(2, config.num_mel_bins, 2 * config.max_source_positions)
+        return {"input_features": sound, "labels": torch.arange(2 * 8).reshape(2, 8) % config.vocab_size,
+                "use_cache": False}
     ids = torch.arange(2 * 8).reshape(2, 8) % (config.vocab_size - 8) + 4
     kind = type(model).__name__
     if kind.endswith("ForSequenceClassification"):

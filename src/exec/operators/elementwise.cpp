@@ -104,9 +104,14 @@ void cast_backward(Maker& m) {
 
 // Below: operators of two tensors. A gradient is made at the output's shape; when the function has returned, autograd
 // brings those of other shape or dtype to their input's, in the order of the inputs (engine.cpp, validate_outputs).
+// Leading dimensions of one element are summed over as well.
+bool has_its_shape(const Maker& m, std::size_t i) {
+  const Layout& grad = m.gradient_of().layout;
+  return m.in(i).layout.elements() == grad.elements() && m.in(i).layout.rank >= grad.rank;
+}
+
 bool comes_as_is(const Maker& m, std::size_t i) {
-  const Described& grad = m.gradient_of();
-  return m.in(i).layout.elements() == grad.layout.elements() && m.in(i).dtype == grad.dtype;
+  return has_its_shape(m, i) && m.in(i).dtype == m.gradient_of().dtype;
 }
 
 void at_output(Maker& m, std::size_t i, std::size_t other) {
@@ -123,7 +128,7 @@ void at_output(Maker& m, std::size_t i, std::size_t other) {
 void sums(Maker& m, std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) {
     if (!m.needs(i) || comes_as_is(m, i)) continue;
-    if (m.in(i).layout.elements() == m.gradient_of().layout.elements()) {
+    if (has_its_shape(m, i)) {
       m.gradient(i, {m.in(i).dtype, contiguous_like(m.in(i).layout)});
       m.next();
     } else {

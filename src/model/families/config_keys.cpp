@@ -16,6 +16,7 @@ constexpr std::string_view kValues = "values of weights, which no byte depends o
 constexpr std::string_view kToken = "which id stands for what; tables have vocab_size rows whatever it is";
 constexpr std::string_view kGeneration = "of generation";
 constexpr std::string_view kHeads = "of classification heads, which `architectures` would have to name";
+constexpr std::string_view kMasked = "of masks in the spectrum, which apply_spec_augment switches on";
 constexpr std::string_view kEpsilon = "a number that is added";
 constexpr std::string_view kScale = "a factor of the scores";
 constexpr std::string_view kRoutingValues = "which experts are chosen and how they are weighed; the shapes stay";
@@ -208,9 +209,24 @@ const std::vector<ConfigKey>& later_family_keys() {
       {"distilbert", "qa_dropout", kInert, "", kHeads},
       {"gpt_oss", "initial_context_length", kInert, "", "values of the rotary tables"},
       {"gpt_oss", "swiglu_limit", kInert, "", "a bound of values"},
-      {"t5", "tie_word_embeddings", kInert, "", "transformers 5 ties the head whatever it says"},
       {"t5", "relative_attention_max_distance", kInert, "", "which bucket a distance falls into"},
       {"t5", "layer_norm_epsilon", kInert, "", kEpsilon},
+      {"whisper", "activation_dropout", kGraph, "0", "dropout behind the activation"},
+      {"whisper", "encoder_layerdrop", kGraph, "0", "layers that are left out"},
+      {"whisper", "decoder_layerdrop", kGraph, "0", "layers that are left out"},
+      {"whisper", "apply_spec_augment", kGraph, "false", "a spectrum of which parts are masked"},
+      {"whisper", "mask_time_prob", kInert, "", kMasked},
+      {"whisper", "mask_time_length", kInert, "", kMasked},
+      {"whisper", "mask_time_min_masks", kInert, "", kMasked},
+      {"whisper", "mask_feature_prob", kInert, "", kMasked},
+      {"whisper", "mask_feature_length", kInert, "", kMasked},
+      {"whisper", "mask_feature_min_masks", kInert, "", kMasked},
+      {"whisper", "scale_embedding", kInert, "", "which no forward of this class reads"},
+      {"whisper", "use_weighted_layer_sum", kInert, "", kHeads},
+      {"whisper", "classifier_proj_size", kInert, "", kHeads},
+      {"whisper", "median_filter_width", kInert, "", "of time stamps, in generation"},
+      {"whisper", "num_key_value_heads", kInert, "", "encoder_attention_heads says it"},
+      {"whisper", "init_std", kInert, "", kValues},
       {"vit", "encoder_stride", kInert, "", "of masked image modelling, which `architectures` would have to name"},
   };
   return kRows;

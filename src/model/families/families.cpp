@@ -51,7 +51,8 @@ const std::vector<Family>& families() {
       {"roberta", build_roberta, true},
       {"distilbert", build_distilbert, true},
       {"modernbert", build_modernbert, true},
-      {"t5", build_t5, false, {"T5WithLMHeadModel"}},  // Its name in transformers 2.
+      {"t5", build_t5, true, {"T5WithLMHeadModel"}},  // Its name in transformers 2.
+      {"whisper", build_whisper, true},
       {"vit", build_vit, true},
   };
   return kTable;

@@ -59,6 +59,7 @@ struct Family {
 [[nodiscard]] ModelSpec build_bert(ConfigReader& config);
 [[nodiscard]] ModelSpec build_roberta(ConfigReader& config);
 [[nodiscard]] ModelSpec build_distilbert(ConfigReader& config);
+[[nodiscard]] ModelSpec build_whisper(ConfigReader& config);
 [[nodiscard]] ModelSpec build_modernbert(ConfigReader& config);
 [[nodiscard]] ModelSpec build_t5(ConfigReader& config);
 [[nodiscard]] ModelSpec build_vit(ConfigReader& config);

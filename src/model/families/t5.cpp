@@ -42,6 +42,7 @@ T5 read_t5(ConfigReader& config) {
   t5.buckets = config.size("relative_attention_num_buckets", 32);
   d.residual_dropout = d.attention_dropout = d.embedding_dropout = config.probability("dropout_rate", 0.1);
   read_feed_forward(config, t5);
+  d.scaled_output = config.find("tie_word_embeddings") == nullptr || config.flag("tie_word_embeddings", true);
   config.throw_if_any();
   return t5;
 }
@@ -129,7 +130,8 @@ ModelSpec build_t5(ConfigReader& config) {
   const ParameterId shared = b.embedding("shared", d.vocab, d.hidden, Split::Vocabulary);
   b.tie(register_stack(b, t5, false, d.layers, encoder), shared);
   b.tie(register_stack(b, t5, true, t5.decoder_layers, decoder), shared);
-  // transformers 5 ties the head whatever the config says; tie_word_embeddings = false only turns off a scaling.
+  // transformers 5 ties the head whatever the config says; tie_word_embeddings = false only turns off the scaling of
+  // what the decoder gives it.
   b.tie(b.linear("lm_head", d.vocab, d.hidden, false, Cut::Vocabulary), shared);
   ModelSpec spec = b.finish(
       "encoder(embed_tokens dropout block* final_layer_norm dropout) "

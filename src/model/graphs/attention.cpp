@@ -107,6 +107,7 @@ TensorId scores(GraphBuilder& g, const AttentionCall& call, const Heads& query, 
     becomes(g.unary(Op::Tanh, weights));
     becomes(g.unary(Op::MulScalar, weights, call.softcap));
   }
+  if (call.bias != kNone) becomes(g.binary(Op::Add, weights, call.bias));
   if (call.mask != kNone) becomes(g.binary(Op::Add, weights, call.mask));
   return weights;
 }
@@ -169,7 +170,7 @@ Attended eager(GraphBuilder& g, const AttentionCall& call) {
   const std::int64_t heads = heads_of(g, call.q);
   const Heads query = as_they_lie(g, call.q, call.by_head);
   const Heads key = repeated(g, call.k, heads, call.by_head);
-  const Heads value = repeated(g, call.v, heads, false);
+  const Heads value = repeated(g, call.v, heads, call.values_by_head);
   TensorId weights = scores(g, call, query, key);
   std::vector<TensorId> held;
   weights = call.sinks == kNone ? softened(g, call, weights) : softened_with_sinks(g, call.sinks, weights, held);
@@ -222,6 +223,57 @@ TensorId added_bias(GraphBuilder& g, TensorId flags, TensorId q) {
     bias = padded;
   }
   return bias;
+}
+
+// create_position_bias_mask of integrations/sdpa_attention.py: the lowest number where a token does not see another.
+TensorId masked_bias(GraphBuilder& g, const AttentionCall& call) {
+  const Shape& shape = g.shape(call.bias);
+  const std::int64_t queries = shape.dims[2];
+  if (call.full || queries == 1) return g.keep(call.bias);
+  const TensorId rows = g.make(Op::Arange, Shape{queries}, DType::Int64, {});
+  const TensorId columns = g.make(Op::Arange, Shape{shape.dims[3]}, DType::Int64, {});
+  const Shape square{1, 1, queries, shape.dims[3]};
+  const TensorId seen = g.make(Op::GreaterEqual, square, DType::Bool, {rows, columns});
+  g.drop({rows, columns});
+  const TensorId lowest = g.filled(Shape{}, g.dtype(call.bias), lowest_number(g.dtype(call.k)));
+  const TensorId masked = g.make(Op::Where, shape, g.dtype(call.bias), {seen, call.bias, lowest}, true);
+  g.drop({lowest, seen});
+  return masked;
+}
+
+// preprocess_mask: rows that are not aligned, or in which elements do not follow each other, are padded, by a whole
+// step where they are aligned; then each row of the batch sees the same.
+TensorId spread_bias(GraphBuilder& g, const AttentionCall& call, TensorId bias) {
+  const Shape shape = g.shape(bias);
+  // What `where` makes of one head lies in rows.
+  const bool strided = call.strided_bias && (call.full || heads_of(g, bias) > 1);
+  Shape whole = shape;
+  whole.dims[0] = batch_of(g, call.q);
+  TensorId own = g.keep(bias);
+  if (strided || shape.dims[3] % kAligned != 0) {
+    Shape wide = shape;
+    wide.dims[3] += kAligned - shape.dims[3] % kAligned;
+    const TensorId padded = g.make(Op::Pad, wide, g.dtype(own), {own}, true);
+    g.drop({own});
+    own = g.slice(padded, 3, 0, shape.dims[3]);
+    g.drop({padded});
+  }
+  const TensorId spread = g.view(own, whole, Op::Expand);
+  g.drop({own});
+  return spread;
+}
+
+// The kernel with a bias; the function's variable for what is masked lives until it returns.
+TensorId biased_kernel(GraphBuilder& g, const AttentionCall& call) {
+  const TensorId masked = masked_bias(g, call);
+  const TensorId low_mask = g.lowered(masked);
+  const TensorId low_v = g.lowered(call.v);
+  const TensorId low_k = g.lowered(call.k);
+  const TensorId low_q = g.lowered(call.q);
+  const TensorId bias = spread_bias(g, call, low_mask);
+  const TensorId output = g.attention(low_q, low_k, low_v, bias, call.dropout, {false, 0, true});
+  g.drop({bias, low_q, low_k, low_v, low_mask, masked});
+  return output;
 }
 
 // With columns of zeros behind each head: a copy, head by head.
@@ -287,9 +339,10 @@ Attended fused(GraphBuilder& g, const AttentionCall& call) {
   if (copies_operands(g.options())) {
     for (Heads* operand : {&query, &key, &value}) make_plain(g, *operand);
   }
-  const TensorId output = fused_kernel(g, query, key, value, call);
+  const bool biased = call.bias != kNone;
+  const TensorId output = biased ? biased_kernel(g, call) : fused_kernel(g, query, key, value, call);
   TensorId flat = kNone;
-  if (pads_heads(g.options(), g.shape(query.tensor).dims[3], call.mask != kNone)) {
+  if (!biased && pads_heads(g.options(), g.shape(query.tensor).dims[3], call.mask != kNone)) {
     flat = joined(g, output, true);
   } else if (query.layout == Layout::ByToken || lies_by_token(g.options(), call)) {
     // Laid out as [B, S, H, D] already: transpose and reshape are views.
@@ -386,7 +439,7 @@ TensorId math_kernel(GraphBuilder& g, const AttentionCall& call) {
   const TensorId bias = given != kNone || call.full ? given : causal_bias(g, seq_of(g, call.q));
   const Heads query = as_they_lie(g, scaled_q, call.by_head);
   const Heads own_key = as_they_lie(g, wide_k, call.by_head);
-  const Heads own_value = by_token(g, wide_v);
+  const Heads own_value = as_they_lie(g, wide_v, call.values_by_head);
   const bool spreads = call.mask != kNone;  // Which says that no head is repeated beforehand.
   const Heads key = spreads ? Heads{g.keep(own_key.tensor), own_key.layout} : interleaved(g, own_key, heads);
   const Heads value = spreads ? Heads{g.keep(own_value.tensor), own_value.layout} : interleaved(g, own_value, heads);

@@ -20,8 +20,12 @@ struct AttentionCall {
   TensorId q = kNone;
   TensorId k = kNone;
   TensorId v = kNone;
-  TensorId mask = kNone;                    // Eager: added to the scores; otherwise flags. kNone: causal by flag.
+  TensorId mask = kNone;  // Eager: added to the scores; otherwise flags. kNone: causal by flag.
+  // What is learned of each pair of tokens, added to the scores before the mask: [1, H, Sq, Sk]. Not with math.
+  TensorId bias = kNone;
+  bool strided_bias = false;                // Heads are its innermost dimension.
   bool by_head = false;                     // q and k, not v.
+  bool values_by_head = false;              // v.
   double softcap = 0;                       // Eager only, 0: none.
   double scale = 0;                         // Of the scores. 0: one by the root of a head's width.
   double dropout = 0;                       // Of the weights.

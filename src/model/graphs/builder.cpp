@@ -59,9 +59,9 @@ DType GraphBuilder::dtype_of(const Parameter& parameter) const {
   return options_.one_dtype ? options_.dtype : parameter.dtype.value_or(options_.dtype);
 }
 
-std::int32_t GraphBuilder::begin_region(std::vector<TensorId> arguments, std::vector<TensorId> keywords) {
+std::int32_t GraphBuilder::begin_region(Region region) {
   const auto layer = static_cast<std::int32_t>(graph_.regions.size());
-  graph_.regions.push_back({std::move(arguments), std::move(keywords)});
+  graph_.regions.push_back(std::move(region));
   graph_.program.push_back({Instruction::Kind::RegionBegins, layer});
   return layer;
 }
@@ -254,18 +254,21 @@ TensorId GraphBuilder::product_of(Product product, TensorId x, TensorId weight, 
   return out;
 }
 
-TensorId GraphBuilder::embedding(TensorId weight, TensorId ids) {
+TensorId GraphBuilder::embedding(TensorId weight, TensorId ids, bool turned) {
   Shape result = shape(ids);
   result.dims[result.rank++] = shape(weight).dims[1];
-  return make(Op::Embedding, result, dtype(weight), {weight, ids}, true);
+  const TensorId out = make(Op::Embedding, result, dtype(weight), {weight, ids}, true);
+  graph_.nodes.back().by_head = turned;
+  return out;
 }
 
-TensorId GraphBuilder::layer_norm(TensorId x, TensorId weight, TensorId bias) {
+TensorId GraphBuilder::layer_norm(TensorId x, TensorId weight, TensorId bias, bool strided) {
   const TensorId wide_bias = widened(bias);
   const TensorId wide_weight = widened(weight);
   const TensorId wide = widened(x);
   const double epsilon = model_.dims.norm_epsilon;
   const TensorId out = make(Op::LayerNorm, shape(wide), dtype(wide), {wide, wide_weight, wide_bias}, true, epsilon);
+  graph_.nodes.back().by_head = strided;
   drop({wide});
   if (wide_weight != kNone) drop({wide_weight});
   if (wide_bias != kNone) drop({wide_bias});

@@ -19,6 +19,7 @@ namespace dsplan {
 struct GraphOptions {
   std::int64_t micro_batch = 1;
   std::int64_t seq = 1;
+  std::int64_t target_seq = 0;  // Of an encoder-decoder's target.
   DType dtype = DType::BFloat16;
   bool one_dtype = false;  // DeepSpeed casts all parameters to it, those with a dtype of their own too.
   // torch.autocast around the forward, in this dtype; what accelerate does besides: floating-point outputs become fp32.
@@ -62,7 +63,7 @@ class GraphBuilder {
   void enter(ModuleId module);
   void exit(ModuleId module);
   // The layer that gradient checkpointing would wrap, with the tensors that it is called with; returns its number.
-  std::int32_t begin_region(std::vector<TensorId> arguments, std::vector<TensorId> keywords);
+  std::int32_t begin_region(Region region);
   void end_region(std::int32_t layer);
 
   // The parameter `leaf` of the current module, or kNone if it has none. Not to be dropped.
@@ -92,8 +93,10 @@ class GraphBuilder {
   TensorId mean_last(TensorId x);
   TensorId linear(TensorId x, TensorId weight, TensorId bias, std::int64_t features);
   TensorId conv1d(TensorId x, TensorId weight, TensorId bias, std::int64_t features);  // Weight as [in, out].
-  TensorId embedding(TensorId weight, TensorId ids);
-  TensorId layer_norm(TensorId x, TensorId weight, TensorId bias);
+  // `turned`: rows are seen in another layout, in which their gradient comes.
+  TensorId embedding(TensorId weight, TensorId ids, bool turned = false);
+  // `strided`: x does not lie row by row.
+  TensorId layer_norm(TensorId x, TensorId weight, TensorId bias, bool strided = false);
   TensorId dropout(TensorId x, double p);                    // p = 0: the same tensor.
   TensorId view(TensorId x, Shape shape, Op op = Op::View);  // Or Op::Expand.
   // A view in steps, of which the last leaves `shape`.

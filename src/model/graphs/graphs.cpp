@@ -21,6 +21,10 @@ std::optional<std::string> version_unsupported(const ModelSpec& model, const Tra
   return std::nullopt;
 }
 
+std::int64_t shortest_rows(const Training& training) {
+  return training.target_seq > 0 ? std::min(training.seq, training.target_seq) : training.seq;
+}
+
 // The memory-efficient kernel and cuDNN take a mask, flash and cuDNN take grouped heads.
 std::optional<std::string> kernel_unsupported(const ModelSpec& model, const Training& training) {
   const bool windowed = reaches_window(model, training.seq);
@@ -40,7 +44,7 @@ std::optional<std::string> kernel_unsupported(const ModelSpec& model, const Trai
       if (training.compute_dtype() == DType::Float32) return "cuDNN's attention takes no fp32";
       if (model.dims.head_dim % 8 != 0) return "cuDNN's attention takes heads of a multiple of 8";
       if (model.dims.head_dim > 256) return "cuDNN's attention takes no heads wider than 256";
-      if (training.seq == 1) return "cuDNN's attention takes no sequence of one token";
+      if (shortest_rows(training) == 1) return "cuDNN's attention takes no sequence of one token";
       return std::nullopt;
     case Attention::Math:
       if (windowed) return "math attention with a window's mask";
@@ -90,10 +94,25 @@ std::optional<std::string> always_masked_unsupported(const ModelSpec& model, con
   return training.attention == Attention::CuDnn ? kernel_unsupported(model, training) : std::nullopt;
 }
 
+// t5's biases of positions are learned, and added to every score.
+std::optional<std::string> biased_unsupported(const Training& training) {
+  switch (training.attention) {
+    case Attention::Flash: return "the flash kernel takes no bias, as t5 adds one";
+    case Attention::CuDnn: return "cuDNN's attention with a bias that is learned";
+    case Attention::Math: return "math attention with a bias that is learned";
+    default: break;
+  }
+  if (training.dtype == DType::Float16)
+    return "t5 in fp16, of which transformers keeps a part in fp32, and bounds values";
+  if (training.torch < kWitnessTorch) return formatted("a mask inside sdpa before torch {}", kWitnessTorch.text());
+  return std::nullopt;
+}
+
 std::optional<std::string> attention_unsupported(const ModelSpec& model, const Training& training) {
   const bool eager = training.attention == Attention::Eager;
   const bool windowed = reaches_window(model, training.seq);
   if (always_masked(model)) return always_masked_unsupported(model, training);
+  if (model.family == "t5") return biased_unsupported(training);
   if (eager) return std::nullopt;
   if (const auto width = width_unsupported(model, training)) return width;
   if (eager_alone(model)) return formatted("{} has eager attention alone", model.graph_class);
@@ -168,19 +187,36 @@ std::optional<std::string> packed_unsupported(const ModelSpec& model, const Trai
 // Decoders are made of parts; these are Python of their own.
 using GraphOf = Graph (*)(const ModelSpec& model, const GraphOptions& options);
 GraphOf builder_of(std::string_view family) {
-  constexpr std::array<std::pair<std::string_view, GraphOf>, 9> kOwn{{{"gpt2", build_gpt2_graph},
-                                                                      {"bloom", build_bloom_graph},
-                                                                      {"falcon", build_falcon_graph},
-                                                                      {"opt", build_opt_graph},
-                                                                      {"vit", build_vit_graph},
-                                                                      {"bert", build_encoder_graph},
-                                                                      {"roberta", build_encoder_graph},
-                                                                      {"distilbert", build_encoder_graph},
-                                                                      {"modernbert", build_modernbert_graph}}};
+  constexpr std::array<std::pair<std::string_view, GraphOf>, 11> kOwn{{{"gpt2", build_gpt2_graph},
+                                                                       {"bloom", build_bloom_graph},
+                                                                       {"falcon", build_falcon_graph},
+                                                                       {"opt", build_opt_graph},
+                                                                       {"t5", build_t5_graph},
+                                                                       {"whisper", build_whisper_graph},
+                                                                       {"vit", build_vit_graph},
+                                                                       {"bert", build_encoder_graph},
+                                                                       {"roberta", build_encoder_graph},
+                                                                       {"distilbert", build_encoder_graph},
+                                                                       {"modernbert", build_modernbert_graph}}};
   for (const auto& [name, build] : kOwn) {
     if (name == family) return build;
   }
   return build_decoder_graph;
+}
+
+std::optional<std::string> encoder_decoder_unsupported(const ModelSpec& model, const Training& training) {
+  if (model.dims.decoder_layers == 0) return std::nullopt;
+  if (model.family == "whisper" && training.dtype == DType::Float16) return "whisper in fp16, which bounds values";
+  if (model.family == "whisper" && training.seq != model.dims.max_positions) {
+    return formatted("--seq {} of sound that is always {} positions", training.seq, model.dims.max_positions);
+  }
+  if (training.checkpoint.by_deepspeed()) {
+    return "DeepSpeed's checkpoints of an encoder-decoder, whose layers take several tensors";
+  }
+  if (training.ddp.find_unused_parameters) {
+    return "find_unused_parameters of an encoder-decoder, which copies the encoder's states as well";
+  }
+  return std::nullopt;
 }
 
 // Of the model as one rank has it.
@@ -188,6 +224,7 @@ std::optional<std::string> unsupported_on_rank(const ModelSpec& model, const Tra
   if (const auto version = version_unsupported(model, training)) return version;
   const bool causal = model.graph_class.ends_with("ForCausalLM") || model.graph_class.ends_with("LMHeadModel");
   if (const auto attention = attention_unsupported(model, training)) return attention;
+  if (const auto both = encoder_decoder_unsupported(model, training)) return both;
   if (training.loss == Loss::Liger) {
     if (const auto loss = liger_unsupported(model, training)) return loss;
   }

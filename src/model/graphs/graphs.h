@@ -53,6 +53,8 @@ void cut_module_regions(Graph& graph, const ModelSpec& model, const std::vector<
 [[nodiscard]] Graph build_decoder_graph(const ModelSpec& model, const GraphOptions& options);
 [[nodiscard]] Graph build_encoder_graph(const ModelSpec& model, const GraphOptions& options);
 [[nodiscard]] Graph build_modernbert_graph(const ModelSpec& model, const GraphOptions& options);
+[[nodiscard]] Graph build_whisper_graph(const ModelSpec& model, const GraphOptions& options);
+[[nodiscard]] Graph build_t5_graph(const ModelSpec& model, const GraphOptions& options);
 [[nodiscard]] Graph build_vit_graph(const ModelSpec& model, const GraphOptions& options);
 [[nodiscard]] Graph build_opt_graph(const ModelSpec& model, const GraphOptions& options);
 [[nodiscard]] Graph build_gpt2_graph(const ModelSpec& model, const GraphOptions& options);

@@ -202,6 +202,23 @@ TensorId class_loss(GraphBuilder& g, TensorId logits, TensorId labels, bool wide
   return loss;
 }
 
+// Zeros into which the labels are copied, and where they do not count a token.
+TensorId shifted_right(GraphBuilder& g, TensorId labels) {
+  const Shape shape = g.shape(labels);
+  const TensorId zeros = g.filled(shape, DType::Int64, 0);
+  if (shape.dims[1] > 1) {
+    const Shape rest{shape.dims[0], shape.dims[1] - 1};
+    const TensorId part = g.view(labels, rest, {step_narrow(1, 0, rest.dims[1])});
+    const TensorId copied = g.make(Op::Contiguous, rest, DType::Int64, {part});
+    const TensorId filled = g.in_place(Op::CopyInto, zeros, copied, 1, 1);
+    g.drop({copied, part, filled});
+  }
+  const TensorId ignored = g.make(Op::NotEqual, shape, DType::Bool, {zeros});
+  const TensorId out = g.in_place(Op::MaskedFillInPlace, zeros, ignored);
+  g.drop({ignored, zeros});
+  return out;
+}
+
 TensorId end_model(GraphBuilder& g, TensorId logits, TensorId loss) {
   g.exit_model();
   return drop_outputs(g, logits, output_loss(g, loss));

@@ -137,9 +137,7 @@ TensorId activation_module(GraphBuilder& g, ModuleId module, TensorId x) {
   return out;
 }
 
-namespace {
-
-std::vector<ModuleId> children_of(const ModelSpec& model, ModuleId parent) {
+std::vector<ModuleId> modules_of(const ModelSpec& model, ModuleId parent) {
   std::vector<ModuleId> found;
   for (std::size_t at = 0; at < model.modules.size(); ++at) {
     if (model.modules[at].parent == parent) found.push_back(static_cast<ModuleId>(at));
@@ -147,14 +145,12 @@ std::vector<ModuleId> children_of(const ModelSpec& model, ModuleId parent) {
   return found;
 }
 
-}  // namespace
-
 TensorId run_layers(GraphBuilder& g, ModuleId list, TensorId hidden, const Keywords& keywords, const LayerCall& call) {
   std::size_t layer = 0;
-  for (const ModuleId module : children_of(g.model(), list)) {
+  for (const ModuleId module : modules_of(g.model(), list)) {
     std::vector<TensorId> given = keywords(layer);
     std::erase(given, kNone);
-    const std::int32_t region = g.begin_region({hidden}, std::move(given));
+    const std::int32_t region = g.begin_region({{hidden}, std::move(given), {}, {}});
     const TensorId out = call(module, layer, hidden);
     g.end_region(region);
     g.drop({hidden});

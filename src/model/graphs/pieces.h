@@ -17,6 +17,9 @@ namespace dsplan {
 // An activation module's call.
 [[nodiscard]] TensorId activation_module(GraphBuilder& g, ModuleId module, TensorId x);
 
+// In the order in which they were registered.
+[[nodiscard]] std::vector<ModuleId> modules_of(const ModelSpec& model, ModuleId parent);
+
 // Every layer of a module list, each a region that is called with the running tensor and what `keywords` gives it
 // (kNone is left out). Uses up `hidden`; regions are numbered on.
 using Keywords = std::function<std::vector<TensorId>(std::size_t layer)>;

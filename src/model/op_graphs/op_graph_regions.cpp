@@ -72,7 +72,7 @@ bool OpGraphBuilder::captures(const OpGraphOp& op, std::vector<TensorId>& keywor
 void OpGraphBuilder::begin_region(Tensors arguments, Tensors keywords) {
   Graph& graph = w_.graph();
   graph.program.push_back({Instruction::Kind::RegionBegins, static_cast<std::int32_t>(graph.regions.size())});
-  graph.regions.push_back({std::move(arguments), std::move(keywords)});
+  graph.regions.push_back({std::move(arguments), std::move(keywords), {}, {}});
 }
 
 // Without anything that is saved, a non-reentrant checkpoint leaves nothing behind.

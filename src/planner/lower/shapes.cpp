@@ -17,6 +17,7 @@ GraphOptions graph_options(const ModelSpec& model, const Job& job) {
   GraphOptions options;
   options.micro_batch = job.training.micro_batch;
   options.seq = job.training.seq;
+  options.target_seq = job.training.target_seq;
   options.dtype = job.training.dtype;
   options.one_dtype = job.training.casts_parameters();
   options.autocast = job.training.autocast;

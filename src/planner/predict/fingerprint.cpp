@@ -156,6 +156,7 @@ constexpr CanonicalLine kLines[] = {
      .there = [](const Job& j) { return library_workspaces(j).has_value(); },
      .own = add_workspaces},
     {Line::Fsdp, "fsdp", [](const Job& j) { return j.training.runtime == Runtime::Fsdp2; }},
+    {Line::TargetSeq, "target_seq", [](const Job& j) { return j.training.target_seq != 0; }},
     {Line::Ddp, "ddp",
      [](const Job& j) {
        const Ddp& ddp = j.training.ddp;

@@ -384,7 +384,7 @@ struct Answers {
   bool widened = false;  // Its loss is of logits in fp32.
 };
 
-// Nothing for a body, and for an encoder with a decoder.
+// Nothing for a body.
 std::optional<Answers> answers_of(const ModelSpec& model, const Training& t) {
   const auto is = [&](std::string_view head) { return model.graph_class.ends_with(head); };
   const Dimensions& d = model.dims;
@@ -392,6 +392,7 @@ std::optional<Answers> answers_of(const ModelSpec& model, const Training& t) {
   const bool modern = model.family == "modernbert";
   if (is("ForMaskedLM")) return Answers{last_tokens(t), d.vocab, modern};
   if (is("ForTokenClassification")) return Answers{last_tokens(t), d.labels, model.parts != nullptr && !modern};
+  if (is("ForConditionalGeneration")) return Answers{checked_mul(t.micro_batch, t.target_seq), d.vocab, false};
   if (is("ForSequenceClassification") || is("ForImageClassification")) return Answers{t.micro_batch, d.labels, false};
   return std::nullopt;
 }
@@ -403,7 +404,15 @@ Elements pixels_of(const ModelSpec& model) {
   return Elements(checked_mul(channels, checked_mul(model.dims.image, model.dims.image)));
 }
 
-// Tokens or pictures, and labels; the collators of transformers 4.53 to 4.57 give a mask as well.
+// Bands of a spectrum, with two frames for each position, in the weights' dtype.
+Bytes spectrum_bytes(const ModelSpec& model, const Training& t) {
+  const auto first = std::find_if(model.parameters.begin(), model.parameters.end(),
+                                  [](const Parameter& one) { return one.name.ends_with("conv1.weight"); });
+  const std::int64_t frames = checked_mul(2, model.dims.max_positions);
+  return storage(Elements(checked_mul(first->shape.dims[1], frames)), t.dtype) * t.micro_batch;
+}
+
+// Tokens, sound or pictures, and labels; the collators of transformers 4.53 to 4.57 give a mask as well.
 bool add_batch(const ModelSpec& model, const Training& training, Footprint& result) {
   if (model.recording) {
     for (const RecordedTensor& tensor : model.recording->batch) {
@@ -415,7 +424,9 @@ bool add_batch(const ModelSpec& model, const Training& training, Footprint& resu
   if (!answers) return false;
   Bytes& inputs = result.persistent[Role::Inputs];
   inputs = storage(Elements(answers->places), DType::Int64);
-  if (model.dims.image > 0) {
+  if (model.family == "whisper") {
+    inputs += spectrum_bytes(model, training);
+  } else if (model.dims.image > 0) {
     inputs += storage(pixels_of(model), DType::Float32) * training.micro_batch;
   } else {
     const Bytes tokens = storage(Elements(last_tokens(training)), DType::Int64);
@@ -459,7 +470,12 @@ Bytes held_logits(const ModelSpec& model, const Job& job) {
   const std::int64_t classes = answers->classes;
   const std::int64_t own = tp == 1 ? classes : round_up(Bytes(classes), tp * 128).value() / tp;
   const DType computed = t.autocast.value_or(t.dtype);
-  return storage(Elements(checked_mul(answers->places, own)), t.outputs_to_fp32 ? DType::Float32 : computed);
+  const Bytes logits =
+      storage(Elements(checked_mul(answers->places, own)), t.outputs_to_fp32 ? DType::Float32 : computed);
+  if (model.dims.decoder_layers == 0) return logits;
+  // The encoder's last state as well, which under autocast is in its norm's fp32.
+  return logits +
+         storage(Elements(checked_mul(last_tokens(t), model.dims.hidden)), t.autocast ? DType::Float32 : t.dtype);
 }
 
 std::vector<Elements> kept_gradients(const ModelSpec& model, const Job& job) {

@@ -22,7 +22,7 @@ bool has(std::initializer_list<std::string_view> families, std::string_view fami
 void judge_positions(Resolver& resolver, std::int64_t seq, const Place& place) {
   const std::int64_t most = resolver.model.dims.max_positions;
   if (most == 0 || seq <= most) return;
-  if (has({"gpt2", "opt", "bert", "roberta", "vit"}, resolver.model.family)) {
+  if (has({"gpt2", "opt", "bert", "roberta", "vit", "whisper"}, resolver.model.family)) {
     resolver.fault(place, formatted("seq {} is beyond the {} learned positions of {}", seq, most, resolver.model.name));
   } else {
     resolver.notice(Notice::Kind::Warning, place,
@@ -77,6 +77,32 @@ void resolve_seq_list(Resolver& resolver) {
   }
   judge_positions(resolver, training.seq, wished.place);
 }
+
+// Of the target, which only a decoder behind an encoder has.
+void resolve_target_seq(Resolver& resolver) {
+  const Setting<std::int64_t>& wished = resolver.request.target_seq;
+  const Dimensions& dims = resolver.model.dims;
+  Training& training = resolver.training();
+  if (dims.decoder_layers == 0) {
+    if (!wished.given()) return;
+    return resolver.fault(wished.place, formatted("{} has no encoder and decoder", resolver.model.name),
+                          "--seq says how long its rows are");
+  }
+  const std::int64_t most = dims.target_positions;
+  if (!wished.given()) {
+    training.target_seq = most > 0 ? std::min(most, training.seq) : training.seq;
+    return resolver.assumed(
+        "target_seq", std::to_string(training.target_seq),
+        most > 0 ? "min(seq, max_target_positions), all rows full" : "as many as seq, all rows full", "--target-seq");
+  }
+  training.target_seq = *wished;
+  resolver.given("target_seq", std::to_string(*wished), wished.place, "--target-seq");
+  if (*wished < 1) return resolver.fault(wished.place, formatted("target_seq must be at least 1, not {}", *wished));
+  if (most == 0 || *wished <= most) return;
+  resolver.fault(wished.place, formatted("target_seq {} is beyond the {} learned positions of {}'s decoder", *wished,
+                                         most, resolver.model.name));
+}
+
 // The kernel that scaled_dot_product_attention picks with full rows (aten/src/ATen/native/transformers/cuda/
 // sdp_utils.cpp). cuDNN comes first on devices of compute capability 9 and 10, where its release is newer than 9.15, as
 // in torch's wheels from 2.11 on; it takes 16 bits and masks, and heads of a multiple of 8 up to 128, on sm_90 256.
@@ -120,7 +146,7 @@ bool prefers_cudnn(const Resolver& resolver) {
   if (dtype != DType::BFloat16 && dtype != DType::Float16) return false;
   const std::int64_t width = resolver.model.dims.head_dim;
   if (own_value_width(resolver.model)) return false;  // Which has not been looked at.
-  if (width % 8 != 0 || width > (hopper ? 256 : 128) || training.seq == 1) return false;
+  if (width % 8 != 0 || width > (hopper ? 256 : 128) || training.seq == 1 || training.target_seq == 1) return false;
   // Masks that are learned have not been looked at.
   return !has({"t5"}, resolver.model.family);
 }
@@ -355,6 +381,7 @@ void resolve_execution(Resolver& resolver) {
   } else {
     resolve_seq(resolver);
   }
+  resolve_target_seq(resolver);
   resolve_attention(resolver);
   resolve_loss_and_loop(resolver);
   resolve_level(resolver);

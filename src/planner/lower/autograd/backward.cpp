@@ -80,7 +80,12 @@ void Backward::take_leaf_gradients(NodeId producer) {
     if (graph_.tensor(leaf).producer != producer || slot.buffer == kNoBuffer) continue;
     const BufferId taken = gradients_.take_or_clone(leaf, std::exchange(slot, {})).buffer;
     emitter_.mark_scratch(taken);  // Nobody reads it.
-    on_.storages.hold_until_loss_goes(taken);
+    Checkpoint* checkpoint = producer == kNone ? nullptr : checkpoints_.of(producer);
+    if (checkpoint != nullptr && checkpoint->reentrant) {
+      checkpoint->incoming.push_back(taken);  // A leaf of the graph within, which goes with it.
+    } else {
+      on_.storages.hold_until_loss_goes(taken);
+    }
   }
 }
 

@@ -56,12 +56,18 @@ Checkpoint Checkpoints::found(const CheckpointGroup& group, std::uint32_t begin,
   const Region& asked = graph_.regions[static_cast<std::size_t>(group.first)];
   checkpoint.arguments = asked.arguments;
   checkpoint.keywords = asked.keywords;
+  checkpoint.strided = asked.strided;
   checkpoint.deepspeed = group.kind == CheckpointKind::DeepSpeed;
   checkpoint.reentrant = checkpoint.deepspeed || group.kind == CheckpointKind::Reentrant;
   checkpoint.stashes_rng = checkpoint.deepspeed || group.preserve_rng_state;  // DeepSpeed has no switch for it.
   if (!group.kept.empty()) checkpoint.keeps.assign(kOps, false);
   for (Op op : group.kept) checkpoint.keeps[static_cast<std::size_t>(op)] = true;
-  if (checkpoint.reentrant) find_boundary(checkpoint);
+  if (!checkpoint.reentrant) return checkpoint;
+  find_boundary(checkpoint);
+  for (TensorId tensor : asked.returned) {
+    const auto& externals = checkpoint.externals;
+    if (std::find(externals.begin(), externals.end(), tensor) != externals.end()) checkpoint.returned.push_back(tensor);
+  }
   return checkpoint;
 }
 

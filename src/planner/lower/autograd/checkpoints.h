@@ -26,6 +26,8 @@ struct Checkpoint {
   // Reentrant only: every tensor that it reads and does not make, once, and the outputs that others read.
   std::vector<TensorId> externals;
   std::vector<TensorId> outputs;
+  std::vector<TensorId> returned;  // As Region has them.
+  std::vector<TensorId> strided;
 
   [[nodiscard]] bool keeps_results_of(Op op) const { return !keeps.empty() && keeps[static_cast<std::size_t>(op)]; }
 

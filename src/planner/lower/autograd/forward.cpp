@@ -6,10 +6,9 @@
 namespace dsplan {
 namespace {
 
-// Not under no_grad, as a reentrant checkpoint runs its function first.
-bool is_graded(const Checkpoint* checkpoint, bool saves) {
-  return saves || checkpoint == nullptr || !checkpoint->reentrant;
-}
+// Runs under no_grad first.
+bool is_untaped(const Checkpoint* checkpoint) { return checkpoint != nullptr && checkpoint->reentrant; }
+bool is_graded(const Checkpoint* checkpoint, bool saves) { return saves || !is_untaped(checkpoint); }
 
 }  // namespace
 
@@ -85,7 +84,8 @@ void Forward::run_operator(NodeId id, bool saves) {
     if (entry.alias || (entry.in_place && i == 0) || shared) emitter_.retain(on_.storages.of(out));
     if (recomputing_) alive_.push_back(out);
   }
-  if (!graph_.leaves.empty() && !recomputing_) on_.storages.hold_leaves(id);
+  // Under no_grad, as a reentrant checkpoint runs its function first, nothing holds a leaf.
+  if (!graph_.leaves.empty() && !recomputing_ && !is_untaped(checkpoint)) on_.storages.hold_leaves(id);
   keep(checkpoint, id, saves, made);
   // By-products belong to the autograd node alone: without one to keep them they die with the operator.
   for (std::size_t at = 0; at < slots.size(); ++at) {

@@ -16,6 +16,21 @@ std::size_t parameters_in(const Graph& graph) {
   return static_cast<std::size_t>(most + 1);
 }
 
+Gradient cloned(TapeContext& on, TensorId tensor, Gradient gradient) {
+  const ParameterId parameter = on.graph.storage_of(tensor).parameter;
+  const Role role = parameter == kNone ? Role::Temporaries : Role::Gradients;
+  Gradient made{kNoBuffer, true};
+  made.buffer =
+      on.emitter.allocate(on.graph.bytes(tensor), on.graph.tensor(tensor).dtype, What{role, "gradient"}, parameter);
+  on.emitter.begin();
+  on.emitter.read(gradient.buffer);
+  on.emitter.write(made.buffer);
+  if (on.recording) made.value = on.recording->gradient({gradient.value}, made.buffer);
+  on.emitter.compute(Body::CloneGradient, "clone");
+  on.emitter.release(gradient.buffer, Reason::AutogradGraph);
+  return made;
+}
+
 }  // namespace
 
 Gradients::Gradients(TapeContext& on, const std::vector<Checkpoint>& checkpoints)
@@ -85,25 +100,16 @@ void Gradients::ready(TensorId leaf) {
     if (on_.recording) on_.recording->ready(parameter, taken.value);
     on_.runtime.gradient_ready(parameter, taken.buffer);
   } else {
-    slot = take_or_clone(leaf, arrived);  // `.grad` of a checkpoint's detached input, until its node returns it.
+    // `.grad` of a checkpoint's detached input, until its node returns it. It lies as the input does.
+    const bool strided = nested_ != nullptr && is_among(nested_->strided, leaf);
+    slot = strided ? cloned(on_, leaf, arrived) : take_or_clone(leaf, arrived);
   }
 }
 
 Gradient Gradients::take_or_clone(TensorId tensor, Gradient gradient) {
   if (gradient.whole && emitter_.references(gradient.buffer) == 1)
     return {gradient.buffer, true, false, gradient.value};
-  const ParameterId parameter = graph_.storage_of(tensor).parameter;
-  const Role role = parameter == kNone ? Role::Temporaries : Role::Gradients;
-  Gradient clone{kNoBuffer, true};
-  clone.buffer =
-      emitter_.allocate(graph_.bytes(tensor), graph_.tensor(tensor).dtype, What{role, "gradient"}, parameter);
-  emitter_.begin();
-  emitter_.read(gradient.buffer);
-  emitter_.write(clone.buffer);
-  if (on_.recording) clone.value = on_.recording->gradient({gradient.value}, clone.buffer);
-  emitter_.compute(Body::CloneGradient, "clone");
-  emitter_.release(gradient.buffer, Reason::AutogradGraph);
-  return clone;
+  return cloned(on_, tensor, gradient);
 }
 
 // InputBuffer::add: in place where nobody else can see it.
@@ -161,7 +167,11 @@ void Gradients::leave_module(ModuleId module) {
 }
 
 void Gradients::begin_nested(Checkpoint& checkpoint) {
-  for (TensorId external : checkpoint.externals) checkpoint.outer.push_back(std::exchange(of(external), {}));
+  for (TensorId external : checkpoint.externals) {
+    // What came for a result is the first that the leaf receives within.
+    const bool returned = is_among(checkpoint.returned, external);
+    checkpoint.outer.push_back(returned ? Gradient{} : std::exchange(of(external), {}));
+  }
   count_nested_uses(checkpoint);
   nested_ = &checkpoint;
 }

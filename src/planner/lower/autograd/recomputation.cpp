@@ -59,12 +59,14 @@ void Recomputation::begin_nested(Checkpoint& checkpoint) {
   Emitter& emitter = on_.emitter;
   const auto has_come = [&](TensorId output) { return gradients_.of(output).buffer != kNoBuffer; };
   if (std::none_of(checkpoint.outputs.begin(), checkpoint.outputs.end(), has_come)) return;
-  for (TensorId output : checkpoint.outputs) {
-    if (!has_come(output)) materialise(output);
-    const BufferId gradient = gradients_.of(output).buffer;
-    if (gradient == kNoBuffer) continue;
-    emitter.retain(gradient);
-    checkpoint.incoming.push_back(gradient);
+  for (const std::vector<TensorId>* outputs : {&checkpoint.outputs, &checkpoint.returned}) {
+    for (TensorId output : *outputs) {
+      if (!has_come(output)) materialise(output);
+      const BufferId gradient = gradients_.of(output).buffer;
+      if (gradient == kNoBuffer) continue;
+      emitter.retain(gradient);
+      checkpoint.incoming.push_back(gradient);
+    }
   }
   checkpoint.nested = true;
   checkpoints_.restore_arguments(checkpoint);

@@ -125,4 +125,18 @@ std::vector<bool> hooked_modules(const ModelSpec& model, const std::vector<bool>
   return hooked;
 }
 
+std::vector<ParameterId> read_before_call(const ModelSpec& model) {
+  std::vector<ParameterId> read(model.modules.size(), kNone);
+  for (std::size_t at = 0; at < model.parameters.size(); ++at) {
+    const Parameter& parameter = model.parameters[at];
+    ModuleId module = parameter.module;
+    if (parameter.name.ends_with(".base_layer.weight")) module = model.modules[static_cast<std::size_t>(module)].parent;
+    const std::string_view path = model.modules[static_cast<std::size_t>(module)].path;
+    if (!path.ends_with(".DenseReluDense.wo") || !parameter.name.ends_with(".weight")) continue;
+    if (parameter.name.find("lora_") == std::string::npos)
+      read[static_cast<std::size_t>(module)] = static_cast<ParameterId>(at);
+  }
+  return read;
+}
+
 }  // namespace dsplan

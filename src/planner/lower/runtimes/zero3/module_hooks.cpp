@@ -43,7 +43,8 @@ ModuleHooks::ModuleHooks(const Training& training, const ModelSpec& model, const
       gather_stream_(training.zero.overlap_comm ? kGatherStream : kComputeStream),
       coordinator_(coordinator_for(training.zero, model, sharding, leaf_modules(model, training.zero))),
       wraps_(model.modules.size(), kNone),
-      leaf_of_(model.parameters.size(), kNone) {
+      leaf_of_(model.parameters.size(), kNone),
+      read_before_(read_before_call(model)) {
   const std::vector<bool> leaf = leaf_modules(model, training.zero);
   carries_ = hooked_modules(model, leaf);
   for (std::size_t at = 0; at < model.parameters.size(); ++at) {
@@ -92,6 +93,12 @@ void ModuleHooks::compare_trace() {
 
 void ModuleHooks::enter(ModuleId module, Pass pass) {
   if (!carries(module)) return;
+  // The getter looks for what is not there within the engine's forward alone.
+  if (const ParameterId early = read_before_[static_cast<std::size_t>(module)];
+      early != kNone && pass == Pass::Forward) {
+    coordinator_.touch(early);
+    apply();
+  }
   coordinator_.enter(module, hook_of(pass));
   DSPLAN_CHECK(!coordinator_.tracing_error(), "the trace that was recorded does not fit the pass that follows");
   apply(From::Fetch);

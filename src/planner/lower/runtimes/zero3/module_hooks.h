@@ -51,9 +51,10 @@ class ModuleHooks {
   Eager eager_;
   StreamId gather_stream_;
   Coordinator coordinator_;
-  std::vector<ModuleId> wraps_;    // By module.
-  std::vector<bool> carries_;      // By module: whether it has hooks of its own.
-  std::vector<ModuleId> leaf_of_;  // By parameter.
+  std::vector<ModuleId> wraps_;           // By module.
+  std::vector<bool> carries_;             // By module: whether it has hooks of its own.
+  std::vector<ModuleId> leaf_of_;         // By parameter.
+  std::vector<ParameterId> read_before_;  // By module.
 };
 
 }  // namespace dsplan
