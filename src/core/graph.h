@@ -116,6 +116,7 @@ enum class Op : std::uint8_t {
   Gather,
   Scatter,     // Of a tensor of values: input, index, source.
   ScatterAdd,  // Input, index, source.
+  MaskedScatter,  // Input, flags, source, whose elements take the places that are flagged, in turn.
   TopK,
   Sort,
 

@@ -87,6 +87,7 @@ enum class Line : std::uint8_t {
   FsdpOutputs,
   Ddp,
   Liger,
+  Images,
   Count,  // Of the lines above; none itself.
 };
 

@@ -282,9 +282,12 @@ class Run:
         shapes = {name: shape for name in names}
         if kind.endswith(("ForSequenceClassification", "ForImageClassification")):
             shapes["labels"] = shape[:1]
+        config = self.case["config"]
+        size = config.get("vision_config", config).get("image_size")
         if kind.endswith("ForImageClassification"):
-            size = self.case["config"]["image_size"]
             shapes = {"pixel_values": (shape[0], 3, size, size), "labels": shapes["labels"]}
+        if "images" in self.training:
+            shapes["pixel_values"] = (shape[0] * self.training["images"], 3, size, size)
         return {name: torch.empty(of, dtype=torch.float32 if name == "pixel_values" else torch.int64, device=DEVICE)
                 for name, of in shapes.items()}
 
@@ -478,6 +481,16 @@ def compact(value):
 
 
 SDPA = F.scaled_dot_product_attention
+LINEAR = F.linear
+
+
+def linear(x, weight, bias=None):
+    """Of three dimensions that are no matrix as they lie it is a product to which the bias is added; of a tensor's
+    subclass out of place, otherwise not (Linear.cpp)."""
+    low = torch.is_autocast_enabled("cuda") and x.dtype != torch.get_autocast_dtype("cuda")
+    if bias is None or x.dim() != 3 or x.is_contiguous() or low:
+        return LINEAR(x, weight, bias)
+    return torch.matmul(x, weight.t()).add_(bias)
 
 
 class Composite:
@@ -528,6 +541,7 @@ def added_bias(query, key, flags):
 def patch():
     """Questions that a fake tensor, or a machine without a GPU, answers differently from a training run."""
     F.scaled_dot_product_attention = attention
+    F.linear = linear
     import transformers.masking_utils
     if hasattr(transformers.masking_utils, "is_tracing"):
         transformers.masking_utils.is_tracing = lambda tensor=None: False  # A fake tensor counts as tracing.

@@ -339,6 +339,7 @@ std::vector<UnknownKey> judge_other_keys(ConfigReader& reader, std::string_view 
     }
   }
   reader.throw_if_any();
+  unknown.insert(unknown.end(), reader.unknown_inside.begin(), reader.unknown_inside.end());
   return unknown;
 }
 

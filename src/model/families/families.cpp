@@ -53,6 +53,11 @@ const std::vector<Family>& families() {
       {"modernbert", build_modernbert, true},
       {"t5", build_t5, false, {"T5WithLMHeadModel"}},  // Its name in transformers 2.
       {"vit", build_vit, true},
+      {"clip_vision_model", build_clip_vision_model, false},
+      {"siglip_vision_model", build_siglip_vision_model, false},
+      {"clip", build_clip, true},
+      {"siglip", build_siglip, true},
+      {"llava", build_llava, true},
   };
   return kTable;
 }

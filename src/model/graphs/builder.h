@@ -5,6 +5,7 @@
 
 #include <initializer_list>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,6 +20,7 @@ namespace dsplan {
 struct GraphOptions {
   std::int64_t micro_batch = 1;
   std::int64_t seq = 1;
+  std::int64_t images = 0;  // Pictures per row.
   DType dtype = DType::BFloat16;
   bool one_dtype = false;  // DeepSpeed casts all parameters to it, those with a dtype of their own too.
   // torch.autocast around the forward, in this dtype; what accelerate does besides: floating-point outputs become fp32.
@@ -49,7 +51,9 @@ class GraphBuilder {
   GraphBuilder(const ModelSpec& model, const GraphOptions& options);
 
   [[nodiscard]] const ModelSpec& model() const { return model_; }
-  [[nodiscard]] const GraphOptions& options() const { return options_; }
+  [[nodiscard]] const GraphOptions& options() const { return *options_; }
+  // Of the model, or of the tower that is being written.
+  [[nodiscard]] const Dimensions& dims() const { return *dims_; }
   [[nodiscard]] const Shape& shape(TensorId id) const { return graph_.tensor(id).shape; }
   [[nodiscard]] DType dtype(TensorId id) const { return graph_.tensor(id).dtype; }
 
@@ -77,6 +81,8 @@ class GraphBuilder {
   void drop(std::initializer_list<TensorId> tensors, TensorId read = kNone);
   // The autograd node that made it dies: nothing that leads to a loss holds it.
   void forget(TensorId made);
+  // All those behind the one that made `after`, up to the one that made `last`.
+  void forget_between(TensorId after, TensorId last);
   // An output of the model that the training loop keeps, or drops at once.
   void give_to_loop(TensorId output);
 
@@ -107,6 +113,8 @@ class GraphBuilder {
   // Op::Stack: element by element, flattened: a[0], b[0], a[1], b[1].
   TensorId cat(TensorId a, TensorId b, Op op = Op::Cat,
                std::int8_t axis = -1);  // Of the last, unless another is given.
+  TensorId cat(const std::vector<TensorId>& parts, std::int8_t axis);
+  std::vector<TensorId> unbind(TensorId x);  // By the first dimension.
   TensorId matmul(TensorId a, TensorId b);
   // `bias` is added to the scores, or kNone. The options' kernel, but with a bias none that takes no bias.
   // The weights are dropped with probability `dropout` inside the kernel.
@@ -128,7 +136,7 @@ class GraphBuilder {
                     TensorId third = kNone);
   // Tensor parallelism; on one rank the tensor itself, with one more reference. Then the softmax over all words, in
   // place of fp32 logits, and the loss of each token.
-  [[nodiscard]] bool parallel() const { return options_.tp > 1; }
+  [[nodiscard]] bool parallel() const { return options_->tp > 1; }
   TensorId copy_to_parallel(TensorId x);
   TensorId reduce_from_parallel(TensorId x);
   std::pair<TensorId, TensorId> parallel_cross_entropy(TensorId logits, TensorId target);
@@ -146,16 +154,41 @@ class GraphBuilder {
   // Checks that only `loss` and the batch still have references.
   [[nodiscard]] Graph finish(TensorId loss);
 
+  // While it lives, layers have the widths of `dims`, and `rows` of `seq` places: those of a tower.
+  class Within {
+   public:
+    Within(GraphBuilder& g, const Dimensions& dims, std::int64_t rows, std::int64_t seq)
+        : g_(g), options_(*g.options_), outer_options_(g.options_), outer_dims_(g.dims_) {
+      options_.micro_batch = rows;
+      options_.seq = seq;
+      g_.options_ = &options_;
+      g_.dims_ = &dims;
+    }
+    Within(const Within&) = delete;
+    Within& operator=(const Within&) = delete;
+    ~Within() {
+      g_.options_ = outer_options_;
+      g_.dims_ = outer_dims_;
+    }
+
+   private:
+    GraphBuilder& g_;
+    GraphOptions options_;
+    const GraphOptions* outer_options_;
+    const Dimensions* outer_dims_;
+  };
+
  private:
   TensorId add_tensor(Shape shape, DType dtype, StorageId storage, bool requires_grad, NodeId producer);
   TensorId add_output(Shape shape, DType dtype, NodeId node);
   TensorId output_of(NodeId node, TensorId out);
-  NodeId add_node(Op op, std::initializer_list<TensorId> inputs, bool differentiable);
+  NodeId add_node(Op op, std::span<const TensorId> inputs, bool differentiable);
   void run(NodeId node);
   // Of operands that autocast has seen; their references are used up.
   TensorId product_of(Product product, TensorId x, TensorId weight, TensorId bias, std::int64_t features);
   const ModelSpec& model_;
-  const GraphOptions& options_;
+  const GraphOptions* options_;
+  const Dimensions* dims_;
   Graph graph_;
   Indexed<TensorId, std::int32_t> references_;  // Python references.
   std::vector<TensorId> parameter_tensors_;     // By ParameterId; kNone until asked for.

@@ -6,14 +6,21 @@
 #include "model/graphs/attention.h"
 #include "model/graphs/loss.h"
 #include "model/graphs/pieces.h"
+#include "model/graphs/tower.h"
 
 namespace dsplan {
 namespace {
 
+// Beside a tower it is inside of what holds both.
+ModuleId text_body(const GraphBuilder& g, const DecoderParts& p) {
+  const ModuleId body = g.child(g.causal(), p.body);
+  return p.tower == nullptr ? body : g.child(body, "language_model");
+}
+
 class DecoderGraph {
  public:
   DecoderGraph(const ModelSpec& model, const GraphOptions& options)
-      : g_(model, options), d_(model.dims), p_(*model.parts), model_(g_.child(g_.causal(), p_.body)) {}
+      : g_(model, options), d_(model.dims), p_(*model.parts), model_(text_body(g_, p_)) {}
 
   Graph build() {
     const TensorId ids = g_.batch_input(Shape{g_.options().micro_batch, g_.options().seq}, DType::Int64);
@@ -21,11 +28,15 @@ class DecoderGraph {
     const TensorId labels = g_.batch_input(of_text ? Shape{g_.options().micro_batch} : g_.shape(ids), DType::Int64);
     const bool masked = batch_has_mask(g_.options().transformers);
     const TensorId ones = masked ? g_.batch_input(g_.shape(ids), DType::Int64) : kNone;
-    g_.set_batch(masked ? std::vector<TensorId>{ids, labels, ones} : std::vector<TensorId>{ids, labels});
+    const std::int64_t pictures = g_.options().images * g_.options().micro_batch;
+    const TensorId pixels = pictures > 0 ? pixel_input(g_, *p_.tower, pictures) : kNone;
+    std::vector<TensorId> batch{ids, labels, ones, pixels};
+    std::erase(batch, kNone);
+    g_.set_batch(batch);
     g_.enter_model();
-    const TensorId hidden = body(ids, ones);
+    const TensorId hidden = pixels == kNone ? body(ids, ones) : shown_body(ids, pixels);
     if (p_.head == TextHead::Words) {
-      return g_.finish(causal_loss(g_, hidden, labels, [&](TensorId x) { return logits_of(x); }));
+      return g_.finish(causal_loss(g_, hidden, labels, [&](TensorId x) { return logits_of(x); }, held_));
     }
     const TensorId logits = of_text ? text_logits(ids, hidden) : token_logits(hidden);
     const TensorId loss = class_loss(g_, logits, labels, !of_text);
@@ -291,9 +302,21 @@ class DecoderGraph {
         [&](ModuleId module, std::size_t index, TensorId x) { return layer(module, x, given_to(index, at, masked)); });
   }
 
-  TensorId body(TensorId ids, TensorId ones) {
+  // The text's embedding and the pictures among it, then the language model, which is given what it would embed.
+  TensorId shown_body(TensorId ids, TensorId pixels) {
+    const ModuleId outer = g_.child(g_.causal(), p_.body);
+    g_.enter(outer);
+    const Pictured shown = show_pictures(g_, *p_.tower, outer, pixels, ids, embed(ids));
+    const TensorId hidden = body(ids, kNone, shown.merged);
+    g_.drop({shown.flags});
+    g_.exit(outer);
+    held_.push_back(shown.features);
+    return hidden;
+  }
+
+  TensorId body(TensorId ids, TensorId ones, TensorId embedded = kNone) {
     g_.enter(model_);
-    TensorId embedded = embed(ids);
+    if (embedded == kNone) embedded = embed(ids);
     const TensorId position_ids = positions();
     const Masks masked = masks(position_ids, ones);
     if (p_.multiplies_late) embedded = multiplied(embedded);

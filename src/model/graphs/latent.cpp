@@ -19,7 +19,7 @@ TensorId by_heads(GraphBuilder& g, TensorId flat, std::int64_t heads, std::int64
 }
 
 TensorId queries(GraphBuilder& g, const DecoderParts& p, ModuleId attention, TensorId hidden) {
-  const std::int64_t heads = g.model().dims.heads;
+  const std::int64_t heads = g.dims().heads;
   const std::int64_t width = p.latent.nope + p.latent.rope;
   if (p.latent.query_rank == 0) {
     return by_heads(g, linear_module(g, g.child(attention, "q_proj"), hidden, heads * width), heads, width);
@@ -49,7 +49,7 @@ TensorId joined_keys(GraphBuilder& g, TensorId still, TensorId turned) {
 Latents latent_projections(GraphBuilder& g, const DecoderParts& p, ModuleId attention, TensorId hidden,
                            const Waves& waves) {
   const LatentParts& l = p.latent;
-  const std::int64_t heads = g.model().dims.heads;
+  const std::int64_t heads = g.dims().heads;
   const Shape rows{g.options().micro_batch, 1, g.options().seq, l.key_rank};
   Latents made;
   const TensorId q = queries(g, p, attention, hidden);

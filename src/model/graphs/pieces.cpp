@@ -14,7 +14,7 @@ TensorId normalised(GraphBuilder& g, TensorId x, TensorId* variance) {
   const TensorId squared = g.unary(Op::PowScalar, x, 2);
   const TensorId mean = g.mean_last(squared);
   g.drop({squared});
-  const TensorId shifted = g.unary(Op::AddScalar, mean, g.model().dims.norm_epsilon);
+  const TensorId shifted = g.unary(Op::AddScalar, mean, g.dims().norm_epsilon);
   if (variance == nullptr) {
     g.drop({mean});
   } else {
@@ -83,7 +83,7 @@ TensorId centred(GraphBuilder& g, TensorId weight, TensorId hidden) {
   const TensorId variance = g.mean_last(squared);
   g.drop({squared});
   const TensorId again = g.binary(Op::Sub, wide, mean);
-  const TensorId shifted = g.unary(Op::AddScalar, variance, g.model().dims.norm_epsilon);
+  const TensorId shifted = g.unary(Op::AddScalar, variance, g.dims().norm_epsilon);
   const TensorId scale = g.unary(Op::Rsqrt, shifted);
   g.drop({shifted});
   const TensorId norm = g.binary(Op::Mul, again, scale);
@@ -132,7 +132,7 @@ TensorId dropout_module(GraphBuilder& g, ModuleId module, TensorId x, double p) 
 
 TensorId activation_module(GraphBuilder& g, ModuleId module, TensorId x) {
   g.enter(module);
-  const TensorId out = activated(g, g.model().dims.activation, x);
+  const TensorId out = activated(g, g.dims().activation, x);
   g.exit(module);
   return out;
 }
@@ -436,14 +436,14 @@ bool copied_back(const GraphBuilder& g, const HeadRow& head) {
 
 // proj(x), with the norm of all heads together where the family has one.
 TensorId flat_heads(GraphBuilder& g, const DecoderParts& p, ModuleId attention, const HeadRow& head, TensorId x) {
-  const std::int64_t width = head.count * g.model().dims.head_dim;
+  const std::int64_t width = head.count * g.dims().head_dim;
   const TensorId flat = linear_module(g, g.child(attention, head.projection), x, width);
   return head_norm(g, p, attention, head.norm, HeadNorm::Whole, flat);
 }
 
 // .view(B, S, heads, D), rebinding the variable.
 TensorId split_heads(GraphBuilder& g, const DecoderParts& p, ModuleId attention, const HeadRow& head, TensorId flat) {
-  const Dimensions& d = g.model().dims;
+  const Dimensions& d = g.dims();
   const Shape by_token{g.options().micro_batch, g.options().seq, head.count, d.head_dim};
   const bool copied = copied_back(g, head) && normed_by_token(g, p, attention, head);
   const TensorId split = copied ? g.view_copied_back(flat, by_token) : g.view(flat, by_token);
@@ -470,7 +470,7 @@ struct Projected {
 };
 
 Projected separate(GraphBuilder& g, const DecoderParts& p, ModuleId module, TensorId x, const LayerInputs& given) {
-  const Dimensions& d = g.model().dims;
+  const Dimensions& d = g.dims();
   // Rotation's backward sums in fresh zeros, laid out head by head: what is not turned keeps the layout in which the
   // kernel returns it.
   const bool values = values_come_back_by_head(g.options(), d, given.mask != kNone);
@@ -510,7 +510,7 @@ Projected separate(GraphBuilder& g, const DecoderParts& p, ModuleId module, Tens
 
 // Slices of one product, each viewed by heads.
 Projected fused(GraphBuilder& g, const DecoderParts& p, ModuleId module, TensorId x, const LayerInputs& given) {
-  const Dimensions& d = g.model().dims;
+  const Dimensions& d = g.dims();
   const std::int64_t query = d.heads * d.head_dim;
   const std::int64_t key = d.kv_heads * d.head_dim;
   Projected made;
@@ -535,7 +535,7 @@ Projected fused(GraphBuilder& g, const DecoderParts& p, ModuleId module, TensorI
 
 // proj(x).view(B, S, heads, 3 * D).transpose(1, 2).chunk(3, -1); the three gradients are joined head by head.
 Projected fused_heads(GraphBuilder& g, const DecoderParts& p, ModuleId module, TensorId x) {
-  const Dimensions& d = g.model().dims;
+  const Dimensions& d = g.dims();
   const std::int64_t seq = g.options().seq;
   const TensorId flat = linear_module(g, g.child(module, p.fused_projection), x, 3 * d.heads * d.head_dim);
   const Shape by_token{g.options().micro_batch, seq, d.heads, 3 * d.head_dim};
@@ -553,7 +553,7 @@ Projected fused_heads(GraphBuilder& g, const DecoderParts& p, ModuleId module, T
 
 // proj(x).view(B, S, 3, heads, D).unbind(2), each transposed; the gradients are brought together by one copy.
 Projected fused_thirds(GraphBuilder& g, const DecoderParts& p, ModuleId module, TensorId x) {
-  const Dimensions& d = g.model().dims;
+  const Dimensions& d = g.dims();
   Projected made;
   made.fused = linear_module(g, g.child(module, p.fused_projection), x, 3 * d.heads * d.head_dim);
   const Shape by_token{g.options().micro_batch, g.options().seq, d.heads, d.head_dim};
@@ -582,7 +582,7 @@ Projected projected(GraphBuilder& g, const DecoderParts& p, ModuleId module, Ten
 
 // nn.functional.dropout at the end of attention and MLP; rebinds the variable.
 TensorId inner_dropout(GraphBuilder& g, const DecoderParts& p, TensorId x) {
-  const Dimensions& d = g.model().dims;
+  const Dimensions& d = g.dims();
   if (!p.inner_dropout) return x;
   const TensorId out = g.dropout(x, d.residual_dropout);
   g.drop({x});
@@ -598,7 +598,7 @@ TensorId gated(GraphBuilder& g, const DecoderParts& p, ModuleId module, TensorId
   g.drop({whole});
   const TensorId product = g.binary(Op::Mul, active, up);
   g.drop({active, up});
-  const TensorId out = row_linear_module(g, g.child(module, p.down), product, g.model().dims.hidden);
+  const TensorId out = row_linear_module(g, g.child(module, p.down), product, g.dims().hidden);
   g.drop({product});
   return out;
 }
@@ -610,7 +610,7 @@ TensorId fused_gate(GraphBuilder& g, const DecoderParts& p, ModuleId module, Ten
   const TensorId active = activation_module(g, g.child(module, p.activation), halves[0]);
   const TensorId product = g.binary(Op::Mul, halves[1], active);
   g.drop({active, halves[1]});
-  const TensorId out = linear_module(g, g.child(module, p.down), product, g.model().dims.hidden);
+  const TensorId out = linear_module(g, g.child(module, p.down), product, g.dims().hidden);
   g.drop({product, halves[0]});
   return out;
 }
@@ -619,7 +619,7 @@ TensorId plain(GraphBuilder& g, const DecoderParts& p, ModuleId module, TensorId
   const TensorId wide = linear_module(g, g.child(module, p.up), hidden, ffn);
   const TensorId active = activation_module(g, g.child(module, p.activation), wide);
   g.drop({wide});
-  const TensorId out = linear_module(g, g.child(module, p.down), active, g.model().dims.hidden);
+  const TensorId out = linear_module(g, g.child(module, p.down), active, g.dims().hidden);
   g.drop({active});
   return inner_dropout(g, p, out);
 }
@@ -644,7 +644,7 @@ QueryKey turned_projections(GraphBuilder& g, const DecoderParts& p, ModuleId mod
 
 Attended attention_module(GraphBuilder& g, const DecoderParts& p, ModuleId module, TensorId hidden,
                           const LayerInputs& given) {
-  const Dimensions& d = g.model().dims;
+  const Dimensions& d = g.dims();
   g.enter(module);
   AttentionCall call;
   std::vector<TensorId> held;

@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "core/format.h"
+#include "model/op_graphs/op_graph_call.h"
 
 namespace dsplan {
 namespace {

@@ -11,6 +11,7 @@ GraphOptions graph_options(const ModelSpec& model, const Job& job) {
   GraphOptions options;
   options.micro_batch = job.training.micro_batch;
   options.seq = job.training.seq;
+  options.images = job.training.images;
   options.dtype = job.training.dtype;
   options.one_dtype = job.training.casts_parameters();
   options.autocast = job.training.autocast;

@@ -111,6 +111,7 @@ constexpr CanonicalLine kLines[] = {
      .own = add_autocast},
     {Line::Optimizer, "optimizer"},
     {Line::Batch, "batch"},
+    {Line::Images, "images", [](const Job& j) { return j.training.images > 0; }},
     {Line::Clipping, "clipping"},
     {Line::Immediate, "immediate", [](const Job& j) { return j.training.immediate_grad_update; }, true},
     {.line = Line::Checkpoint, .own = add_checkpointing},

@@ -1,0 +1,101 @@
+// llava: a tower of clip or siglip, two linear layers, and a language model that reads its pictures among the text.
+#include "core/format.h"
+#include "model/families/composed.h"
+#include "model/families/family.h"
+#include "model/parts.h"
+
+namespace dsplan {
+namespace {
+
+// Behind how many layers of the tower the projector reads: hidden_states[vision_feature_layer], of which the first goes
+// into the first layer.
+std::int64_t read_feature_layer(ConfigReader& config, std::int64_t layers) {
+  const Value* said = config.find("vision_feature_layer");
+  if (said == nullptr) return layers - 1;
+  if (said->is(Value::Kind::Array)) {
+    config.fault(*said, "\"vision_feature_layer\": several layers joined are not modelled yet");
+  } else if (!said->is(Value::Kind::Integer) || said->integer > layers || said->integer < -layers - 1) {
+    config.fault(*said, formatted("\"vision_feature_layer\" must be from -{} to {}", layers + 1, layers));
+  } else {
+    return said->integer < 0 ? said->integer + layers + 1 : said->integer;
+  }
+  return layers - 1;
+}
+
+// "default" leaves out the first place, clip's class token; "full" takes all.
+bool read_drops_first(ConfigReader& config) {
+  const std::string strategy = config.maybe_string("vision_feature_select_strategy").value_or("default");
+  if (strategy != "default" && strategy != "full") {
+    config.fault("vision_feature_select_strategy",
+                 formatted("\"vision_feature_select_strategy\" is \"default\" or \"full\", not \"{}\"", strategy));
+  }
+  return strategy == "default";
+}
+
+TowerParts read_shown(ConfigReader& config, const ModelSpec& vision) {
+  TowerParts tower = *vision.parts->tower;
+  tower.projector_activation = config.activation("projector_hidden_act", "gelu");
+  tower.read_layers = read_feature_layer(config, tower.dims.layers);
+  tower.drops_first = read_drops_first(config);
+  tower.tokens = tower.dims.max_positions - (tower.drops_first ? 1 : 0);
+  tower.image_token = config.size("image_token_index", 32000, "image_token_id");
+  tower.unreached = {"model.vision_tower.post_layernorm.", "model.vision_tower.head."};
+  for (std::int64_t layer = tower.read_layers; layer < tower.dims.layers; ++layer) {
+    tower.unreached.push_back(formatted("model.vision_tower.encoder.layers.{}.", layer));
+  }
+  return tower;
+}
+
+// The text's parts, with the tower; layers are counted over both.
+void describe(ModelSpec& spec, const ModelSpec& text, TowerParts tower) {
+  spec.dims = text.dims;
+  spec.dims.layers += tower.dims.layers;
+  DecoderParts parts = *text.parts;
+  parts.tower = std::make_shared<const TowerParts>(std::move(tower));
+  spec.parts = std::make_shared<const DecoderParts>(std::move(parts));
+}
+
+}  // namespace
+
+ModelSpec build_llava(ConfigReader& config) {
+  const ModelSpec vision =
+      build_part(config, "vision_config", "clip_vision_model", {"clip_vision_model", "siglip_vision_model"});
+  const ModelSpec text = build_part(config, "text_config", "llama", {"llama", "mistral", "qwen2"});
+  TowerParts tower = read_shown(config, vision);
+  const bool bias = config.flag("multimodal_projector_bias", true);
+  const bool tied = config.flag("tie_word_embeddings", false);
+  config.throw_if_any();
+
+  Composition whole("LlavaForConditionalGeneration");
+  const ModuleId model = whole.module(0, "model", "LlavaModel");
+  const std::size_t seen = whole.take(vision, 0, model, tower.module);
+  const ModuleId projector = whole.module(model, tower.projector, "LlavaMultiModalProjector");
+  const ModuleId first = whole.linear(projector, "linear_1", text.dims.hidden, tower.dims.hidden, bias);
+  const ModuleId act = whole.module(projector, "act", activation_class(tower.projector_activation));
+  const ModuleId second = whole.linear(projector, "linear_2", text.dims.hidden, text.dims.hidden, bias);
+  const ModuleId body = text.child(0, "model");
+  const ModuleId embedding = text.child(body, "embed_tokens");
+  const std::size_t language = whole.take(text, body, model, "language_model");
+  const std::size_t head = whole.take(text, text.child(0, "lm_head"), 0, "lm_head");
+  if (tied) whole.tie(whole.moved(head, text.child(0, "lm_head")), whole.moved(language, embedding));
+
+  whole.enter(0);
+  whole.enter(model);
+  whole.call(language, embedding, Composition::Calls::Only);
+  whole.call(seen);
+  whole.enter(projector);
+  for (const ModuleId one : {first, act, second}) {
+    whole.enter(one);
+    whole.leave(one);
+  }
+  whole.leave(projector);
+  whole.call(language, embedding, Composition::Calls::AllBut);
+  whole.leave(model);
+  whole.call(head);
+  whole.leave(0);
+  ModelSpec spec = std::move(whole.spec());
+  describe(spec, text, std::move(tower));
+  return spec;
+}
+
+}  // namespace dsplan
