@@ -185,7 +185,7 @@ constexpr std::array<Row, kOps> kRows = {{
      rules::masked_scatter,
      {},
      Flops::Outputs,
-     Witness::Read,
+     Witness::Fake,
      "TensorAdvancedIndexing.cpp: masked_scatter, masked_scatter_backward"},
     {Op::TopK,
      rules::selection,

@@ -339,7 +339,7 @@ class Run:
 
 
 def model_loss(run):
-    cache = {} if "pixel_values" in run.held else {"use_cache": False}
+    cache = {"use_cache": False} if "input_ids" in run.held else {}
     outputs = run.model(**run.held, **cache)
     return outputs.loss
 

@@ -359,7 +359,7 @@ def shown(name, config, tower, behind, text="model.language_model."):
 
 SHOWN = {
     **classifier("clip", CLIP, 37, ["vision_model.post_layernorm.*"]),
-    **classifier("siglip", SIGLIP, 36),
+    **without(classifier("siglip", SIGLIP, 36), "siglip-checkpoint-reentrant"),
     **shown("llava", LLAVA, TOWER, BEHIND),
     "llava-siglip": case({**LLAVA, "vision_config": SIGLIP["vision_config"], "vision_feature_layer": -1,
                           "vision_feature_select_strategy": "full"},

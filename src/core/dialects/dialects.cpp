@@ -41,7 +41,7 @@ ShardingInput overlay(const ShardingInput& below, const ShardingInput& above) {
 }
 
 ForeignInput overlay(const ForeignInput& below, const ForeignInput& above) {
-  static_assert(field_count<ForeignInput>() == 25, "each field is laid over the other here");
+  static_assert(field_count<ForeignInput>() == 28, "each field is laid over the other here");
   ForeignInput all = below;
   prefer(all.program, above.program);
   prefer(all.model, above.model);
@@ -61,6 +61,9 @@ ForeignInput overlay(const ForeignInput& below, const ForeignInput& above) {
   prefer(all.bits_storage, above.bits_storage);
   prefer(all.bits_nested, above.bits_nested);
   prefer(all.pure_bf16, above.pure_bf16);
+  prefer(all.freeze_tower, above.freeze_tower);
+  prefer(all.freeze_projector, above.freeze_projector);
+  prefer(all.freeze_language, above.freeze_language);
   prefer(all.all_rows, above.all_rows);
   prefer(all.flavor, above.flavor);
   prefer(all.shards, above.shards);

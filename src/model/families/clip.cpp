@@ -185,10 +185,17 @@ ModelSpec build_classifier(ConfigReader& config, const TowerDefaults& defaults) 
   return with_tower(b.finish(formatted("vision_model({}) classifier", forward)), std::move(tower));
 }
 
-bool classifies(ConfigReader& config) {
+// Without `architectures` it is the class of both towers.
+void require_classifier(ConfigReader& config, const TowerDefaults& defaults) {
+  const std::string built = formatted("{}ForImageClassification", defaults.prefix);
   const Value* classes = config.find("architectures");
-  if (classes == nullptr || !classes->is(Value::Kind::Array) || classes->items.empty()) return false;
-  return classes->items.front().string.ends_with("ForImageClassification");
+  const bool says = classes != nullptr && classes->is(Value::Kind::Array) && !classes->items.empty();
+  const std::string named = says ? classes->items.front().string : formatted("{}Model", defaults.prefix);
+  if (named == built) return;
+  config.fault(says ? classes->items.front() : config.root(),
+               formatted("\"{}\" is not modelled yet; {} is, and {}_vision_model alone", named, built,
+                         defaults.siglip ? "siglip" : "clip"));
+  config.throw_if_any();
 }
 
 }  // namespace
@@ -197,18 +204,12 @@ ModelSpec build_clip_vision_model(ConfigReader& config) { return build_tower(con
 ModelSpec build_siglip_vision_model(ConfigReader& config) { return build_tower(config, kSiglip); }
 
 ModelSpec build_clip(ConfigReader& config) {
-  if (!classifies(config)) {
-    config.refuse("architectures", "two towers, of pictures and of texts, are not modelled yet",
-                  "CLIPForImageClassification is");
-  }
+  require_classifier(config, kClip);
   return build_classifier(config, kClip);
 }
 
 ModelSpec build_siglip(ConfigReader& config) {
-  if (!classifies(config)) {
-    config.refuse("architectures", "two towers, of pictures and of texts, are not modelled yet",
-                  "SiglipForImageClassification is");
-  }
+  require_classifier(config, kSiglip);
   return build_classifier(config, kSiglip);
 }
 

@@ -212,6 +212,13 @@ const std::vector<ConfigKey>& later_family_keys() {
       {"t5", "relative_attention_max_distance", kInert, "", "which bucket a distance falls into"},
       {"t5", "layer_norm_epsilon", kInert, "", kEpsilon},
       {"vit", "encoder_stride", kInert, "", "of masked image modelling, which `architectures` would have to name"},
+      {"clip clip_vision_model", "projection_dim", kInert, "", "of a projection that the class does not have"},
+      {"clip", "logit_scale_init_value", kInert, "", "of two towers' loss"},
+      {"clip", "text_config_dict", kRefused, "null", "an older form of text_config"},
+      {"clip", "vision_config_dict", kRefused, "null", "an older form of vision_config"},
+      {"clip_vision_model llava", "vocab_size", kInert, "", "text_config says it"},
+      {"llava", "image_seq_length", kInert, "", "the processor's: a picture has as many tokens as places of the tower"},
+      {"llava", "ignore_index", kInert, "", kOldField},
   };
   return kRows;
 }

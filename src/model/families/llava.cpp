@@ -58,6 +58,9 @@ void describe(ModelSpec& spec, const ModelSpec& text, TowerParts tower) {
 }  // namespace
 
 ModelSpec build_llava(ConfigReader& config) {
+  if (config.find("vision_config") == nullptr) {
+    config.refuse("vision_config", "\"vision_config\" is missing: it describes the tower");
+  }
   const ModelSpec vision =
       build_part(config, "vision_config", "clip_vision_model", {"clip_vision_model", "siglip_vision_model"});
   const ModelSpec text = build_part(config, "text_config", "llama", {"llama", "mistral", "qwen2"});

@@ -56,6 +56,7 @@ class GraphBuilder {
   [[nodiscard]] const Dimensions& dims() const { return *dims_; }
   [[nodiscard]] const Shape& shape(TensorId id) const { return graph_.tensor(id).shape; }
   [[nodiscard]] DType dtype(TensorId id) const { return graph_.tensor(id).dtype; }
+  [[nodiscard]] bool requires_grad(TensorId id) const { return graph_.tensor(id).requires_grad; }
 
   // The transformers model, and the calls of what wraps it (peft).
   [[nodiscard]] ModuleId causal() const { return model_.causal; }

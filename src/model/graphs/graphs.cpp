@@ -170,6 +170,14 @@ std::optional<std::string> tower_unsupported(const ModelSpec& model, const Train
   for (const std::string& activation : {tower->dims.activation, tower->projector_activation}) {
     if (!activation.empty() && !activation_has_graph(activation)) return formatted("the activation {}", activation);
   }
+  const std::vector<CheckpointGroup>& groups = training.checkpoint.groups;
+  const auto nested = [](const CheckpointGroup& group) { return group.kind != CheckpointKind::NonReentrant; };
+  if (!tower->class_token && std::any_of(groups.begin(), groups.end(), nested)) {
+    return "reentrant checkpoints of siglip's layers, whose hidden states lie column by column";
+  }
+  if (!tower->class_token && tower->tokens > 0 && training.autocast) {
+    return "autocast of siglip's hidden states, which lie column by column, under a projector";
+  }
   if (tower->pools) return "the pooling head of siglip's tower: \"vision_use_head\": false";
   if (training.attention == Attention::CuDnn) return "cuDNN's attention in a tower";
   if (tower->dims.head_dim % 8 != 0) return "a tower's heads of no multiple of 8";

@@ -479,7 +479,9 @@ Projected separate(GraphBuilder& g, const DecoderParts& p, ModuleId module, Tens
   const TensorId whole = g.copy_to_parallel(x);
   Projected made;
   const HeadRow query{"q_proj", p.query_norm, d.heads, queries};
-  const HeadRow key{"k_proj", p.key_norm, d.kv_heads, given.turns || keys};
+  // What a product makes of the keys' gradient comes back to the projection as a view, which is copied there.
+  const bool late = p.views_behind && keys && !given.turns && (g.options().eager_attention || g.options().math_attention);
+  const HeadRow key{"k_proj", p.key_norm, d.kv_heads, (given.turns || keys) && !late};
   const HeadRow value{"v_proj", {}, d.kv_heads, values};
   const auto viewed = [&](const HeadRow& head, TensorId flat) {
     const TensorId split = split_heads(g, p, module, head, flat);
@@ -487,7 +489,11 @@ Projected separate(GraphBuilder& g, const DecoderParts& p, ModuleId module, Tens
   };
   const auto project = [&](const HeadRow& head) {
     const TensorId flat = flat_heads(g, p, module, head, whole);
-    return p.views_behind ? flat : viewed(head, flat);
+    if (!p.views_behind) return viewed(head, flat);
+    if (!late || head.projection != key.projection) return flat;
+    const TensorId back = g.view_copied_back(flat, g.shape(flat));
+    g.drop({flat});
+    return back;
   };
   made.q = project(query);
   made.k = project(key);

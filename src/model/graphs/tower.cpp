@@ -130,16 +130,34 @@ class TowerGraph {
   ModuleId module_;
 };
 
-// nn.Linear of places of which the first of each picture is left out: with several pictures they do not follow each
-// other, so that it is a product of a copy, to which the bias is added in place (Linear.cpp).
-TensorId linear_of_part(GraphBuilder& g, ModuleId module, TensorId part, std::int64_t features) {
-  const bool cast = g.options().autocast && g.dtype(part) != *g.options().autocast;
+// A product of places that are no matrix as they lie: of a copy, or, where the weight takes no gradient, picture by
+// picture with the weight for each of them (LinearAlgebra.cpp, should_fold).
+TensorId product_of_places(GraphBuilder& g, TensorId places, TensorId weight, std::int64_t features) {
+  const Shape shape = g.shape(places);
+  if (g.requires_grad(weight)) {
+    const TensorId rows = shape.dims[0] > 1 ? g.copy(places) : g.keep(places);
+    const TensorId product = g.linear(rows, weight, kNone, features);
+    g.drop({rows});
+    return product;
+  }
+  const Shape row{1, shape.dims[2], features};
+  const Shape spread{shape.dims[0], shape.dims[2], features};
+  const TensorId each = g.view(weight, spread, {step_swap(0, 1), step_reshape(row), step_repeat(0, shape.dims[0])});
+  const TensorId product = g.matmul(places, each);
+  g.drop({each});
+  return product;
+}
+
+// nn.Linear. Without the first place of each picture they do not follow each other, and siglip's lie column by column,
+// as its convolution leaves them: then the bias is added in place behind the product (Linear.cpp).
+TensorId linear_of_places(GraphBuilder& g, const TowerParts& tower, ModuleId module, TensorId places,
+                          std::int64_t features) {
+  const bool matrix = tower.class_token && (!tower.drops_first || g.shape(places).dims[0] == 1);
+  const bool cast = g.options().autocast && g.dtype(places) != *g.options().autocast;
   const bool adapted = g.model().child(module, "base_layer") != kNone;
-  if (g.shape(part).dims[0] == 1 || cast || adapted) return linear_module(g, module, part, features);
+  if (matrix || cast || adapted) return linear_module(g, module, places, features);
   g.enter(module);
-  const TensorId rows = g.copy(part);
-  const TensorId product = g.linear(rows, g.parameter("weight"), kNone, features);
-  g.drop({rows});
+  const TensorId product = product_of_places(g, places, g.parameter("weight"), features);
   const TensorId bias = g.lowered(g.parameter("bias"));
   TensorId out = product;
   if (bias != kNone) {
@@ -154,8 +172,7 @@ TensorId linear_of_part(GraphBuilder& g, ModuleId module, TensorId part, std::in
 TensorId projected(GraphBuilder& g, const TowerParts& tower, ModuleId module, TensorId seen) {
   const std::int64_t width = g.model().dims.hidden;
   g.enter(module);
-  const ModuleId first = g.child(module, "linear_1");
-  const TensorId wide = tower.drops_first ? linear_of_part(g, first, seen, width) : linear_module(g, first, seen, width);
+  const TensorId wide = linear_of_places(g, tower, g.child(module, "linear_1"), seen, width);
   const ModuleId act = g.child(module, "act");
   g.enter(act);
   const TensorId active = activated(g, tower.projector_activation, wide);

@@ -164,6 +164,11 @@ std::optional<std::string> tower_unsupported(const ModelSpec& model, const Train
   if (const std::string name = unreached_parameter(model, trained); !name.empty()) {
     return formatted("{}, which is trained and which no loss reaches: --freeze it", name);
   }
+  for (const Module& module : model.modules) {
+    if (module.path.ends_with(formatted("{}.linear_1.lora_A", model.parts->tower->projector))) {
+      return "adapters of a projector's first layer";
+    }
+  }
   if (training.runtime == Runtime::Fsdp2) return "a tower under fully_shard";
   if (training.runtime == Runtime::DeepSpeed && training.zero.stage == 3) return "a tower under ZeRO-3";
   return std::nullopt;

@@ -35,6 +35,7 @@ class Forward {
   [[nodiscard]] bool saves_memory_of_now(const Node& node, TensorId tensor) const;
   void save(NodeId node, const std::vector<BufferId>& made);
   void drop(TensorId tensor);
+  void forget(NodeId node, std::uint32_t at);
   void enter_module(ModuleId module);
   void leave_module(ModuleId module);
 
