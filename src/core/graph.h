@@ -114,8 +114,8 @@ enum class Op : std::uint8_t {
   IndexSelect,
   IndexPut,  // Out of autograd: inverse permutation.
   Gather,
-  Scatter,     // Of a tensor of values: input, index, source.
-  ScatterAdd,  // Input, index, source.
+  Scatter,        // Of a tensor of values: input, index, source.
+  ScatterAdd,     // Input, index, source.
   MaskedScatter,  // Input, flags, source, whose elements take the places that are flagged, in turn.
   TopK,
   Sort,
@@ -264,11 +264,12 @@ struct Node {
 struct RecordedOperators;
 
 struct Instruction {
-  // Forget: the autograd node, of which no loss will ever ask a gradient, dies with the last that holds it. Read: Python
-  // asks for the tensor's value, so that the host waits for what makes it.
+  // Forget: the autograd node, of which no loss will ever ask a gradient, dies with the last that holds it. Read:
+  // Python asks for the tensor's value, so that the host waits for what makes it.
   enum class Kind : std::uint8_t { Run, Drop, Enter, Exit, RegionBegins, RegionEnds, Forget, Read };
   Kind kind = Kind::Run;
-  std::int32_t number = 0;  // Of what `kind` is about: a node (Run, Forget), a tensor (Drop, Read), a module, or a region.
+  std::int32_t number =
+      0;  // Of what `kind` is about: a node (Run, Forget), a tensor (Drop, Read), a module, or a region.
 
   Instruction(Kind what, NodeId of) : kind(what), number(of.number()) {}
   Instruction(Kind what, TensorId of) : kind(what), number(of.number()) {}

@@ -137,8 +137,10 @@ void masked_scatter(Writer& w) {
   w.save_input(1, "_saved_mask", w.needs(0) || w.needs(2));
   w.output();
   const std::int64_t places = w.out().shape.elements().value();
-  const std::uint8_t sums = w.forward_temporary(storage(Elements(places), DType::Int64), DType::Int64, Visibility::Kernel);
-  const std::uint8_t flags = w.forward_temporary(storage(Elements(places), DType::Bool), DType::Bool, Visibility::Kernel);
+  const std::uint8_t sums =
+      w.forward_temporary(storage(Elements(places), DType::Int64), DType::Int64, Visibility::Kernel);
+  const std::uint8_t flags =
+      w.forward_temporary(storage(Elements(places), DType::Bool), DType::Bool, Visibility::Kernel);
   w.kernel();
   w.forward_drop(flags);
   w.forward_drop(sums);

@@ -5,6 +5,11 @@ GPT2 = {"model_type": "gpt2", "vocab_size": 64, "n_positions": 32, "n_embd": 16,
 LLAMA = {"model_type": "llama", "vocab_size": 72, "hidden_size": 16, "intermediate_size": 24,
          "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 32,
          "tie_word_embeddings": False}
+# Four patches and a class token; the projector reads what the first of two layers of the tower returns.
+LLAVA = {"model_type": "llava", "architectures": ["LlavaForConditionalGeneration"], "image_token_index": 70,
+         "vision_config": {"model_type": "clip_vision_model", "hidden_size": 16, "intermediate_size": 24,
+                           "num_hidden_layers": 2, "num_attention_heads": 2, "image_size": 8, "patch_size": 4},
+         "text_config": LLAMA}
 # The tiny example: one group a=10, b=7, c=5. `tiny` is made by hand: y = x * sum(a) + sum(b) + sum(c).
 TINY = {"model_type": "tiny"}
 ADAM = {"type": "AdamW", "params": {"lr": 1e-3}}
@@ -43,7 +48,15 @@ FP32_SENT = {"communication_data_type": "fp32"}
 TORCH_ADAM = {"optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "torch_adam": True}}}
 TINY_BUCKET = {"reduce_bucket_size": 12}
 
+SHOWN = {"freeze": ["*vision_tower*"]}
+SHOWN_WHOLE = {"freeze": ["*vision_tower.encoder.layers.1.*", "*post_layernorm*", "*class_embedding"]}
+
 CASES = {
+    # A tower beside a language model, frozen and trained.
+    "z2-llava": case(LLAVA, z2(), **SHOWN),
+    "z3-llava": case(LLAVA, z3(), **SHOWN),
+    "z3-llava-trained": case(LLAVA, z3(), **SHOWN_WHOLE),
+    "z3-llava-checkpoint": case(LLAVA, z3(), checkpoint="non_reentrant", **SHOWN),
     # Without ZeRO.
     "z0-llama-bf16": case(LLAMA, {"stage": 0}),
     "z0-llama-bf16-accumulate": case(LLAMA, {"stage": 0}, accumulation=2),

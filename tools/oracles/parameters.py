@@ -25,7 +25,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, CONFIG_MAPPING
 
 FAMILIES = ("gpt2 opt bloom gpt_neox falcon llama mistral mixtral qwen2 qwen2_moe qwen3 qwen3_moe gemma gemma2 "
             "gemma3_text phi phi3 deepseek_v2 deepseek_v3 bert roberta distilbert t5 vit modernbert llama4_text glm4_moe granitemoe gpt_oss "
-            "clip_vision_model siglip_vision_model clip siglip llava").split()
+            "clip_vision_model siglip_vision_model clip siglip llava gemma3").split()
 
 # Fields of every config class that move no byte of a training step.
 INERT = {"transformers_version", "architectures", "id2label", "label2id", "problem_type", "return_dict",
@@ -42,7 +42,7 @@ def model_class(config):
     encoders = {"bert": "BertModel", "roberta": "RobertaModel", "distilbert": "DistilBertModel",
                 "modernbert": "ModernBertModel", "vit": "ViTForImageClassification", "t5": "T5ForConditionalGeneration",
                 "clip_vision_model": "CLIPVisionModel", "siglip_vision_model": "SiglipVisionModel",
-                "llava": "LlavaForConditionalGeneration"}
+                "llava": "LlavaForConditionalGeneration", "gemma3": "Gemma3ForConditionalGeneration"}
     return getattr(transformers, encoders[kind]) if kind in encoders else None  # AutoModelForCausalLM decides
 
 
@@ -94,9 +94,10 @@ def inputs_for(model):
         if model.main_input_name == "pixel_values" or type(model).__name__.endswith("ForImageClassification"):
             labels = {} if type(model).__name__.endswith("Model") else {"labels": torch.tensor([0, 1])}
             return {**pixels, **labels}
-        features = model.get_image_features(**pixels, vision_feature_layer=config.vision_feature_layer,
-                                            vision_feature_select_strategy=config.vision_feature_select_strategy)
-        tokens = features.pooler_output[0].shape[0]
+        said = {} if config.model_type != "llava" else {
+            "vision_feature_layer": config.vision_feature_layer,
+            "vision_feature_select_strategy": config.vision_feature_select_strategy}
+        tokens = model.get_image_features(**pixels, **said).pooler_output[0].shape[0]
         ids = torch.arange(2 * (tokens + 8)).reshape(2, -1) % 100 + 4
         ids[:, :tokens] = config.image_token_id
         return {"input_ids": ids, "labels": ids, "use_cache": False, **pixels}

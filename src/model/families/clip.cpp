@@ -83,8 +83,8 @@ void register_layers(ModelBuilder& b, const TowerDefaults& defaults, const Dimen
   const std::string attention_type = formatted("{}Attention", defaults.prefix);
   std::string mlp_type;
   for (std::int64_t i = 0; i < d.layers; ++i) {
-    const auto layer = b.layer(
-        i, type, "layer_norm1 self_attn(q_proj k_proj v_proj out_proj) layer_norm2 mlp(fc1 activation_fn fc2)");
+    const auto layer =
+        b.layer(i, type, "layer_norm1 self_attn(q_proj k_proj v_proj out_proj) layer_norm2 mlp(fc1 activation_fn fc2)");
     if (defaults.siglip) b.layer_norm("layer_norm1", d.hidden);
     {
       const auto attention = b.module("self_attn", attention_type);

@@ -93,7 +93,8 @@ std::size_t Composition::take(const ModelSpec& part, ModuleId from, ModuleId par
   for (std::size_t at = 0; at < part.modules.size(); ++at) {
     const Module& module = part.modules[at];
     const bool root = static_cast<ModuleId>(at) == from;
-    const ModuleId outer = root || module.parent == kNone ? kNone : taken.modules[static_cast<std::size_t>(module.parent)];
+    const ModuleId outer =
+        root || module.parent == kNone ? kNone : taken.modules[static_cast<std::size_t>(module.parent)];
     if (!root && outer == kNone) continue;
     const std::int32_t layer = module.layer == kNone ? kNone : module.layer + before_;
     layers_ = std::max(layers_, layer + 1);
@@ -128,6 +129,52 @@ void Composition::call(std::size_t taken, ModuleId one, Calls which) {
     const ModuleId now = from.modules[static_cast<std::size_t>(call.module)];
     if (now != kNone) spec_.calls.push_back({now, call.enter});
   }
+}
+
+namespace {
+
+// The text's parts, with the tower; layers are counted over both.
+void describe(ModelSpec& spec, const ModelSpec& text, TowerParts tower) {
+  spec.dims = text.dims;
+  spec.dims.layers += tower.dims.layers;
+  DecoderParts parts = *text.parts;
+  parts.tower = std::make_shared<const TowerParts>(std::move(tower));
+  spec.parts = std::make_shared<const DecoderParts>(std::move(parts));
+}
+
+}  // namespace
+
+ModelSpec compose(const ShownModel& shown, const ModelSpec& vision, const ModelSpec& text, TowerParts tower,
+                  const Projector& projector) {
+  Composition whole(shown.root);
+  const ModuleId model = whole.module(0, "model", shown.body);
+  const std::size_t seen = whole.take(vision, 0, model, tower.module);
+  const ModuleId between = whole.module(model, tower.projector, shown.projector);
+  const std::vector<ModuleId> called = projector(whole, between);
+  const ModuleId body = text.child(0, "model");
+  const ModuleId embedding = text.child(body, "embed_tokens");
+  const ModuleId output = text.child(0, "lm_head");
+  const std::size_t language = whole.take(text, body, model, "language_model");
+  const std::size_t head = whole.take(text, output, 0, "lm_head");
+  if (shown.tied) whole.tie(whole.moved(head, output), whole.moved(language, embedding));
+
+  whole.enter(0);
+  whole.enter(model);
+  whole.call(language, embedding, Composition::Calls::Only);
+  whole.call(seen);
+  whole.enter(between);
+  for (const ModuleId one : called) {
+    whole.enter(one);
+    whole.leave(one);
+  }
+  whole.leave(between);
+  whole.call(language, embedding, Composition::Calls::AllBut);
+  whole.leave(model);
+  whole.call(head);
+  whole.leave(0);
+  ModelSpec spec = std::move(whole.spec());
+  describe(spec, text, std::move(tower));
+  return spec;
 }
 
 }  // namespace dsplan

@@ -2,12 +2,14 @@
 // the config. Their modules move to other paths, their layers are numbered on.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "core/model.h"
 #include "model/families/config_reader.h"
+#include "model/parts.h"
 
 namespace dsplan {
 
@@ -62,5 +64,17 @@ class Composition {
   const ModelSpec* numbered_ = nullptr;  // The part whose layers were numbered last.
   std::int32_t before_ = 0;              // Layers before that part's.
 };
+
+// A tower, a projector and a language model that is given the text's embedding with the pictures among it.
+struct ShownModel {
+  std::string_view root;  // Classes: "LlavaForConditionalGeneration", "LlavaModel", "LlavaMultiModalProjector".
+  std::string_view body;
+  std::string_view projector;
+  bool tied = false;  // The head is the embedding, whatever the language model's own config says.
+};
+// Registers what is inside the projector, and returns what its forward calls, in order.
+using Projector = std::function<std::vector<ModuleId>(Composition& whole, ModuleId projector)>;
+[[nodiscard]] ModelSpec compose(const ShownModel& shown, const ModelSpec& vision, const ModelSpec& text,
+                                TowerParts tower, const Projector& projector);
 
 }  // namespace dsplan

@@ -219,6 +219,11 @@ const std::vector<ConfigKey>& later_family_keys() {
       {"clip_vision_model llava", "vocab_size", kInert, "", "text_config says it"},
       {"llava", "image_seq_length", kInert, "", "the processor's: a picture has as many tokens as places of the tower"},
       {"llava", "ignore_index", kInert, "", kOldField},
+      {"gemma3", "tie_word_embeddings", kRefused, "null|true", "a head of its own"},
+      {"gemma3", "boi_token_index", kInert, "", kToken},
+      {"gemma3", "boi_token_id", kInert, "", kToken},
+      {"gemma3", "eoi_token_index", kInert, "", kToken},
+      {"gemma3", "eoi_token_id", kInert, "", kToken},
   };
   return kRows;
 }

@@ -67,5 +67,6 @@ struct Family {
 [[nodiscard]] ModelSpec build_clip(ConfigReader& config);
 [[nodiscard]] ModelSpec build_siglip(ConfigReader& config);
 [[nodiscard]] ModelSpec build_llava(ConfigReader& config);
+[[nodiscard]] ModelSpec build_gemma3(ConfigReader& config);
 
 }  // namespace dsplan

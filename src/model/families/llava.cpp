@@ -46,15 +46,6 @@ TowerParts read_shown(ConfigReader& config, const ModelSpec& vision) {
   return tower;
 }
 
-// The text's parts, with the tower; layers are counted over both.
-void describe(ModelSpec& spec, const ModelSpec& text, TowerParts tower) {
-  spec.dims = text.dims;
-  spec.dims.layers += tower.dims.layers;
-  DecoderParts parts = *text.parts;
-  parts.tower = std::make_shared<const TowerParts>(std::move(tower));
-  spec.parts = std::make_shared<const DecoderParts>(std::move(parts));
-}
-
 }  // namespace
 
 ModelSpec build_llava(ConfigReader& config) {
@@ -64,41 +55,20 @@ ModelSpec build_llava(ConfigReader& config) {
   const ModelSpec vision =
       build_part(config, "vision_config", "clip_vision_model", {"clip_vision_model", "siglip_vision_model"});
   const ModelSpec text = build_part(config, "text_config", "llama", {"llama", "mistral", "qwen2"});
-  TowerParts tower = read_shown(config, vision);
+  const TowerParts tower = read_shown(config, vision);
   const bool bias = config.flag("multimodal_projector_bias", true);
   const bool tied = config.flag("tie_word_embeddings", false);
   config.throw_if_any();
 
-  Composition whole("LlavaForConditionalGeneration");
-  const ModuleId model = whole.module(0, "model", "LlavaModel");
-  const std::size_t seen = whole.take(vision, 0, model, tower.module);
-  const ModuleId projector = whole.module(model, tower.projector, "LlavaMultiModalProjector");
-  const ModuleId first = whole.linear(projector, "linear_1", text.dims.hidden, tower.dims.hidden, bias);
-  const ModuleId act = whole.module(projector, "act", activation_class(tower.projector_activation));
-  const ModuleId second = whole.linear(projector, "linear_2", text.dims.hidden, text.dims.hidden, bias);
-  const ModuleId body = text.child(0, "model");
-  const ModuleId embedding = text.child(body, "embed_tokens");
-  const std::size_t language = whole.take(text, body, model, "language_model");
-  const std::size_t head = whole.take(text, text.child(0, "lm_head"), 0, "lm_head");
-  if (tied) whole.tie(whole.moved(head, text.child(0, "lm_head")), whole.moved(language, embedding));
-
-  whole.enter(0);
-  whole.enter(model);
-  whole.call(language, embedding, Composition::Calls::Only);
-  whole.call(seen);
-  whole.enter(projector);
-  for (const ModuleId one : {first, act, second}) {
-    whole.enter(one);
-    whole.leave(one);
-  }
-  whole.leave(projector);
-  whole.call(language, embedding, Composition::Calls::AllBut);
-  whole.leave(model);
-  whole.call(head);
-  whole.leave(0);
-  ModelSpec spec = std::move(whole.spec());
-  describe(spec, text, std::move(tower));
-  return spec;
+  const std::int64_t width = text.dims.hidden;
+  const auto projector = [&](Composition& whole, ModuleId outer) {
+    const ModuleId first = whole.linear(outer, "linear_1", width, vision.dims.hidden, bias);
+    const ModuleId act = whole.module(outer, "act", activation_class(tower.projector_activation));
+    const ModuleId second = whole.linear(outer, "linear_2", width, width, bias);
+    return std::vector<ModuleId>{first, act, second};
+  };
+  return compose({"LlavaForConditionalGeneration", "LlavaModel", "LlavaMultiModalProjector", tied}, vision, text, tower,
+                 projector);
 }
 
 }  // namespace dsplan

@@ -36,7 +36,8 @@ class DecoderGraph {
     g_.enter_model();
     const TensorId hidden = pixels == kNone ? body(ids, ones) : shown_body(ids, pixels);
     if (p_.head == TextHead::Words) {
-      return g_.finish(causal_loss(g_, hidden, labels, [&](TensorId x) { return logits_of(x); }, held_));
+      return g_.finish(causal_loss(
+          g_, hidden, labels, [&](TensorId x) { return logits_of(x); }, held_));
     }
     const TensorId logits = of_text ? text_logits(ids, hidden) : token_logits(hidden);
     const TensorId loss = class_loss(g_, logits, labels, !of_text);

@@ -57,7 +57,8 @@ std::optional<std::string> liger_unsupported(const ModelSpec& model, const Train
   if (training.transformers < Version{5, 0, 0}) return "Liger's loss under transformers 4";
   const bool newer_gemma = model.family == "gemma2" || model.family == "gemma3_text";
   if (newer_gemma && training.liger < Version{0, 6, 5}) {
-    return "Liger's loss in the gemma2 and gemma3_text families before 0.6.5, which does not load beside transformers 5";
+    return "Liger's loss in the gemma2 and gemma3_text families before 0.6.5, which does not load beside transformers "
+           "5";
   }
   if (training.runtime == Runtime::DeepSpeed) return "Liger's loss under DeepSpeed";
   if (training.autocast || training.dtype == DType::Float32) return "Liger's loss with fp32 weights or autocast";
@@ -147,16 +148,16 @@ std::optional<std::string> packed_unsupported(const ModelSpec& model, const Trai
 using GraphOf = Graph (*)(const ModelSpec& model, const GraphOptions& options);
 GraphOf builder_of(std::string_view family) {
   constexpr std::array<std::pair<std::string_view, GraphOf>, 11> kOwn{{{"gpt2", build_gpt2_graph},
-                                                                      {"bloom", build_bloom_graph},
-                                                                      {"falcon", build_falcon_graph},
-                                                                      {"opt", build_opt_graph},
-                                                                      {"vit", build_vit_graph},
-                                                                      {"clip", build_picture_graph},
-                                                                      {"siglip", build_picture_graph},
-                                                                      {"bert", build_encoder_graph},
-                                                                      {"roberta", build_encoder_graph},
-                                                                      {"distilbert", build_encoder_graph},
-                                                                      {"modernbert", build_modernbert_graph}}};
+                                                                       {"bloom", build_bloom_graph},
+                                                                       {"falcon", build_falcon_graph},
+                                                                       {"opt", build_opt_graph},
+                                                                       {"vit", build_vit_graph},
+                                                                       {"clip", build_picture_graph},
+                                                                       {"siglip", build_picture_graph},
+                                                                       {"bert", build_encoder_graph},
+                                                                       {"roberta", build_encoder_graph},
+                                                                       {"distilbert", build_encoder_graph},
+                                                                       {"modernbert", build_modernbert_graph}}};
   for (const auto& [name, build] : kOwn) {
     if (name == family) return build;
   }
@@ -179,7 +180,9 @@ std::optional<std::string> tower_unsupported(const ModelSpec& model, const Train
     return "autocast of siglip's hidden states, which lie column by column, under a projector";
   }
   if (tower->pools) return "the pooling head of siglip's tower: \"vision_use_head\": false";
-  if (training.attention == Attention::CuDnn) return "cuDNN's attention in a tower";
+  if (training.attention == Attention::CuDnn && tower->dims.head_dim > 256) {
+    return "cuDNN's attention takes no heads wider than 256";
+  }
   if (tower->dims.head_dim % 8 != 0) return "a tower's heads of no multiple of 8";
   if (checked_mul(training.micro_batch, std::max<std::int64_t>(training.images, 1)) >
       static_cast<std::int64_t>(Node::kMostInputs)) {

@@ -89,8 +89,8 @@ TensorId projected_heads(GraphBuilder& g, ModuleId projection, TensorId hidden, 
   return out;
 }
 
-// Whether the gradient of the keys lies otherwise than [B, S, H, D]. A product's is that of keys whose tokens come last,
-// which of one row is a matrix that the projection takes.
+// Whether the gradient of the keys lies otherwise than [B, S, H, D]. A product's is that of keys whose tokens come
+// last, which of one row is a matrix that the projection takes.
 bool keys_come_back_otherwise(const GraphBuilder& g, bool turns, bool masked) {
   const GraphOptions& options = g.options();
   const Dimensions& d = g.dims();

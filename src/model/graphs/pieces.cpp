@@ -480,7 +480,8 @@ Projected separate(GraphBuilder& g, const DecoderParts& p, ModuleId module, Tens
   Projected made;
   const HeadRow query{"q_proj", p.query_norm, d.heads, queries};
   // What a product makes of the keys' gradient comes back to the projection as a view, which is copied there.
-  const bool late = p.views_behind && keys && !given.turns && (g.options().eager_attention || g.options().math_attention);
+  const bool late =
+      p.views_behind && keys && !given.turns && (g.options().eager_attention || g.options().math_attention);
   const HeadRow key{"k_proj", p.key_norm, d.kv_heads, (given.turns || keys) && !late};
   const HeadRow value{"v_proj", {}, d.kv_heads, values};
   const auto viewed = [&](const HeadRow& head, TensorId flat) {

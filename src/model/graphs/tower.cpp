@@ -187,8 +187,7 @@ TensorId projected(GraphBuilder& g, const TowerParts& tower, ModuleId module, Te
 // get_placeholder_mask: which tokens stand for pictures, and whether they are as many as the pictures' places.
 TensorId placeholder_flags(GraphBuilder& g, const TowerParts& tower, TensorId ids) {
   const Shape shape = g.shape(ids);
-  const TensorId flags =
-      g.make(Op::Equal, shape, DType::Bool, {ids}, false, static_cast<double>(tower.image_token));
+  const TensorId flags = g.make(Op::Equal, shape, DType::Bool, {ids}, false, static_cast<double>(tower.image_token));
   const TensorId count = g.make(Op::SumDim, Shape{}, DType::Int64, {flags});
   const TensorId column = g.view(flags, Shape{shape.dims[0], shape.dims[1], 1});
   g.drop({flags});
@@ -205,7 +204,8 @@ TensorId placeholder_flags(GraphBuilder& g, const TowerParts& tower, TensorId id
 // CLIPForImageClassification, SiglipForImageClassification: the mean of all patches.
 class PictureClassifier {
  public:
-  PictureClassifier(const ModelSpec& model, const GraphOptions& options) : g_(model, options), t_(*model.parts->tower) {}
+  PictureClassifier(const ModelSpec& model, const GraphOptions& options)
+      : g_(model, options), t_(*model.parts->tower) {}
 
   Graph build() {
     const std::int64_t rows = g_.options().micro_batch;
@@ -226,8 +226,7 @@ class PictureClassifier {
   TensorId mean_of(TensorId places) {
     const Shape shape = g_.shape(places);
     const TensorId part = t_.class_token ? g_.slice(places, 1, 1, shape.dims[1] - 1) : g_.keep(places);
-    const TensorId mean =
-        g_.make(Op::MeanLast, Shape{shape.dims[0], shape.dims[2]}, g_.dtype(part), {part}, true);
+    const TensorId mean = g_.make(Op::MeanLast, Shape{shape.dims[0], shape.dims[2]}, g_.dtype(part), {part}, true);
     g_.drop({part});
     return mean;
   }

@@ -19,8 +19,8 @@ struct TowerResult {
 // behind `read`, which somebody else has.
 void drop_result(GraphBuilder& g, const TowerResult& result, TensorId read);
 
-// The tower's pictures among the embedded text: `merged` takes the place of `embedded`, which is used up. `features` are
-// outputs of the model; `flags` live as long as the body's forward.
+// The tower's pictures among the embedded text: `merged` takes the place of `embedded`, which is used up. `features`
+// are outputs of the model; `flags` live as long as the body's forward.
 struct Pictured {
   TensorId merged = kNone;
   TensorId features = kNone;

@@ -58,14 +58,15 @@ class RecordedGraph {
       const RecordedParameter& p = recording_.parameters[at];
       if (p.tied_to != kNone) continue;
       const bool trained = options_.trainable.empty() ? p.trainable : options_.trainable[at];
-      const StorageId lies = storage({dsplan::storage(p.shape.elements(), p.dtype), static_cast<ParameterId>(at), kNone});
+      const StorageId lies =
+          storage({dsplan::storage(p.shape.elements(), p.dtype), static_cast<ParameterId>(at), kNone});
       storages_.push_back(tensor(p, lies, trained, kNone));
     }
     for (std::size_t at = 0; at < recording_.buffers.size(); ++at) {
       const RecordedTensor& b = recording_.buffers[at];
       storages_.push_back(
-          tensor(b, storage({dsplan::storage(b.shape.elements(), b.dtype), kNone, static_cast<std::int32_t>(at)}), false,
-                 kNone));
+          tensor(b, storage({dsplan::storage(b.shape.elements(), b.dtype), kNone, static_cast<std::int32_t>(at)}),
+                 false, kNone));
     }
     for (const RecordedTensor& b : recording_.batch) {
       storages_.push_back(
@@ -265,7 +266,8 @@ std::optional<std::string> recorded_unsupported(const ModelSpec& model, const Tr
   }
   if (tp > 1) return "a recorded module under tensor parallelism";
   if (training.runtime == Runtime::Fsdp2) return "a recorded module under fully_shard";
-  if (!training.checkpoint.groups.empty() || !training.checkpoint.modules.empty() || training.checkpoint.text != "none") {
+  if (!training.checkpoint.groups.empty() || !training.checkpoint.modules.empty() ||
+      training.checkpoint.text != "none") {
     return "checkpoints around a recorded module's parts: record it with its own checkpoints left out";
   }
   if (training.micro_batch != recording.micro_batch) {

@@ -378,7 +378,8 @@ struct Answers {
 std::optional<Answers> answers_of(const ModelSpec& model, const Training& t) {
   const auto is = [&](std::string_view head) { return model.graph_class.ends_with(head); };
   const Dimensions& d = model.dims;
-  const bool shown = model.parts != nullptr && model.parts->tower != nullptr && model.parts->tower->tokens > 0;
+  const bool shown =
+      model.has_graph && model.parts != nullptr && model.parts->tower != nullptr && model.parts->tower->tokens > 0;
   if (is("ForCausalLM") || is("LMHeadModel") || shown) return Answers{last_tokens(t), d.vocab, t.loss != Loss::Native};
   const bool modern = model.family == "modernbert";
   if (is("ForMaskedLM")) return Answers{last_tokens(t), d.vocab, modern};

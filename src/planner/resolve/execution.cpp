@@ -230,8 +230,8 @@ void resolve_images(Resolver& resolver) {
   Training& training = resolver.training();
   if (tokens == 0) {
     if (!wished.given()) return;
-    return resolver.fault(wished.place, formatted("images {} of {}, which reads no pictures beside text", *wished,
-                                                  resolver.model.name));
+    return resolver.fault(
+        wished.place, formatted("images {} of {}, which reads no pictures beside text", *wished, resolver.model.name));
   }
   training.images = wished.value_or(1);
   if (wished.given()) {

@@ -96,9 +96,10 @@ class OfProgram {
       return faults_.add(foreign_.freeze_language.place.says("a frozen language model that reads no pictures"));
     }
     if (*foreign_.adapters) {
-      return faults_.add(foreign_.adapters.place.says(
-          "adapters of LLaMA-Factory in a model with a tower are not modelled yet", "it leaves the tower out: say "
-          "--lora with targets as language_model.layers.0.self_attn.q_proj"));
+      return faults_.add(
+          foreign_.adapters.place.says("adapters of LLaMA-Factory in a model with a tower are not modelled yet",
+                                       "it leaves the tower out: say "
+                                       "--lora with targets as language_model.layers.0.self_attn.q_proj"));
     }
     std::vector<std::string> globs = request_.freeze.value_or({});
     if (foreign_.freeze_tower.value_or(true)) globs.push_back(formatted("model.{}.*", base_.parts->tower->module));
