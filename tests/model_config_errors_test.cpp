@@ -250,41 +250,6 @@ config.json:1:56: error: "mlp_only_layers" must list layers from 0 to 23
     1 | {"model_type": "vit", "patch_size": [16, 16]}
       |                                     ^
 )"},
-      {R"({"model_type": "clip", "architectures": ["CLIPModel"]})",
-       R"(config.json:1:42: error: "CLIPModel" is not modelled yet; CLIPForImageClassification is, and clip_vision_model alone
-    1 | {"model_type": "clip", "architectures": ["CLIPModel"]}
-      |                                          ^
-)"},
-      {R"({"model_type": "llava", "vision_config": {"model_type": "pixtral"}})",
-       R"(config.json:1:57: error: "vision_config" of model_type "pixtral" is not modelled yet; here it is one of clip_vision_model, siglip_vision_model
-    1 | {"model_type": "llava", "vision_config": {"model_type": "pixtral"}}
-      |                                                         ^
-)"},
-      {R"({"model_type": "llava", "vision_config": {"hidden_size": 100}})",
-       R"(config.json:1:42: error: "num_attention_heads" is 12 by default, which does not divide "hidden_size" = 100
-    1 | {"model_type": "llava", "vision_config": {"hidden_size": 100}}
-      |                                          ^
-)"},
-      {R"({"model_type": "llava", "vision_config": {}, "vision_feature_layer": [-2, -5]})",
-       R"(config.json:1:70: error: "vision_feature_layer": several layers joined are not modelled yet
-    1 | {"model_type": "llava", "vision_config": {}, "vision_feature_layer": [-2, -5]}
-      |                                                                      ^
-)"},
-      {R"({"model_type": "llava", "vision_config": {}, "vision_feature_select_strategy": "cls"})",
-       R"(config.json:1:80: error: "vision_feature_select_strategy" is "default" or "full", not "cls"
-    1 | {"model_type": "llava", "vision_config": {}, "vision_feature_select_strategy": "cls"}
-      |                                                                                ^
-)"},
-      {R"({"model_type": "llava"})",
-       R"(config.json:1:1: error: "vision_config" is missing: it describes the tower
-    1 | {"model_type": "llava"}
-      | ^
-)"},
-      {R"({"model_type": "gemma3", "vision_config": {}, "mm_tokens_per_image": 100})",
-       R"(config.json:1:70: error: "mm_tokens_per_image" is 100: 14 by 14 patches cannot be averaged to so many
-    1 | {"model_type": "gemma3", "vision_config": {}, "mm_tokens_per_image": 100}
-      |                                                                      ^
-)"},
       {R"({"model_type": "gemma3_text", "layer_types": ["full_attention"]})",
        R"(config.json:1:46: error: "layer_types" must be an array of 26 strings, one per layer
     1 | {"model_type": "gemma3_text", "layer_types": ["full_attention"]}
@@ -322,6 +287,50 @@ config.json:6:26: error: "num_key_value_heads" is 7, which does not divide "num_
   for (const Case& c : cases) {
     CAPTURE(c.config);
     CHECK(refusal(c.config) == c.text);
+  }
+}
+
+TEST_CASE("each fault of a model of several parts has its place") {
+  const std::vector<std::pair<std::string, std::string>> cases{
+      {R"({"model_type": "clip", "architectures": ["CLIPModel"]})",
+       R"(config.json:1:42: error: "CLIPModel" is not modelled yet; CLIPForImageClassification is, and clip_vision_model alone
+    1 | {"model_type": "clip", "architectures": ["CLIPModel"]}
+      |                                          ^
+)"},
+      {R"({"model_type": "llava", "vision_config": {"model_type": "pixtral"}})",
+       R"(config.json:1:57: error: "vision_config" of model_type "pixtral" is not modelled yet; here it is one of clip_vision_model, siglip_vision_model
+    1 | {"model_type": "llava", "vision_config": {"model_type": "pixtral"}}
+      |                                                         ^
+)"},
+      {R"({"model_type": "llava", "vision_config": {"hidden_size": 100}})",
+       R"(config.json:1:42: error: "num_attention_heads" is 12 by default, which does not divide "hidden_size" = 100
+    1 | {"model_type": "llava", "vision_config": {"hidden_size": 100}}
+      |                                          ^
+)"},
+      {R"({"model_type": "llava", "vision_config": {}, "vision_feature_layer": [-2, -5]})",
+       R"(config.json:1:70: error: "vision_feature_layer": several layers joined are not modelled yet
+    1 | {"model_type": "llava", "vision_config": {}, "vision_feature_layer": [-2, -5]}
+      |                                                                      ^
+)"},
+      {R"({"model_type": "llava", "vision_config": {}, "vision_feature_select_strategy": "cls"})",
+       R"(config.json:1:80: error: "vision_feature_select_strategy" is "default" or "full", not "cls"
+    1 | {"model_type": "llava", "vision_config": {}, "vision_feature_select_strategy": "cls"}
+      |                                                                                ^
+)"},
+      {R"({"model_type": "llava"})",
+       R"(config.json:1:1: error: "vision_config" is missing: it describes the tower
+    1 | {"model_type": "llava"}
+      | ^
+)"},
+      {R"({"model_type": "gemma3", "vision_config": {}, "mm_tokens_per_image": 100})",
+       R"(config.json:1:70: error: "mm_tokens_per_image" is 100: 14 by 14 patches cannot be averaged to so many
+    1 | {"model_type": "gemma3", "vision_config": {}, "mm_tokens_per_image": 100}
+      |                                                                      ^
+)"},
+  };
+  for (const auto& [config, text] : cases) {
+    CAPTURE(config);
+    CHECK(refusal(config) == text);
   }
 }
 

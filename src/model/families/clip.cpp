@@ -158,7 +158,7 @@ ModelSpec build_tower(ConfigReader& config, const TowerDefaults& defaults) {
 
 // The tower's class, not what holds it: its parameters lie under `vision_model` either way.
 ModelSpec build_classifier(ConfigReader& config, const TowerDefaults& defaults) {
-  ConfigReader inner(config.part("vision_config"));
+  ConfigReader inner(part_of(config, "vision_config"));
   (void)inner.find("model_type");
   (void)inner.dtype();
   TowerParts tower = read_tower(inner, defaults);

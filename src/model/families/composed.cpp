@@ -26,9 +26,19 @@ const Family& family_of_part(ConfigReader& inner, std::string_view key, std::str
 
 }  // namespace
 
+const Document& part_of(ConfigReader& config, std::string_view key) {
+  const Value* inside = config.object.object(key);
+  Value empty;
+  empty.kind = Value::Kind::Object;
+  empty.offset = config.root().offset;
+  config.throw_if_any();
+  const Document& whole = config.config();
+  return config.parts.emplace_back(Document{whole.path, whole.text, inside == nullptr ? empty : *inside});
+}
+
 ModelSpec build_part(ConfigReader& config, std::string_view key, std::string_view usual,
                      const std::vector<std::string_view>& known) {
-  ConfigReader inner(config.part(key));
+  ConfigReader inner(part_of(config, key));
   const Family& family = family_of_part(inner, key, usual, known);
   (void)inner.dtype();
   check_rotary(inner);

@@ -13,6 +13,10 @@
 
 namespace dsplan {
 
+// The object at `key` as a config of its own, whose places are this file's; an empty one where the key is missing. It
+// lives as long as the reader.
+[[nodiscard]] const Document& part_of(ConfigReader& config, std::string_view key);
+
 // The model of the config at `key`, of the family that its model_type names, or `usual`. `known` are the families that
 // may stand there; another is refused by name. What nobody knows of its keys, and its gaps, become the reader's.
 [[nodiscard]] ModelSpec build_part(ConfigReader& config, std::string_view key, std::string_view usual,

@@ -97,15 +97,6 @@ void ConfigReader::throw_if_any() const {
   throw Refusal(std::move(faults));
 }
 
-const Document& ConfigReader::part(std::string_view key) {
-  const Value* inside = object.object(key);
-  Value empty;
-  empty.kind = Value::Kind::Object;
-  empty.offset = root().offset;
-  throw_if_any();
-  return parts_.emplace_back(Document{config_->path, config_->text, inside == nullptr ? empty : *inside});
-}
-
 void ConfigReader::refuse_null(std::string_view key, std::string_view wanted) {
   if (is_null(key)) fault(key, formatted("\"{}\" must be {}, not null", key, wanted));
 }

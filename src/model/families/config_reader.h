@@ -61,10 +61,6 @@ class ConfigReader {
   [[nodiscard]] const Value* find(std::string_view key) { return object.find(key); }
   [[nodiscard]] bool present(std::string_view key) const { return root().find(key) != nullptr; }
 
-  // The object at `key` as a config of its own, whose places are this file's; an empty one where the key is missing. It
-  // lives as long as this reader.
-  [[nodiscard]] const Document& part(std::string_view key);
-
   // null is a fault; for keys that are then read as maybe_...
   void refuse_null(std::string_view key, std::string_view wanted);
 
@@ -96,6 +92,7 @@ class ConfigReader {
   // Values for which activations differ from what any graph models; the states do not.
   std::vector<ConfigGap> gaps;
   std::vector<UnknownKey> unknown_inside;  // Keys of parts that nobody knows.
+  std::list<Document> parts;               // Objects inside that are configs of their own.
   // Remembers which keys were asked for.
   ObjectReader object;
 
@@ -106,7 +103,6 @@ class ConfigReader {
   [[nodiscard]] bool is_null(std::string_view key) const;
 
   const Document* config_;
-  std::list<Document> parts_;
   Diagnostics diagnostics_;
   std::vector<std::string> faulty_;
   const Value* largest_ = nullptr;

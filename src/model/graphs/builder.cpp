@@ -223,12 +223,6 @@ TensorId GraphBuilder::binary(Op op, TensorId a, TensorId b) {
   return make(op, result, wide, {a, b}, true);
 }
 
-TensorId GraphBuilder::mean_last(TensorId x) {
-  Shape result = shape(x);
-  result.dims[result.rank - 1U] = 1;
-  return make(Op::MeanLast, result, dtype(x), {x}, true);
-}
-
 TensorId GraphBuilder::linear(TensorId x, TensorId weight, TensorId bias, std::int64_t features) {
   const Product product = options_->stage3_linear ? Product::Function : Product::Transposed;
   // C++ evaluates the casts of linear(x, weight, bias) from the last argument to the first.
@@ -253,24 +247,6 @@ TensorId GraphBuilder::product_of(Product product, TensorId x, TensorId weight, 
   graph_.nodes.back().product = product;
   drop({x, weight});
   if (bias != kNone) drop({bias});
-  return out;
-}
-
-TensorId GraphBuilder::embedding(TensorId weight, TensorId ids) {
-  Shape result = shape(ids);
-  result.dims[result.rank++] = shape(weight).dims[1];
-  return make(Op::Embedding, result, dtype(weight), {weight, ids}, true);
-}
-
-TensorId GraphBuilder::layer_norm(TensorId x, TensorId weight, TensorId bias) {
-  const TensorId wide_bias = widened(bias);
-  const TensorId wide_weight = widened(weight);
-  const TensorId wide = widened(x);
-  const double epsilon = dims_->norm_epsilon;
-  const TensorId out = make(Op::LayerNorm, shape(wide), dtype(wide), {wide, wide_weight, wide_bias}, true, epsilon);
-  drop({wide});
-  if (wide_weight != kNone) drop({wide_weight});
-  if (wide_bias != kNone) drop({wide_bias});
   return out;
 }
 
@@ -320,14 +296,12 @@ TensorId GraphBuilder::slice(TensorId x, std::int8_t dim, std::int64_t start, st
   return out;
 }
 
-std::vector<TensorId> GraphBuilder::split_last(TensorId x, const std::vector<std::int64_t>& widths) {
-  Shape part = shape(x);
-  const NodeId node = add_node(Op::Split, {&x, 1}, true);
-  graph_.nodes.back().axis = static_cast<std::int8_t>(part.rank - 1);
+std::vector<TensorId> GraphBuilder::split(Op op, TensorId x, const std::vector<Shape>& parts, std::int8_t axis) {
+  const NodeId node = add_node(op, {&x, 1}, true);
+  graph_.nodes.back().axis = axis;
+  const bool requires_grad = graph_.nodes.back().requires_grad;
   std::vector<TensorId> outputs;
-  for (const std::int64_t width : widths) {
-    part.dims[part.rank - 1U] = width;
-    const bool requires_grad = graph_.nodes.back().requires_grad;
+  for (const Shape& part : parts) {
     outputs.push_back(output_of(node, add_tensor(part, dtype(x), graph_.tensor(x).storage, requires_grad, node)));
   }
   run(node);
@@ -358,20 +332,6 @@ TensorId GraphBuilder::cat(const std::vector<TensorId>& parts, std::int8_t axis)
   graph_.nodes.back().axis = axis;
   run(node);
   return out;
-}
-
-std::vector<TensorId> GraphBuilder::unbind(TensorId x) {
-  const Shape whole = shape(x);
-  Shape part;
-  for (std::uint8_t i = 1; i < whole.rank; ++i) part.dims[part.rank++] = whole.dims[i];
-  const NodeId node = add_node(Op::Unbind, {&x, 1}, true);
-  const bool requires_grad = graph_.nodes.back().requires_grad;
-  std::vector<TensorId> outputs;
-  for (std::int64_t i = 0; i < whole.dims[0]; ++i) {
-    outputs.push_back(output_of(node, add_tensor(part, dtype(x), graph_.tensor(x).storage, requires_grad, node)));
-  }
-  run(node);
-  return outputs;
 }
 
 TensorId GraphBuilder::matmul(TensorId a, TensorId b) {
@@ -445,13 +405,6 @@ void GraphBuilder::forget(TensorId made) {
   if (graph_.node(node).requires_grad) graph_.program.push_back({Instruction::Kind::Forget, node});
 }
 
-void GraphBuilder::forget_between(TensorId after, TensorId last) {
-  const std::int32_t end = graph_.tensor(after).producer.number();
-  for (std::int32_t at = graph_.tensor(last).producer.number(); at > end; --at) {
-    if (graph_.node(NodeId(at)).requires_grad) graph_.program.push_back({Instruction::Kind::Forget, NodeId(at)});
-  }
-}
-
 void GraphBuilder::give_to_loop(TensorId output) {
   if (!options_->holds_outputs) return drop({output});
   graph_.held.push_back(output);
@@ -471,6 +424,45 @@ Graph GraphBuilder::finish(TensorId loss) {
                   references_[id]));
   }
   return std::move(graph_);
+}
+
+TensorId mean_last(GraphBuilder& g, TensorId x) {
+  Shape result = g.shape(x);
+  result.dims[result.rank - 1U] = 1;
+  return g.make(Op::MeanLast, result, g.dtype(x), {x}, true);
+}
+
+TensorId embedding(GraphBuilder& g, TensorId weight, TensorId ids) {
+  Shape result = g.shape(ids);
+  result.dims[result.rank++] = g.shape(weight).dims[1];
+  return g.make(Op::Embedding, result, g.dtype(weight), {weight, ids}, true);
+}
+
+TensorId layer_norm(GraphBuilder& g, TensorId x, TensorId weight, TensorId bias) {
+  const TensorId wide_bias = g.widened(bias);
+  const TensorId wide_weight = g.widened(weight);
+  const TensorId wide = g.widened(x);
+  const double epsilon = g.dims().norm_epsilon;
+  const TensorId out =
+      g.make(Op::LayerNorm, g.shape(wide), g.dtype(wide), {wide, wide_weight, wide_bias}, true, epsilon);
+  g.drop({wide});
+  if (wide_weight != kNone) g.drop({wide_weight});
+  if (wide_bias != kNone) g.drop({wide_bias});
+  return out;
+}
+
+std::vector<TensorId> split_last(GraphBuilder& g, TensorId x, const std::vector<std::int64_t>& widths) {
+  std::vector<Shape> parts(widths.size(), g.shape(x));
+  const auto last = static_cast<std::size_t>(g.shape(x).rank - 1);
+  for (std::size_t i = 0; i < widths.size(); ++i) parts[i].dims[last] = widths[i];
+  return g.split(Op::Split, x, parts, static_cast<std::int8_t>(last));
+}
+
+std::vector<TensorId> unbind(GraphBuilder& g, TensorId x) {
+  const Shape whole = g.shape(x);
+  Shape part;
+  for (std::uint8_t i = 1; i < whole.rank; ++i) part.dims[part.rank++] = whole.dims[i];
+  return g.split(Op::Unbind, x, std::vector<Shape>(static_cast<std::size_t>(whole.dims[0]), part), 0);
 }
 
 }  // namespace dsplan

@@ -56,7 +56,7 @@ class GraphBuilder {
   [[nodiscard]] const Dimensions& dims() const { return *dims_; }
   [[nodiscard]] const Shape& shape(TensorId id) const { return graph_.tensor(id).shape; }
   [[nodiscard]] DType dtype(TensorId id) const { return graph_.tensor(id).dtype; }
-  [[nodiscard]] bool requires_grad(TensorId id) const { return graph_.tensor(id).requires_grad; }
+  [[nodiscard]] const Graph& graph() const { return graph_; }  // As far as it is written.
 
   // The transformers model, and the calls of what wraps it (peft).
   [[nodiscard]] ModuleId causal() const { return model_.causal; }
@@ -82,8 +82,6 @@ class GraphBuilder {
   void drop(std::initializer_list<TensorId> tensors, TensorId read = kNone);
   // The autograd node that made it dies: nothing that leads to a loss holds it.
   void forget(TensorId made);
-  // All those behind the one that made `after`, up to the one that made `last`.
-  void forget_between(TensorId after, TensorId last);
   // An output of the model that the training loop keeps, or drops at once.
   void give_to_loop(TensorId output);
 
@@ -96,13 +94,10 @@ class GraphBuilder {
   TensorId lowered(TensorId x);
   TensorId widened(TensorId x);
   TensorId binary(Op op, TensorId a, TensorId b);
-  TensorId mean_last(TensorId x);
   TensorId linear(TensorId x, TensorId weight, TensorId bias, std::int64_t features);
   TensorId conv1d(TensorId x, TensorId weight, TensorId bias, std::int64_t features);  // Weight as [in, out].
-  TensorId embedding(TensorId weight, TensorId ids);
-  TensorId layer_norm(TensorId x, TensorId weight, TensorId bias);
-  TensorId dropout(TensorId x, double p);                    // p = 0: the same tensor.
-  TensorId view(TensorId x, Shape shape, Op op = Op::View);  // Or Op::Expand.
+  TensorId dropout(TensorId x, double p);                                              // p = 0: the same tensor.
+  TensorId view(TensorId x, Shape shape, Op op = Op::View);                            // Or Op::Expand.
   // A view in steps, of which the last leaves `shape`.
   TensorId view(TensorId x, Shape shape, std::initializer_list<ViewStep> steps);
   // A view whose gradient has to be copied to become the input's shape again (Node::gradient_copied).
@@ -110,12 +105,12 @@ class GraphBuilder {
   TensorId copy(TensorId x);  // clone, contiguous, or a reshape that copies.
   // `length` elements of dimension `dim` from `start`, or of its pairs the element `start` each.
   TensorId slice(TensorId x, std::int8_t dim, std::int64_t start, std::int64_t length, bool of_pairs = false);
-  std::vector<TensorId> split_last(TensorId x, const std::vector<std::int64_t>& widths);
+  // Op::Split or Unbind: parts of `x`, from one call.
+  std::vector<TensorId> split(Op op, TensorId x, const std::vector<Shape>& parts, std::int8_t axis);
   // Op::Stack: element by element, flattened: a[0], b[0], a[1], b[1].
   TensorId cat(TensorId a, TensorId b, Op op = Op::Cat,
                std::int8_t axis = -1);  // Of the last, unless another is given.
   TensorId cat(const std::vector<TensorId>& parts, std::int8_t axis);
-  std::vector<TensorId> unbind(TensorId x);  // By the first dimension.
   TensorId matmul(TensorId a, TensorId b);
   // `bias` is added to the scores, or kNone. The options' kernel, but with a bias none that takes no bias.
   // The weights are dropped with probability `dropout` inside the kernel.
@@ -200,12 +195,19 @@ class GraphBuilder {
   bool autocast_enabled_ = true;
 };
 
+[[nodiscard]] TensorId mean_last(GraphBuilder& g, TensorId x);
+[[nodiscard]] TensorId embedding(GraphBuilder& g, TensorId weight, TensorId ids);
+[[nodiscard]] TensorId layer_norm(GraphBuilder& g, TensorId x, TensorId weight, TensorId bias);
+// Consecutive slices of the last dimension, and every index of the first.
+[[nodiscard]] std::vector<TensorId> split_last(GraphBuilder& g, TensorId x, const std::vector<std::int64_t>& widths);
+[[nodiscard]] std::vector<TensorId> unbind(GraphBuilder& g, TensorId x);
+
 // The first of the words that this rank has.
 [[nodiscard]] inline double first_word(const GraphBuilder& g) {
   return static_cast<double>(g.options().tp_rank * g.model().dims.vocab);
 }
 
-// For GraphBuilder::split_last: as many equal parts of the last dimension.
+// For split_last: as many equal parts of the last dimension.
 [[nodiscard]] inline std::vector<std::int64_t> equal_widths(const GraphBuilder& g, TensorId x, std::int64_t parts) {
   return std::vector<std::int64_t>(static_cast<std::size_t>(parts), g.shape(x).dims[g.shape(x).rank - 1U] / parts);
 }

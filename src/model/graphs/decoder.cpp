@@ -17,6 +17,19 @@ ModuleId text_body(const GraphBuilder& g, const DecoderParts& p) {
   return p.tower == nullptr ? body : g.child(body, "language_model");
 }
 
+// arange(seq), since 5.0 plus the length of a cache, unsqueezed.
+TensorId numbered_positions(GraphBuilder& g) {
+  TensorId range = g.make(Op::Arange, Shape{g.options().seq}, DType::Int64, {});
+  if (g.options().transformers >= Version{5, 0, 0}) {
+    const TensorId shifted = g.make(Op::AddScalar, Shape{g.options().seq}, DType::Int64, {range});
+    g.drop({range});
+    range = shifted;
+  }
+  const TensorId row = g.view(range, Shape{1, g.options().seq});
+  g.drop({range});
+  return row;
+}
+
 class DecoderGraph {
  public:
   DecoderGraph(const ModelSpec& model, const GraphOptions& options)
@@ -236,19 +249,6 @@ class DecoderGraph {
     return scaled;
   }
 
-  // arange(seq), since 5.0 plus the length of a cache, unsqueezed.
-  TensorId positions() {
-    TensorId range = g_.make(Op::Arange, Shape{g_.options().seq}, DType::Int64, {});
-    if (g_.options().transformers >= Version{5, 0, 0}) {
-      const TensorId shifted = g_.make(Op::AddScalar, Shape{g_.options().seq}, DType::Int64, {range});
-      g_.drop({range});
-      range = shifted;
-    }
-    const TensorId row = g_.view(range, Shape{1, g_.options().seq});
-    g_.drop({range});
-    return row;
-  }
-
   // By kind of layer: one mask for full attention, one for a sliding window. kNone where there is none of the kind.
   struct Masks {
     TensorId full = kNone;
@@ -318,7 +318,7 @@ class DecoderGraph {
   TensorId body(TensorId ids, TensorId ones, TensorId embedded = kNone) {
     g_.enter(model_);
     if (embedded == kNone) embedded = embed(ids);
-    const TensorId position_ids = positions();
+    const TensorId position_ids = numbered_positions(g_);
     const Masks masked = masks(position_ids, ones);
     if (p_.multiplies_late) embedded = multiplied(embedded);
     TensorId hidden = p_.inner_dropout

@@ -138,7 +138,7 @@ TensorId stacked_experts(GraphBuilder& g, ModuleId experts, TensorId rows) {
   g.enter(experts);
   const TensorId apart = g.view(rows, Shape{d.experts, g.shape(rows).dims[0] / d.experts, d.hidden});
   const TensorId both = stacked_product(g, apart, g.parameter("gate_up_proj"));
-  const std::vector<TensorId> halves = g.split_last(both, equal_widths(g, both, 2));
+  const std::vector<TensorId> halves = split_last(g, both, equal_widths(g, both, 2));
   const TensorId active = activation_module(g, g.child(experts, "act_fn"), halves[0]);
   const TensorId product = g.binary(Op::Mul, halves[1], active);
   g.drop({active});

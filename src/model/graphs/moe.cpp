@@ -190,7 +190,7 @@ TensorId apply_clamped_gate(GraphBuilder& g, TensorId both) {
 
 // act(gate) * up over the halves of one tensor.
 TensorId apply_gate(GraphBuilder& g, ModuleId experts, TensorId both) {
-  const std::vector<TensorId> halves = g.split_last(both, equal_widths(g, both, 2));
+  const std::vector<TensorId> halves = split_last(g, both, equal_widths(g, both, 2));
   const ModuleId act = g.child(experts, "act_fn");
   g.enter(act);
   const TensorId active = activated(g, g.dims().activation, halves[0]);

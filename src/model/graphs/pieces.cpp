@@ -12,7 +12,7 @@ namespace {
 // gemma's expression it is a temporary.
 TensorId normalised(GraphBuilder& g, TensorId x, TensorId* variance) {
   const TensorId squared = g.unary(Op::PowScalar, x, 2);
-  const TensorId mean = g.mean_last(squared);
+  const TensorId mean = mean_last(g, squared);
   g.drop({squared});
   const TensorId shifted = g.unary(Op::AddScalar, mean, g.dims().norm_epsilon);
   if (variance == nullptr) {
@@ -76,11 +76,11 @@ TensorId rms_last(GraphBuilder& g, TensorId weight, TensorId hidden) {
 // (x - mean) * rsqrt(mean((x - mean)^2) + eps), times the weight in fp32, back. Mean and variance are variables.
 TensorId centred(GraphBuilder& g, TensorId weight, TensorId hidden) {
   const TensorId wide = g.cast(hidden, DType::Float32);
-  const TensorId mean = g.mean_last(wide);
+  const TensorId mean = mean_last(g, wide);
   const TensorId apart = g.binary(Op::Sub, wide, mean);
   const TensorId squared = g.unary(Op::PowScalar, apart, 2);
   g.drop({apart});
-  const TensorId variance = g.mean_last(squared);
+  const TensorId variance = mean_last(g, squared);
   g.drop({squared});
   const TensorId again = g.binary(Op::Sub, wide, mean);
   const TensorId shifted = g.unary(Op::AddScalar, variance, g.dims().norm_epsilon);
@@ -98,7 +98,7 @@ TensorId centred(GraphBuilder& g, TensorId weight, TensorId hidden) {
 
 TensorId layer_plus_one(GraphBuilder& g, TensorId weight, TensorId bias, TensorId hidden) {
   const TensorId factor = g.unary(Op::AddScalar, weight, 1);
-  const TensorId out = g.layer_norm(hidden, factor, bias);
+  const TensorId out = layer_norm(g, hidden, factor, bias);
   g.drop({factor});
   return out;
 }
@@ -114,7 +114,7 @@ TensorId norm_module(GraphBuilder& g, NormKind kind, ModuleId module, TensorId x
     case NormKind::RmsWide: out = rms(g, weight, x, true); break;
     case NormKind::RmsPlusOne: out = rms_plus_one(g, weight, x); break;
     case NormKind::RmsLast: out = rms_last(g, weight, x); break;
-    case NormKind::Layer: out = g.layer_norm(x, weight, g.parameter("bias")); break;
+    case NormKind::Layer: out = layer_norm(g, x, weight, g.parameter("bias")); break;
     case NormKind::LayerPlusOne: out = layer_plus_one(g, weight, g.parameter("bias"), x); break;
     case NormKind::Centred: out = centred(g, weight, x); break;
   }
@@ -247,7 +247,7 @@ TensorId turn_complex(GraphBuilder& g, TensorId x, TensorId numbers, TensorId ta
 }
 
 TensorId turn_chunks(GraphBuilder& g, TensorId x, const Waves& waves) {
-  const std::vector<TensorId> halves = g.split_last(x, equal_widths(g, x, 2));
+  const std::vector<TensorId> halves = split_last(g, x, equal_widths(g, x, 2));
   const TensorId out = turn_sorted(g, {halves[0], halves[1]}, waves);
   g.drop({halves[0], halves[1]});
   return out;
@@ -551,7 +551,7 @@ Projected fused_heads(GraphBuilder& g, const DecoderParts& p, ModuleId module, T
   Projected made;
   made.fused = d.heads > 1 && seq > 1 ? g.view_copied_back(flat, by_head, steps) : g.view(flat, by_head, steps);
   g.drop({flat});
-  const std::vector<TensorId> parts = g.split_last(made.fused, equal_widths(g, made.fused, 3));
+  const std::vector<TensorId> parts = split_last(g, made.fused, equal_widths(g, made.fused, 3));
   made.q = parts[0];
   made.k = parts[1];
   made.v = parts[2];
@@ -565,7 +565,7 @@ Projected fused_thirds(GraphBuilder& g, const DecoderParts& p, ModuleId module, 
   made.fused = linear_module(g, g.child(module, p.fused_projection), x, 3 * d.heads * d.head_dim);
   const Shape by_token{g.options().micro_batch, g.options().seq, d.heads, d.head_dim};
   const Shape by_head{by_token.dims[0], by_token.dims[2], by_token.dims[1], by_token.dims[3]};
-  const std::vector<TensorId> parts = g.split_last(made.fused, equal_widths(g, made.fused, 3));
+  const std::vector<TensorId> parts = split_last(g, made.fused, equal_widths(g, made.fused, 3));
   const auto viewed = [&](TensorId part) {
     const TensorId out = g.view(part, by_head, {step_reshape(by_token), step_swap(1, 2)});
     g.drop({part});
@@ -612,7 +612,7 @@ TensorId gated(GraphBuilder& g, const DecoderParts& p, ModuleId module, TensorId
 
 TensorId fused_gate(GraphBuilder& g, const DecoderParts& p, ModuleId module, TensorId hidden, std::int64_t ffn) {
   const TensorId both = linear_module(g, g.child(module, p.up), hidden, 2 * ffn);
-  const std::vector<TensorId> halves = g.split_last(both, equal_widths(g, both, 2));
+  const std::vector<TensorId> halves = split_last(g, both, equal_widths(g, both, 2));
   g.drop({both});
   const TensorId active = activation_module(g, g.child(module, p.activation), halves[0]);
   const TensorId product = g.binary(Op::Mul, halves[1], active);

@@ -80,7 +80,7 @@ class TowerGraph {
     const TensorId ids = g_.buffer("position_ids");
     const ModuleId table = g_.child(module, "position_embedding");
     g_.enter(table);
-    const TensorId positions = g_.embedding(g_.parameter("weight"), ids);
+    const TensorId positions = embedding(g_, g_.parameter("weight"), ids);
     g_.exit(table);
     const TensorId out = g_.binary(Op::Add, joint, positions);
     g_.drop({positions, joint, seen});
@@ -134,7 +134,7 @@ class TowerGraph {
 // picture with the weight for each of them (LinearAlgebra.cpp, should_fold).
 TensorId product_of_places(GraphBuilder& g, TensorId places, TensorId weight, std::int64_t features) {
   const Shape shape = g.shape(places);
-  if (g.requires_grad(weight)) {
+  if (g.graph().tensor(weight).requires_grad) {
     const TensorId rows = shape.dims[0] > 1 ? g.copy(places) : g.keep(places);
     const TensorId product = g.linear(rows, weight, kNone, features);
     g.drop({rows});
@@ -251,7 +251,11 @@ void drop_result(GraphBuilder& g, const TowerResult& result, TensorId read) {
   g.drop({result.last});
   if (result.pooled != kNone) g.drop({result.pooled});
   for (const TensorId state : result.states) g.drop({state});
-  g.forget_between(read, end);
+  const Graph& graph = g.graph();
+  for (std::int32_t at = graph.tensor(end).producer.number(); at > graph.tensor(read).producer.number(); --at) {
+    const Node& node = graph.node(NodeId(at));
+    if (node.output_count > 0) g.forget(graph.output(node));
+  }
 }
 
 Pictured show_pictures(GraphBuilder& g, const TowerParts& tower, ModuleId body, TensorId pixels, TensorId ids,
@@ -261,7 +265,7 @@ Pictured show_pictures(GraphBuilder& g, const TowerParts& tower, ModuleId body, 
   const Shape shape = g.shape(read);
   const TensorId seen = tower.drops_first ? g.slice(read, 1, 1, shape.dims[1] - 1) : g.keep(read);
   const TensorId whole = projected(g, tower, g.child(body, tower.projector), seen);
-  const std::vector<TensorId> pictures = g.unbind(whole);
+  const std::vector<TensorId> pictures = unbind(g, whole);
   g.drop({whole, seen});
   drop_result(g, result, read);
   const TensorId joint = g.cat(pictures, 0);
