@@ -24,6 +24,7 @@ const fs::path kWitnesses = fs::path(test_paths::source_dir()) / "tests" / "witn
 Graph graph_of(const ModelSpec& model) {
   GraphOptions options;
   options.seq = model.dims.image > 0 ? model.dims.max_positions : 8;
+  options.images = picture_tokens(model) > 0 ? 1 : 0;
   options.eager_attention = eager_alone(model);
   return build_graph(model, options);
 }
