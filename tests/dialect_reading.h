@@ -10,6 +10,7 @@
 #include "core/format.h"
 #include "core/settings.h"
 #include "io/dialects/dialect_file.h"
+#include "model/parts.h"
 #include "planner/resolve/programs.h"
 
 namespace dsplan::dialect_reading {
@@ -82,10 +83,18 @@ inline std::string text_of(const Request& request) {
 
 // As the resolver gets it for a Llama of 32 layers, or what is refused on the way. torchtitan's degrees that take all
 // ranks take eight.
-inline std::string completed(Said said) {
+// `shown`: the model reads pictures.
+inline std::string completed(Said said, bool shown = false) {
   ModelSpec base;
-  base.family = "llama";
+  base.family = shown ? "llava" : "llama";
   base.dims.layers = 32;
+  if (shown) {
+    TowerParts tower;
+    tower.tokens = 4;
+    DecoderParts parts;
+    parts.tower = std::make_shared<const TowerParts>(tower);
+    base.parts = std::make_shared<const DecoderParts>(parts);
+  }
   const bool all = said.foreign.program.value_or("") == "torchtitan" && said.foreign.shards.value_or(-1) < 0;
   if (all && !said.request.gpus.given()) said.request.gpus = {8, option("--gpus")};
   try {

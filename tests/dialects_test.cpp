@@ -20,6 +20,7 @@
 #include "io/dialects/model_name.h"
 #include "io/launch_line.h"
 #include "io/text.h"
+#include "model/families.h"
 #include "paths.h"
 
 namespace dsplan {
@@ -307,16 +308,34 @@ TEST_CASE("dialects: an honoured key moves what is read") {
       std::vector<std::string> values = {"3", "5", "true", "false", "aa", "bb"};
       if (found != own.end()) values = {found->second.first, found->second.second};
       for (const std::string& value : values) {
-        const std::string text = with_key(table.dialect, key.path, value) + beside(table.dialect, key.path);
+        std::string text = with_key(table.dialect, key.path, value) + beside(table.dialect, key.path);
+        const bool shown = key.path.starts_with("freeze_");
+        if (shown) text.replace(text.find("finetuning_type: lora"), 21, "finetuning_type: full");
         const Document document = parse_yaml("f.yaml", text);
         try {
-          readings.insert(completed(read_dialect(table, {&document, {}})));
+          readings.insert(completed(read_dialect(table, {&document, {}}), shown));
         } catch (const Refusal&) {  // Of another type.
         }
       }
       CHECK(readings.size() >= 2);
     }
   }
+}
+
+TEST_CASE("dialects: LLaMA-Factory freezes tower and projector unless a key says otherwise, and adapts neither") {
+  const auto frozen = [](const std::string& more) {
+    const std::string text = "template: llava\nmodel_name_or_path: llava-1.5-7b\n" + more;
+    ModelSpec base =
+        build_model(parse_json("llava.json", read_file((kRoot / "models" / "llava-1.5-7b.json").string())), "llava");
+    const Request request = with_program(read_training_document(parse_yaml("f.yaml", text)), base, nullptr);
+    return joined(request.freeze.value_or({}), " ");
+  };
+  const std::string full = "finetuning_type: full\n";
+  CHECK(frozen(full) == "model.vision_tower.* model.multi_modal_projector.*");
+  CHECK(frozen(full + "freeze_multi_modal_projector: false\n") == "model.vision_tower.*");
+  CHECK(frozen(full + "freeze_vision_tower: false\nfreeze_language_model: true\n") ==
+        "model.multi_modal_projector.* model.language_model.* lm_head.*");
+  CHECK_THROWS_AS(frozen("finetuning_type: lora\n"), Refusal);
 }
 
 TEST_CASE("dialects: a refused key is refused by name, and asks for nothing where it is off") {

@@ -31,7 +31,7 @@ TEST_CASE("each fault has its place, its line with a caret, and the rule") {
       | ^
 )"},
       {R"({"hidden_size": 4096})",
-       R"(config.json:1:1: error: "model_type" is missing: it names the family; known families: gpt2, opt, bloom, gpt_neox, falcon, llama, mistral, mixtral, qwen2, qwen2_moe, qwen3, qwen3_moe, gemma, gemma2, gemma3_text, phi, phi3, deepseek_v2, deepseek_v3, smollm3, olmo2, olmo3, granite, granitemoe, glm4, glm4_moe, gpt_oss, cohere, cohere2, starcoder2, stablelm, exaone4, nemotron, ernie4_5, hunyuan_v1_dense, llama4_text, bert, roberta, distilbert, modernbert, t5, whisper, vit
+       R"(config.json:1:1: error: "model_type" is missing: it names the family; known families: gpt2, opt, bloom, gpt_neox, falcon, llama, mistral, mixtral, qwen2, qwen2_moe, qwen3, qwen3_moe, gemma, gemma2, gemma3_text, phi, phi3, deepseek_v2, deepseek_v3, smollm3, olmo2, olmo3, granite, granitemoe, glm4, glm4_moe, gpt_oss, cohere, cohere2, starcoder2, stablelm, exaone4, nemotron, ernie4_5, hunyuan_v1_dense, llama4_text, bert, roberta, distilbert, modernbert, t5, whisper, vit, clip_vision_model, siglip_vision_model, clip, siglip, llava, gemma3
     1 | {"hidden_size": 4096}
       | ^
 )"},
@@ -46,23 +46,23 @@ TEST_CASE("each fault has its place, its line with a caret, and the rule") {
       |                ^
 )"},
       {R"({"model_type": "persimmon7"})",
-       R"(config.json:1:16: error: unknown model family "persimmon7"; known families: gpt2, opt, bloom, gpt_neox, falcon, llama, mistral, mixtral, qwen2, qwen2_moe, qwen3, qwen3_moe, gemma, gemma2, gemma3_text, phi, phi3, deepseek_v2, deepseek_v3, smollm3, olmo2, olmo3, granite, granitemoe, glm4, glm4_moe, gpt_oss, cohere, cohere2, starcoder2, stablelm, exaone4, nemotron, ernie4_5, hunyuan_v1_dense, llama4_text, bert, roberta, distilbert, modernbert, t5, whisper, vit; record it: tools/export_graph.py writes a file that dsplan takes as MODEL (docs/exporting.md)
+       R"(config.json:1:16: error: unknown model family "persimmon7"; known families: gpt2, opt, bloom, gpt_neox, falcon, llama, mistral, mixtral, qwen2, qwen2_moe, qwen3, qwen3_moe, gemma, gemma2, gemma3_text, phi, phi3, deepseek_v2, deepseek_v3, smollm3, olmo2, olmo3, granite, granitemoe, glm4, glm4_moe, gpt_oss, cohere, cohere2, starcoder2, stablelm, exaone4, nemotron, ernie4_5, hunyuan_v1_dense, llama4_text, bert, roberta, distilbert, modernbert, t5, whisper, vit, clip_vision_model, siglip_vision_model, clip, siglip, llava, gemma3; record it: tools/export_graph.py writes a file that dsplan takes as MODEL (docs/exporting.md)
     1 | {"model_type": "persimmon7"}
       |                ^
 )"},
-      {R"({"model_type": "gemma3", "text_config": {"model_type": "gemma3_text", "hidden_size": 2560}})",
-       R"(config.json:1:16: error: multimodal models are not modelled yet: model_type "gemma3"; write its text_config (model_type "gemma3_text") to a file of its own
-    1 | {"model_type": "gemma3", "text_config": {"model_type": "gemma3_text", "hidden_size": 2560}}
+      {R"({"model_type": "gemma4", "text_config": {"model_type": "gemma3_text", "hidden_size": 2560}})",
+       R"(config.json:1:16: error: multimodal models are not modelled yet: model_type "gemma4"; write its text_config (model_type "gemma3_text") to a file of its own
+    1 | {"model_type": "gemma4", "text_config": {"model_type": "gemma3_text", "hidden_size": 2560}}
       |                ^
 )"},
       {R"({"model_type": "gemma3"})",
-       R"(config.json:1:16: error: multimodal models are not modelled yet: model_type "gemma3"; the text part alone is model_type "gemma3_text"
+       R"(config.json:1:1: error: "vision_config" is missing: it describes the tower; the text part alone is model_type "gemma3_text"
     1 | {"model_type": "gemma3"}
-      |                ^
+      | ^
 )"},
-      {R"({"model_type": "llava", "text_config": {"hidden_size": 2560}})",
-       R"(config.json:1:16: error: multimodal models are not modelled yet: model_type "llava"; write its text_config, with a model_type, to a file of its own
-    1 | {"model_type": "llava", "text_config": {"hidden_size": 2560}}
+      {R"({"model_type": "paligemma", "text_config": {"hidden_size": 2560}})",
+       R"(config.json:1:16: error: multimodal models are not modelled yet: model_type "paligemma"; write its text_config, with a model_type, to a file of its own
+    1 | {"model_type": "paligemma", "text_config": {"hidden_size": 2560}}
       |                ^
 )"},
       {R"({"model_type": "llama", "hidden_size": "4096"})",
@@ -287,6 +287,50 @@ config.json:6:26: error: "num_key_value_heads" is 7, which does not divide "num_
   for (const Case& c : cases) {
     CAPTURE(c.config);
     CHECK(refusal(c.config) == c.text);
+  }
+}
+
+TEST_CASE("each fault of a model of several parts has its place") {
+  const std::vector<std::pair<std::string, std::string>> cases{
+      {R"({"model_type": "clip", "architectures": ["CLIPModel"]})",
+       R"(config.json:1:42: error: "CLIPModel" is not modelled yet; CLIPForImageClassification is, and clip_vision_model alone
+    1 | {"model_type": "clip", "architectures": ["CLIPModel"]}
+      |                                          ^
+)"},
+      {R"({"model_type": "llava", "vision_config": {"model_type": "pixtral"}})",
+       R"(config.json:1:57: error: "vision_config" of model_type "pixtral" is not modelled yet; here it is one of clip_vision_model, siglip_vision_model
+    1 | {"model_type": "llava", "vision_config": {"model_type": "pixtral"}}
+      |                                                         ^
+)"},
+      {R"({"model_type": "llava", "vision_config": {"hidden_size": 100}})",
+       R"(config.json:1:42: error: "num_attention_heads" is 12 by default, which does not divide "hidden_size" = 100
+    1 | {"model_type": "llava", "vision_config": {"hidden_size": 100}}
+      |                                          ^
+)"},
+      {R"({"model_type": "llava", "vision_config": {}, "vision_feature_layer": [-2, -5]})",
+       R"(config.json:1:70: error: "vision_feature_layer": several layers joined are not modelled yet
+    1 | {"model_type": "llava", "vision_config": {}, "vision_feature_layer": [-2, -5]}
+      |                                                                      ^
+)"},
+      {R"({"model_type": "llava", "vision_config": {}, "vision_feature_select_strategy": "cls"})",
+       R"(config.json:1:80: error: "vision_feature_select_strategy" is "default" or "full", not "cls"
+    1 | {"model_type": "llava", "vision_config": {}, "vision_feature_select_strategy": "cls"}
+      |                                                                                ^
+)"},
+      {R"({"model_type": "llava"})",
+       R"(config.json:1:1: error: "vision_config" is missing: it describes the tower
+    1 | {"model_type": "llava"}
+      | ^
+)"},
+      {R"({"model_type": "gemma3", "vision_config": {}, "mm_tokens_per_image": 100})",
+       R"(config.json:1:70: error: "mm_tokens_per_image" is 100: 14 by 14 patches cannot be averaged to so many
+    1 | {"model_type": "gemma3", "vision_config": {}, "mm_tokens_per_image": 100}
+      |                                                                      ^
+)"},
+  };
+  for (const auto& [config, text] : cases) {
+    CAPTURE(config);
+    CHECK(refusal(config) == text);
   }
 }
 

@@ -164,7 +164,7 @@ TEST_CASE("parameter counts are the published ones") {
   int compared = 0;
   for (const auto& row : read_csv(kTests / "data" / "model-facts.csv")) {
     const std::string& name = row.at("name");
-    if (row.at("arch") == "gemma3-multimodal" || row.at("arch") == "gptj") continue;
+    if (row.at("arch") == "gptj") continue;
     CAPTURE(name);
     const std::string model_name = bundled_name(name);
     REQUIRE(!model_name.empty());
@@ -174,7 +174,7 @@ TEST_CASE("parameter counts are the published ones") {
     CHECK(total_elements(model).value() == expected);
     ++compared;
   }
-  CHECK(compared == 91);
+  CHECK(compared == 94);
 }
 
 TEST_CASE("every bundled model has the parameters that transformers gives it: count, total and digest") {
@@ -223,7 +223,8 @@ TEST_CASE("layers are numbered through, and everything inside a layer carries it
   CHECK(t5.dims.layers == 12);
 }
 
-TEST_CASE("every bundled model has an operator graph") {
+TEST_CASE("only the families without operator graphs say so") {
+  const std::set<std::string_view> without{"gemma3"};
   for (const auto& row : read_csv(kTests / "witnesses" / "parameters-real.csv")) {
     const ModelSpec model = bundled(row.at("name"));
     CAPTURE(model.name);

@@ -139,6 +139,7 @@ std::vector<Job> jobs() {
   deepspeed.hardware.emplace().architecture = "sm_90";
   Job pytorch;
   pytorch.training.optimizer = {OptimizerKind::Adam, Implementation::ForLoop};
+  pytorch.training.images = 2;
   Job sharded;
   sharded.training.runtime = Runtime::Fsdp2;
   return {deepspeed, pytorch, sharded};

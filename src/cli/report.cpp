@@ -67,6 +67,7 @@ std::string job_lines(const Prediction& prediction, const Job& job) {
     run.push_back(formatted("seq {} in turn", joined(training.seq_list, ", ")));
   }
   if (training.target_seq > 0) run.push_back(formatted("target {}", training.target_seq));
+  if (training.images > 0) run.push_back(formatted("images {}", training.images));
   run.push_back(formatted("checkpointing {}", training.checkpoint.text));
   run.push_back(formatted("attention {}", name(training.attention)));
   run.push_back(training.loss == Loss::Chunked ? formatted("loss chunked:{}", training.loss_chunks)

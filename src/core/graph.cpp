@@ -93,6 +93,7 @@ constexpr std::array<NameRow, kOps> kNames = {{
     {Op::Gather, "gather"},
     {Op::Scatter, "scatter"},
     {Op::ScatterAdd, "scatter_add"},
+    {Op::MaskedScatter, "masked_scatter"},
     {Op::TopK, "topk"},
     {Op::Sort, "sort"},
     {Op::Linear, "linear"},

@@ -114,8 +114,9 @@ enum class Op : std::uint8_t {
   IndexSelect,
   IndexPut,  // Out of autograd: inverse permutation.
   Gather,
-  Scatter,     // Of a tensor of values: input, index, source.
-  ScatterAdd,  // Input, index, source.
+  Scatter,        // Of a tensor of values: input, index, source.
+  ScatterAdd,     // Input, index, source.
+  MaskedScatter,  // Input, flags, source, whose elements take the places that are flagged, in turn.
   TopK,
   Sort,
 

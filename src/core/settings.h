@@ -90,6 +90,7 @@ enum class Line : std::uint8_t {
   Liger,
   DdpReduction,
   FsdpOffload,
+  Images,
   Count,  // Of the lines above; none itself.
 };
 

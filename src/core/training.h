@@ -222,6 +222,7 @@ struct Training {
   std::int64_t target_seq = 0;   // Tokens per target row of an encoder-decoder; others have none.
   // Several shapes through one allocator: micro-batches take these lengths in turn, and `seq` is the longest.
   std::vector<std::int64_t> seq_list;
+  std::int64_t images = 0;  // Pictures per row of a model that reads text besides; their tokens are among `seq`.
   double gradient_clipping = 0;
   bool check_grad_overflow = false;    // bf16, ZeRO-1/2.
   bool immediate_grad_update = false;  // BF16_Optimizer.

@@ -97,6 +97,8 @@ Sample picking(Op op) {
     case Op::Scatter:
     case Op::ScatterAdd:
       return {{{"self", kWide}, {"index", out, DType::Int64, false}, {"src", out}}, {{"out", kWide}}, {}};
+    case Op::MaskedScatter:
+      return {{{"self", kWide}, {"mask", kWide, DType::Bool, false}, {"source", out}}, {{"out", kWide}}, {}};
     case Op::TopK:
     case Op::Sort: return {{{"self", kWide}}, {{"values", out}, {"indices", out, DType::Int64, false}}, {}};
     default: return indexed("index");

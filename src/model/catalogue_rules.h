@@ -55,6 +55,7 @@ void index_select(Writer& w);
 void gather(Writer& w);
 void scatter(Writer& w);
 void scatter_add(Writer& w);
+void masked_scatter(Writer& w);
 void stack(Writer& w);
 void detach(Writer& w);
 void repeat_interleave(Writer& w);

@@ -46,6 +46,11 @@ bool replace(std::string& name, std::string_view from, std::string_view to) {
 // The parameter's name in a file, experts apart.
 std::string file_name(const ModelSpec& model, std::string name) {
   if (model.family == "gpt_neox" && name == "lm_head.weight") return "embed_out.weight";
+  if (model.family == "llava" || model.family == "gemma3") {  // As transformers 4 named them.
+    if (name == "lm_head.weight") return "language_model.lm_head.weight";
+    if (!replace(name, "model.language_model.", "language_model.model.")) replace(name, "model.", "");
+    return name;
+  }
   if (model.family == "mixtral") replace(name, ".mlp.", ".block_sparse_moe.");
   if (model.family == "granitemoe") {
     static constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kOld{{

@@ -5,9 +5,12 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "core/model.h"
 
 namespace dsplan {
 
@@ -121,6 +124,8 @@ struct ExpertParts {
   bool biased = false;
 };
 
+struct TowerParts;
+
 struct DecoderParts {
   NormKind norm = NormKind::Rms;
   HeadNorm head_norm = HeadNorm::None;
@@ -150,9 +155,9 @@ struct DecoderParts {
   std::string_view activation = "act_fn";
 
   std::string_view feed_forward = "mlp";
-  bool bare_softmax = false;     // Eager attention's, in its own dtype (llama4).
-  bool chunked = false;          // A sliding layer's window is a chunk from its own beginning on (llama4).
-  bool tempered = false;         // Queries of layers without positions, by how far they are on (llama4).
+  bool bare_softmax = false;  // Eager attention's, in its own dtype (llama4).
+  bool chunked = false;       // A sliding layer's window is a chunk from its own beginning on (llama4).
+  bool tempered = false;      // Queries of layers without positions, by how far they are on (llama4).
   double temperature_floor = 8192;
   double temperature_scale = 0.1;
   bool views_behind = false;        // Heads are viewed behind all three projections (stablelm).
@@ -183,6 +188,7 @@ struct DecoderParts {
   bool tables_by_kind = false;   // The rotary module has a pair of tables for each kind of layer (gemma3).
   LatentParts latent;
   ExpertParts experts;
+  std::shared_ptr<const TowerParts> tower;  // Null: it sees no pictures.
 
   // Of a model that has a window.
   [[nodiscard]] LayerKind kind(std::size_t layer) const { return kinds.empty() ? LayerKind::Sliding : kinds[layer]; }
@@ -193,6 +199,30 @@ struct DecoderParts {
     return std::find(kinds.begin(), kinds.end(), LayerKind::Full) != kinds.end();
   }
   [[nodiscard]] bool turns(std::size_t layer) const { return turned.empty() || turned[layer]; }
+};
+
+// A tower that sees pictures: patches through a convolution, then layers like a decoder's in which each patch sees all
+// others (clip, siglip). What follows `projector` is of a language model that reads it (llava).
+struct TowerParts {
+  Dimensions dims;      // Its own: a picture has `image` pixels a side, and `max_positions` places.
+  DecoderParts layers;  // What its layers are made of.
+  std::int64_t patch = 0;
+  std::int64_t channels = 3;
+  bool class_token = false;       // A learned place before the patches.
+  bool norms_patches = false;     // A norm before the first layer.
+  bool norms_result = false;      // The norm behind the last layer is of all places; otherwise of the class token.
+  bool hears_checkpoints = true;  // gradient_checkpointing_enable makes its patches require a gradient.
+  bool pools = false;             // A head attends to all places, which no classifier reads.
+
+  std::string_view module = "vision_tower";
+  std::string_view projector = "multi_modal_projector";
+  std::string projector_activation;
+  std::int64_t tokens = 0;       // Of one picture, among the text's.
+  std::int64_t read_layers = 0;  // Behind so many layers the projector reads.
+  bool drops_first = false;      // All places but the first.
+  std::int64_t image_token = 0;  // Its id. No byte depends on it.
+  // Beginnings of the names of parameters that no loss reaches: layers behind those, and the norm behind all.
+  std::vector<std::string> unreached;
 };
 
 }  // namespace dsplan

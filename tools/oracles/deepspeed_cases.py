@@ -8,6 +8,11 @@ LLAMA = {"model_type": "llama", "vocab_size": 72, "hidden_size": 16, "intermedia
 # An encoder and a decoder, which sees what the encoder made; dropout draws nothing that another rank would not.
 T5 = {"model_type": "t5", "vocab_size": 72, "d_model": 16, "d_kv": 8, "d_ff": 24, "num_layers": 2, "num_heads": 2,
       "dropout_rate": 0.0, "decoder_start_token_id": 0, "pad_token_id": 0}
+# Four patches and a class token; the projector reads what the first of two layers of the tower returns.
+LLAVA = {"model_type": "llava", "architectures": ["LlavaForConditionalGeneration"], "image_token_index": 70,
+         "vision_config": {"model_type": "clip_vision_model", "hidden_size": 16, "intermediate_size": 24,
+                           "num_hidden_layers": 2, "num_attention_heads": 2, "image_size": 8, "patch_size": 4},
+         "text_config": LLAMA}
 # The tiny example: one group a=10, b=7, c=5. `tiny` is made by hand: y = x * sum(a) + sum(b) + sum(c).
 TINY = {"model_type": "tiny"}
 ADAM = {"type": "AdamW", "params": {"lr": 1e-3}}
@@ -46,7 +51,11 @@ FP32_SENT = {"communication_data_type": "fp32"}
 TORCH_ADAM = {"optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "torch_adam": True}}}
 TINY_BUCKET = {"reduce_bucket_size": 12}
 
+SHOWN = {"freeze": ["*vision_tower*"]}
+
 CASES = {
+    # A frozen tower beside a language model.
+    "z2-llava": case(LLAVA, z2(), **SHOWN),
     # Without ZeRO.
     "z0-llama-bf16": case(LLAMA, {"stage": 0}),
     "z0-llama-bf16-accumulate": case(LLAMA, {"stage": 0}, accumulation=2),

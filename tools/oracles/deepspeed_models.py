@@ -35,7 +35,11 @@ def build(case):
     torch.manual_seed(0)
     if config["model_type"] == "tiny":
         return Tiny().to(dtype_of(case))
+    import transformers
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
+    if "architectures" in config:
+        made = getattr(transformers, config["architectures"][0])
+        return made._from_config(AutoConfig.for_model(**config), dtype=dtype_of(case))
     kind = AutoModelForSeq2SeqLM if config["model_type"] == "t5" else AutoModelForCausalLM
     return kind.from_config(AutoConfig.for_model(**config), dtype=dtype_of(case))
 
@@ -59,4 +63,9 @@ def batch_of(case, rank):
     if case["model"]["model_type"] == "tiny":
         return {"x": torch.ones(4, dtype=dtype_of(case))}
     tokens = torch.arange(8).unsqueeze(0) + rank
+    shown = case["model"].get("vision_config")
+    if shown:
+        tokens[:, :(shown["image_size"] // shown["patch_size"]) ** 2] = case["model"]["image_token_index"]
+        pixels = torch.ones(1, 3, shown["image_size"], shown["image_size"])
+        return {"input_ids": tokens, "labels": tokens, "use_cache": False, "pixel_values": pixels}
     return {"input_ids": tokens, "labels": tokens, "use_cache": False}

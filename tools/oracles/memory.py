@@ -289,9 +289,12 @@ class Run:
             shapes = {"input_features": (shape[0], bands, 2 * shape[1]), "labels": shapes["labels"]}
         if kind.endswith(("ForSequenceClassification", "ForImageClassification")):
             shapes["labels"] = shape[:1]
+        config = self.case["config"]
+        size = config.get("vision_config", config).get("image_size")
         if kind.endswith("ForImageClassification"):
-            size = self.case["config"]["image_size"]
             shapes = {"pixel_values": (shape[0], 3, size, size), "labels": shapes["labels"]}
+        if "images" in self.training:
+            shapes["pixel_values"] = (shape[0] * self.training["images"], 3, size, size)
         # The weights' own dtype is what a convolution takes.
         dtypes = {"pixel_values": torch.float32, "input_features": DTYPES[self.training["dtype"]]}
         return {name: torch.empty(of, dtype=dtypes.get(name, torch.int64), device=DEVICE) for name, of in shapes.items()}
@@ -349,7 +352,7 @@ class Run:
 
 
 def model_loss(run):
-    cache = {} if "pixel_values" in run.held else {"use_cache": False}
+    cache = {"use_cache": False} if "input_ids" in run.held else {}
     outputs = run.model(**run.held, **cache)
     return outputs.loss
 
@@ -491,6 +494,16 @@ def compact(value):
 
 
 SDPA = F.scaled_dot_product_attention
+LINEAR = F.linear
+
+
+def linear(x, weight, bias=None):
+    """Of three dimensions that are no matrix as they lie it is a product to which the bias is added; of a tensor's
+    subclass out of place, otherwise not (Linear.cpp)."""
+    low = torch.is_autocast_enabled("cuda") and x.dtype != torch.get_autocast_dtype("cuda")
+    if bias is None or x.dim() != 3 or x.is_contiguous() or low:
+        return LINEAR(x, weight, bias)
+    return torch.matmul(x, weight.t()).add_(bias)
 
 
 class Composite:
@@ -541,6 +554,7 @@ def added_bias(query, key, flags):
 def patch():
     """Questions that a fake tensor, or a machine without a GPU, answers differently from a training run."""
     F.scaled_dot_product_attention = attention
+    F.linear = linear
     import transformers.masking_utils
     if hasattr(transformers.masking_utils, "is_tracing"):
         transformers.masking_utils.is_tracing = lambda tensor=None: False  # A fake tensor counts as tracing.

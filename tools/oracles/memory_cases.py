@@ -336,6 +336,82 @@ def with_liger(name, release):
     return {**made, "training": {**made["training"], "liger_version": release}}
 
 
+SEEN = {"hidden_size": 32, "intermediate_size": 72, "num_hidden_layers": 3, "num_attention_heads": 2, "image_size": 48,
+        "patch_size": 8}
+CLIP = {"model_type": "clip", "architectures": ["CLIPForImageClassification"], "text_config": {"model_type": "clip_text_model"},
+        "vision_config": {**SEEN, "model_type": "clip_vision_model"}, "id2label": {str(i): str(i) for i in range(7)}}
+SIGLIP = {"model_type": "siglip", "architectures": ["SiglipForImageClassification"],
+          "text_config": {"model_type": "siglip_text_model"},
+          "vision_config": {**SEEN, "model_type": "siglip_vision_model", "vision_use_head": False},
+          "id2label": {str(i): str(i) for i in range(7)}}
+LLAVA = {"model_type": "llava", "architectures": ["LlavaForConditionalGeneration"], "image_token_index": 500,
+         "vision_config": CLIP["vision_config"], "text_config": config("llama")}
+TOWER = "model.vision_tower."
+BEHIND = [TOWER + "encoder.layers.2.*", TOWER + "post_layernorm.*"]  # What the projector does not read.
+
+
+
+
+def classifier(name, config, places, unread=()):
+    """A tower under a classifier; `unread` is what no loss reaches."""
+    base = {"micro_batch": 2, "seq": places, **({"freeze": list(unread)} if unread else {})}
+    frozen = [*unread, "vision_model.embeddings.*", "vision_model.encoder.layers.0.*"]
+    seen = config["vision_config"]
+    return {
+        name: case(config, **base),
+        f"{name}-checkpoint": case(config, **base, checkpoint="full"),
+        f"{name}-checkpoint-reentrant": case(config, **base, checkpoint="full", reentrant=True),
+        f"{name}-accumulate": case(config, **base, grad_accum=2),
+        f"{name}-lora": case(config, **{**base, "lora": {**LORA, "targets": ["q_proj", "fc1"]}, "freeze": []}),
+        f"{name}-frozen": case(config, **{**base, "freeze": frozen}),
+        f"{name}-odd": case({**config, "vision_config": {**seen, "image_size": 50, "attention_dropout": 0.1,
+                                                         "hidden_act": "gelu", "num_channels": 3}},
+                            **{**base, "dtype": "fp16", "micro_batch": 3}),
+        f"{name}-autocast": case(config, **base, dtype="fp32", autocast="bf16"),
+        f"{name}-eager": case(config, **base, attention="eager"),
+    }
+
+
+def shown(name, config, tower, behind, text="model.language_model."):
+    """A language model and its tower: all of it trained but what the projector does not read, the tower frozen, the
+    projector alone trained, adapters in the text, both forms of checkpointing, with the tower trained and frozen."""
+    projector = "model.multi_modal_projector."
+    plain = {"micro_batch": 2, "seq": 96, "images": 1, "freeze": behind}
+    frozen = {**plain, "freeze": [tower + "*"]}
+    targets = [f"{text[6:]}layers.{layer}.self_attn.{one}_proj" for layer in range(2) for one in "qv"]
+    return {
+        name: case(config, **plain),
+        f"{name}-frozen": case(config, **frozen),
+        f"{name}-frozen-both": case(config, **{**frozen, "freeze": [tower + "*", projector + "*"], "micro_batch": 1}),
+        f"{name}-projector": case(config, **{**frozen, "freeze": [tower + "*", text + "*", "lm_head.*"]}),
+        f"{name}-checkpoint": case(config, **plain, checkpoint="full"),
+        f"{name}-checkpoint-frozen": case(config, **frozen, checkpoint="full"),
+        f"{name}-checkpoint-both": case(config, **{**frozen, "freeze": [tower + "*", projector + "*"]}, checkpoint="full"),
+        f"{name}-checkpoint-reentrant": case(config, **frozen, checkpoint="full", reentrant=True,
+                                             input_require_grads=True),
+        f"{name}-accumulate": case(config, **frozen, grad_accum=2),
+        f"{name}-lora": case(config, **{**plain, "freeze": [], "lora": {**LORA, "targets": targets}}),
+        f"{name}-lora-checkpoint": case(config, **{**plain, "freeze": [], "lora": {**LORA, "targets": targets}},
+                                        checkpoint="full"),
+        f"{name}-autocast": case(config, **plain, dtype="fp32", autocast="bf16"),
+        f"{name}-eager": case(config, **plain, attention="eager"),
+        f"{name}-two": case(config, **{**plain, "images": 2, "seq": 107, "micro_batch": 3, "dtype": "fp16"}),
+    }
+
+
+SHOWN = {
+    **classifier("clip", CLIP, 37, ["vision_model.post_layernorm.*"]),
+    **without(classifier("siglip", SIGLIP, 36), "siglip-checkpoint-reentrant"),
+    **shown("llava", LLAVA, TOWER, BEHIND),
+    "llava-siglip": case({**LLAVA, "vision_config": SIGLIP["vision_config"], "vision_feature_layer": -1,
+                          "vision_feature_select_strategy": "full"},
+                         micro_batch=2, seq=96, images=1, freeze=[TOWER + "post_layernorm.*"]),
+    "llava-odd": case({**LLAVA, "vision_feature_select_strategy": "full", "multimodal_projector_bias": False,
+                       "projector_hidden_act": "gelu_pytorch_tanh", "tie_word_embeddings": True,
+                       "text_config": QWEN2},
+                      micro_batch=2, seq=91, images=2, freeze=[TOWER + "*"]),
+}
+
 CASES = {
     "gpt2": case(gpt2(), micro_batch=2, seq=100),
     "gpt2-no-dropout-gelu": case(gpt2(resid_pdrop=0.0, embd_pdrop=0.0, activation_function="gelu"), seq=64),
@@ -472,6 +548,7 @@ CASES = {
     "qwen3-4.57-checkpoint": case(QWEN3, seq=72, checkpoint="full", checkpoint_impl="non_reentrant",
                                   transformers_version="4.57.6"),
     **FAMILIES,
+    **SHOWN,
     **{f"{name}-liger-{release}": with_liger(name, release) for release, names in LIGER_RELEASES.items() for name in names},
     **{f"llama-{name}": case(config("llama", num_hidden_layers=1, hidden_act=name), seq=40) for name in ACTIVATIONS},
     **{f"gpt2-{name}": case(gpt2(n_layer=1, activation_function=name), seq=40)

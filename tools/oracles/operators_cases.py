@@ -172,6 +172,8 @@ case("scatter", lambda x, i, s: x.scatter(1, i, s), ((A, (6, 3), (6, 3)), ((5, 7
      kinds=["f", "int64", "f"], in_place=lambda x, i, s: x.scatter_(1, i, s))
 case("scatter_add", lambda x, i, s: x.scatter_add(1, i, s), ((A, (6, 3), (6, 3)), ((5, 7), (2, 3), (2, 3))),
      kinds=["f", "int64", "f"], in_place=lambda x, i, s: x.scatter_add_(1, i, s))
+case("masked_scatter", lambda x, m, s: x.masked_scatter(m, s), ((A, (6, 1), (2, 10)), (B, (3, 7, 1), (4, 65))),
+     kinds=["f", "bool", "f"])
 unary("topk", lambda x: tuple(x.topk(3)))
 unary("sort", lambda x: tuple(x.sort()))
 

@@ -24,7 +24,8 @@ import transformers
 from transformers import AutoConfig, AutoModelForCausalLM, CONFIG_MAPPING
 
 FAMILIES = ("gpt2 opt bloom gpt_neox falcon llama mistral mixtral qwen2 qwen2_moe qwen3 qwen3_moe gemma gemma2 "
-            "gemma3_text phi phi3 deepseek_v2 deepseek_v3 bert roberta distilbert t5 vit whisper modernbert llama4_text glm4_moe granitemoe gpt_oss").split()
+            "gemma3_text phi phi3 deepseek_v2 deepseek_v3 bert roberta distilbert t5 vit whisper modernbert llama4_text glm4_moe granitemoe gpt_oss "
+            "clip_vision_model siglip_vision_model clip siglip llava gemma3").split()
 
 # Fields of every config class that move no byte of a training step.
 INERT = {"transformers_version", "architectures", "id2label", "label2id", "problem_type", "return_dict",
@@ -39,7 +40,9 @@ def model_class(config):
     if config.architectures and kind != "t5":
         return getattr(transformers, config.architectures[0])
     encoders = {"bert": "BertModel", "roberta": "RobertaModel", "distilbert": "DistilBertModel",
-                "modernbert": "ModernBertModel", "vit": "ViTForImageClassification", "t5": "T5ForConditionalGeneration"}
+                "modernbert": "ModernBertModel", "vit": "ViTForImageClassification", "t5": "T5ForConditionalGeneration",
+                "clip_vision_model": "CLIPVisionModel", "siglip_vision_model": "SiglipVisionModel",
+                "llava": "LlavaForConditionalGeneration", "gemma3": "Gemma3ForConditionalGeneration"}
     return getattr(transformers, encoders[kind]) if kind in encoders else None  # AutoModelForCausalLM decides
 
 
@@ -85,14 +88,23 @@ def buffer_rows(model):
 
 def inputs_for(model):
     config = model.config
-    if config.model_type == "vit":
-        pixels = torch.rand(2, config.num_channels, config.image_size, config.image_size)
-        labels = {} if isinstance(model, transformers.ViTModel) else {"labels": torch.tensor([0, 1])}
-        return {"pixel_values": pixels, **labels}
     if config.model_type == "whisper":
         sound = torch.rand(2, config.num_mel_bins, 2 * config.max_source_positions)
         return {"input_features": sound, "labels": torch.arange(2 * 8).reshape(2, 8) % config.vocab_size,
                 "use_cache": False}
+    seen = getattr(config, "vision_config", config)
+    if hasattr(seen, "patch_size"):
+        pixels = {"pixel_values": torch.rand(2, seen.num_channels, seen.image_size, seen.image_size)}
+        if model.main_input_name == "pixel_values" or type(model).__name__.endswith("ForImageClassification"):
+            labels = {} if type(model).__name__.endswith("Model") else {"labels": torch.tensor([0, 1])}
+            return {**pixels, **labels}
+        said = {} if config.model_type != "llava" else {
+            "vision_feature_layer": config.vision_feature_layer,
+            "vision_feature_select_strategy": config.vision_feature_select_strategy}
+        tokens = model.get_image_features(**pixels, **said).pooler_output[0].shape[0]
+        ids = torch.arange(2 * (tokens + 8)).reshape(2, -1) % 100 + 4
+        ids[:, :tokens] = config.image_token_id
+        return {"input_ids": ids, "labels": ids, "use_cache": False, **pixels}
     ids = torch.arange(2 * 8).reshape(2, 8) % (config.vocab_size - 8) + 4
     kind = type(model).__name__
     if kind.endswith("ForSequenceClassification"):
@@ -107,11 +119,12 @@ def inputs_for(model):
 def calls(model):
     """The enter and exit events of one training forward, and the order of completed gradients."""
     events, ready, handles = [], [], []
+    inputs = inputs_for(model)
     for path, module in model.named_modules():
         path = path or "."
         handles.append(module.register_forward_pre_hook(lambda m, a, path=path: events.append((">", path))))
         handles.append(module.register_forward_hook(lambda m, a, o, path=path: events.append(("<", path))))
-    output = model(**inputs_for(model))
+    output = model(**inputs)
     for handle in handles:
         handle.remove()
     for name, tensor in model.named_parameters():

@@ -124,7 +124,7 @@ std::vector<std::string> job_items(const Prediction& p, const Job& job) {
   items.emplace_back(name(t.dtype));
   items.push_back(formatted("micro-batch {}{}", t.micro_batch,
                             t.grad_accum > 1 ? formatted(" x {}", t.grad_accum) : std::string()));
-  items.push_back(formatted("seq {}", t.seq));
+  items.push_back(formatted("seq {}{}", t.seq, t.images > 0 ? formatted(" with {} images", t.images) : std::string()));
   items.push_back(t.checkpoint.text == "none" ? "no checkpointing" : "checkpoint " + t.checkpoint.text);
   items.push_back(optimizer_text(t));
   if (t.zero.offload_optimizer.device != OffloadDevice::None) {

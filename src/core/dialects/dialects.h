@@ -50,7 +50,10 @@ struct ForeignInput {
   Setting<std::string> bits_kind;  // bnb_4bit_quant_type: "nf4", "fp4".
   Setting<std::string> bits_storage;
   Setting<bool> bits_nested;
-  Setting<bool> pure_bf16;         // Trains in bf16 throughout, without autocast.
+  Setting<bool> pure_bf16;     // Trains in bf16 throughout, without autocast.
+  Setting<bool> freeze_tower;  // Of a model that is shown pictures, as are the next two.
+  Setting<bool> freeze_projector;
+  Setting<bool> freeze_language;
   Setting<std::int64_t> all_rows;  // global_batch_size: of all ranks, in one step; -1: as many as they have.
   Setting<std::string> flavor;     // torchtitan's, which names a model together with model.name.
   Setting<std::int64_t> shards;    // data_parallel_shard_degree; -1: all ranks that replicas leave.

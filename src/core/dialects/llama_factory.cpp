@@ -25,6 +25,9 @@ constexpr DialectKey kFactoryRows[] = {
     honoured("use_rslora", "lora", kOther<&ForeignInput::lora_rank_stabilized>),
     honoured("use_dora", "lora", kOther<&ForeignInput::lora_dora>),
     honoured("pure_bf16", "dtype", kOther<&ForeignInput::pure_bf16>),
+    honoured("freeze_vision_tower", "freeze", kOther<&ForeignInput::freeze_tower>),
+    honoured("freeze_multi_modal_projector", "freeze", kOther<&ForeignInput::freeze_projector>),
+    honoured("freeze_language_model", "freeze", kOther<&ForeignInput::freeze_language>),
     honoured("cutoff_len", "seq", kSays<&Request::seq>),
     honoured("model_max_length", "seq", kSays<&Request::seq>),
     choice(honoured("flash_attn", "attention", kSays<&Request::attention>, Reading::Attention),
@@ -69,7 +72,6 @@ constexpr DialectKey kFactoryRows[] = {
     refused("use_dft_loss", "another loss than the model's own"),
     refused("use_asft_loss", "another loss than the model's own"),
     refused("use_eaft_loss", "another loss than the model's own"),
-    refused("freeze_language_model", "a frozen language model"),
     refused("fp8", "fp8 training"),
     refused("ref_model", kPreference),
     refused("reward_model", kPpo),
@@ -86,7 +88,7 @@ constexpr Names kFactoryInert[] = {
     {kTokens, "use_fast_tokenizer split_special_tokens init_special_tokens"},
     {kMultimodal,
      "image_max_pixels image_min_pixels image_do_pan_and_scan crop_to_patches video_max_pixels video_min_pixels "
-     "video_fps video_maxlen use_audio_in_video audio_sampling_rate freeze_vision_tower freeze_multi_modal_projector"},
+     "video_fps video_maxlen use_audio_in_video audio_sampling_rate"},
     {kInference,
      "infer_backend infer_dtype offload_folder use_kv_cache vllm_maxlen vllm_gpu_util vllm_enforce_eager "
      "vllm_max_lora_rank vllm_config sglang_maxlen sglang_mem_fraction sglang_tp_size sglang_config "

@@ -228,6 +228,18 @@ const std::vector<ConfigKey>& later_family_keys() {
       {"whisper", "num_key_value_heads", kInert, "", "encoder_attention_heads says it"},
       {"whisper", "init_std", kInert, "", kValues},
       {"vit", "encoder_stride", kInert, "", "of masked image modelling, which `architectures` would have to name"},
+      {"clip clip_vision_model", "projection_dim", kInert, "", "of a projection that the class does not have"},
+      {"clip", "logit_scale_init_value", kInert, "", "of two towers' loss"},
+      {"clip", "text_config_dict", kRefused, "null", "an older form of text_config"},
+      {"clip", "vision_config_dict", kRefused, "null", "an older form of vision_config"},
+      {"clip_vision_model llava", "vocab_size", kInert, "", "text_config says it"},
+      {"llava", "image_seq_length", kInert, "", "the processor's: a picture has as many tokens as places of the tower"},
+      {"llava", "ignore_index", kInert, "", kOldField},
+      {"gemma3", "tie_word_embeddings", kRefused, "null|true", "a head of its own"},
+      {"gemma3", "boi_token_index", kInert, "", kToken},
+      {"gemma3", "boi_token_id", kInert, "", kToken},
+      {"gemma3", "eoi_token_index", kInert, "", kToken},
+      {"gemma3", "eoi_token_id", kInert, "", kToken},
   };
   return kRows;
 }
@@ -355,6 +367,7 @@ std::vector<UnknownKey> judge_other_keys(ConfigReader& reader, std::string_view 
     }
   }
   reader.throw_if_any();
+  unknown.insert(unknown.end(), reader.unknown_inside.begin(), reader.unknown_inside.end());
   return unknown;
 }
 

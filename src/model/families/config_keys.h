@@ -33,10 +33,6 @@ struct ConfigKey {
 // After `reader`'s builder has asked for what it knows: judges the other keys of the file. Throws a Refusal for those
 // whose value is not built, notes the reader's gaps for those that no graph models, and returns those that nobody
 // knows.
-struct UnknownKey {
-  const Member* member;
-  std::string_view nearest;  // Among the keys that somebody knows; may be empty.
-};
 // Before a builder: rotary tables that each forward looks at are gaps, those that transformers does not know faults.
 void check_rotary(ConfigReader& reader);
 // Behind it: the classes that `architectures` names must be `built`, or one of `others`, whose body it is.

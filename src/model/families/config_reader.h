@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <list>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -19,6 +20,11 @@ struct ConfigGap {
   const Value* value;
   std::string key;
   std::string what;
+};
+
+struct UnknownKey {
+  const Member* member;
+  std::string_view nearest;  // Among the keys that somebody knows; may be empty.
 };
 
 class ConfigReader {
@@ -85,6 +91,8 @@ class ConfigReader {
 
   // Values for which activations differ from what any graph models; the states do not.
   std::vector<ConfigGap> gaps;
+  std::vector<UnknownKey> unknown_inside;  // Keys of parts that nobody knows.
+  std::list<Document> parts;               // Objects inside that are configs of their own.
   // Remembers which keys were asked for.
   ObjectReader object;
 

@@ -54,6 +54,12 @@ const std::vector<Family>& families() {
       {"t5", build_t5, true, {"T5WithLMHeadModel"}},  // Its name in transformers 2.
       {"whisper", build_whisper, true},
       {"vit", build_vit, true},
+      {"clip_vision_model", build_clip_vision_model, false},
+      {"siglip_vision_model", build_siglip_vision_model, false},
+      {"clip", build_clip, true},
+      {"siglip", build_siglip, true},
+      {"llava", build_llava, true},
+      {"gemma3", build_gemma3, false},
   };
   return kTable;
 }
@@ -101,10 +107,6 @@ const Family& family_of(ConfigReader& config) {
                   kRecord);
   }
   refuse_multimodal(config, type->string);
-  if (type->string == "gemma3") {
-    config.refuse("model_type", "multimodal models are not modelled yet: model_type \"gemma3\"",
-                  "the text part alone is model_type \"gemma3_text\"");
-  }
   const std::string_view meant = nearest(type->string, family_names());
   config.refuse("model_type", formatted("unknown model family \"{}\"", type->string),
                 meant.empty() ? formatted("known families: {}; {}", joined(family_names(), ", "), kRecord)

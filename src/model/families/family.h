@@ -63,5 +63,11 @@ struct Family {
 [[nodiscard]] ModelSpec build_modernbert(ConfigReader& config);
 [[nodiscard]] ModelSpec build_t5(ConfigReader& config);
 [[nodiscard]] ModelSpec build_vit(ConfigReader& config);
+[[nodiscard]] ModelSpec build_clip_vision_model(ConfigReader& config);
+[[nodiscard]] ModelSpec build_siglip_vision_model(ConfigReader& config);
+[[nodiscard]] ModelSpec build_clip(ConfigReader& config);
+[[nodiscard]] ModelSpec build_siglip(ConfigReader& config);
+[[nodiscard]] ModelSpec build_llava(ConfigReader& config);
+[[nodiscard]] ModelSpec build_gemma3(ConfigReader& config);
 
 }  // namespace dsplan

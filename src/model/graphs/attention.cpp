@@ -35,7 +35,7 @@ Heads as_they_lie(GraphBuilder& g, TensorId x, bool by_head) {
 }
 
 double scale_of(const GraphBuilder& g, const AttentionCall& call) {
-  return call.scale > 0 ? call.scale : 1 / std::sqrt(static_cast<double>(g.model().dims.head_dim));
+  return call.scale > 0 ? call.scale : 1 / std::sqrt(static_cast<double>(g.dims().head_dim));
 }
 
 // [B, own, S, D] as [B, heads, S, D], each head several times in a row; its gradient is a sum.

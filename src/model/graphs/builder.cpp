@@ -1,6 +1,7 @@
 #include "model/graphs/builder.h"
 
 #include <algorithm>
+#include <array>
 
 #include "core/error.h"
 #include "core/format.h"
@@ -10,7 +11,8 @@ namespace dsplan {
 
 GraphBuilder::GraphBuilder(const ModelSpec& model, const GraphOptions& options)
     : model_(model),
-      options_(options),
+      options_(&options),
+      dims_(&model.dims),
       parameter_tensors_(model.parameters.size(), kNone),
       buffer_tensors_(model.buffers.size(), kNone),
       stack_{0},
@@ -56,7 +58,7 @@ void GraphBuilder::exit_model() {
 }
 
 DType GraphBuilder::dtype_of(const Parameter& parameter) const {
-  return options_.one_dtype ? options_.dtype : parameter.dtype.value_or(options_.dtype);
+  return options_->one_dtype ? options_->dtype : parameter.dtype.value_or(options_->dtype);
 }
 
 std::int32_t GraphBuilder::begin_region(Region region) {
@@ -83,7 +85,7 @@ TensorId GraphBuilder::parameter_of(ModuleId module, std::string_view leaf) {
   if (tensor == kNone) {
     const Parameter& parameter = model_.parameters[static_cast<std::size_t>(id)];
     const bool trained =
-        options_.trainable.empty() ? parameter.trainable : options_.trainable[static_cast<std::size_t>(id)];
+        options_->trainable.empty() ? parameter.trainable : options_->trainable[static_cast<std::size_t>(id)];
     const DType type = dtype_of(parameter);
     const StorageId own = graph_.storages.push({storage(parameter.shape.elements(), type), id, kNone});
     tensor = add_tensor(parameter.shape, type, own, trained, kNone);
@@ -98,8 +100,8 @@ TensorId GraphBuilder::buffer(std::string_view leaf) {
     const ModelBuffer& named = model_.buffers[at];
     if (named.name != name) continue;
     if (buffer_tensors_[at] == kNone) {
-      const bool narrow = options_.narrow_tables && named.dtype == DType::Float32 && !named.converted;
-      const DType dtype = named.follows_model_dtype || narrow ? options_.dtype : named.dtype;
+      const bool narrow = options_->narrow_tables && named.dtype == DType::Float32 && !named.converted;
+      const DType dtype = named.follows_model_dtype || narrow ? options_->dtype : named.dtype;
       graph_.storages.push({storage(named.shape.elements(), dtype), kNone, static_cast<std::int32_t>(at)});
       buffer_tensors_[at] = add_tensor(named.shape, dtype, graph_.storages.last(), false, kNone);
       references_.back() = 0;
@@ -115,7 +117,7 @@ TensorId GraphBuilder::batch_input(Shape shape, DType dtype) {
   return out;  // Not run: the training loop makes the batch before it calls the model.
 }
 
-NodeId GraphBuilder::add_node(Op op, std::initializer_list<TensorId> inputs, bool differentiable) {
+NodeId GraphBuilder::add_node(Op op, std::span<const TensorId> inputs, bool differentiable) {
   Node node;
   node.op = op;
   node.module = stack_.back();
@@ -152,7 +154,7 @@ void GraphBuilder::run(NodeId node) { graph_.program.push_back({Instruction::Kin
 
 TensorId GraphBuilder::make(Op op, Shape shape, DType dtype, std::initializer_list<TensorId> inputs,
                             bool differentiable, double number) {
-  const NodeId node = add_node(op, inputs, differentiable);
+  const NodeId node = add_node(op, {inputs.begin(), inputs.size()}, differentiable);
   graph_.nodes.back().number = number;
   const TensorId out = add_output(shape, dtype, node);
   run(node);
@@ -221,14 +223,8 @@ TensorId GraphBuilder::binary(Op op, TensorId a, TensorId b) {
   return make(op, result, wide, {a, b}, true);
 }
 
-TensorId GraphBuilder::mean_last(TensorId x) {
-  Shape result = shape(x);
-  result.dims[result.rank - 1U] = 1;
-  return make(Op::MeanLast, result, dtype(x), {x}, true);
-}
-
 TensorId GraphBuilder::linear(TensorId x, TensorId weight, TensorId bias, std::int64_t features) {
-  const Product product = options_.stage3_linear ? Product::Function : Product::Transposed;
+  const Product product = options_->stage3_linear ? Product::Function : Product::Transposed;
   // C++ evaluates the casts of linear(x, weight, bias) from the last argument to the first.
   const TensorId low_bias = lowered(bias);
   const TensorId low_weight = lowered(weight);
@@ -254,34 +250,13 @@ TensorId GraphBuilder::product_of(Product product, TensorId x, TensorId weight, 
   return out;
 }
 
-TensorId GraphBuilder::embedding(TensorId weight, TensorId ids, bool turned) {
-  Shape result = shape(ids);
-  result.dims[result.rank++] = shape(weight).dims[1];
-  const TensorId out = make(Op::Embedding, result, dtype(weight), {weight, ids}, true);
-  graph_.nodes.back().by_head = turned;
-  return out;
-}
-
-TensorId GraphBuilder::layer_norm(TensorId x, TensorId weight, TensorId bias, bool strided) {
-  const TensorId wide_bias = widened(bias);
-  const TensorId wide_weight = widened(weight);
-  const TensorId wide = widened(x);
-  const double epsilon = model_.dims.norm_epsilon;
-  const TensorId out = make(Op::LayerNorm, shape(wide), dtype(wide), {wide, wide_weight, wide_bias}, true, epsilon);
-  graph_.nodes.back().by_head = strided;
-  drop({wide});
-  if (wide_weight != kNone) drop({wide_weight});
-  if (wide_bias != kNone) drop({wide_bias});
-  return out;
-}
-
 TensorId GraphBuilder::dropout(TensorId x, double p) {
   if (p == 0) return keep(x);
   return unary(Op::Dropout, x, p);
 }
 
 TensorId GraphBuilder::view(TensorId x, Shape to, Op op) {
-  const NodeId node = add_node(op == Op::Expand && shape(x) == to ? Op::View : op, {x}, op != Op::Detach);
+  const NodeId node = add_node(op == Op::Expand && shape(x) == to ? Op::View : op, {&x, 1}, op != Op::Detach);
   const bool requires_grad = graph_.nodes.back().requires_grad;
   const TensorId out = output_of(node, add_tensor(to, dtype(x), graph_.tensor(x).storage, requires_grad, node));
   run(node);
@@ -321,14 +296,12 @@ TensorId GraphBuilder::slice(TensorId x, std::int8_t dim, std::int64_t start, st
   return out;
 }
 
-std::vector<TensorId> GraphBuilder::split_last(TensorId x, const std::vector<std::int64_t>& widths) {
-  Shape part = shape(x);
-  const NodeId node = add_node(Op::Split, {x}, true);
-  graph_.nodes.back().axis = static_cast<std::int8_t>(part.rank - 1);
+std::vector<TensorId> GraphBuilder::split(Op op, TensorId x, const std::vector<Shape>& parts, std::int8_t axis) {
+  const NodeId node = add_node(op, {&x, 1}, true);
+  graph_.nodes.back().axis = axis;
+  const bool requires_grad = graph_.nodes.back().requires_grad;
   std::vector<TensorId> outputs;
-  for (const std::int64_t width : widths) {
-    part.dims[part.rank - 1U] = width;
-    const bool requires_grad = graph_.nodes.back().requires_grad;
+  for (const Shape& part : parts) {
     outputs.push_back(output_of(node, add_tensor(part, dtype(x), graph_.tensor(x).storage, requires_grad, node)));
   }
   run(node);
@@ -349,6 +322,18 @@ TensorId GraphBuilder::cat(TensorId a, TensorId b, Op op, std::int8_t axis) {
   return flat;
 }
 
+TensorId GraphBuilder::cat(const std::vector<TensorId>& parts, std::int8_t axis) {
+  const auto along = static_cast<std::size_t>(axis);
+  const NodeId node = add_node(Op::Cat, parts, true);
+  Shape whole = shape(parts.front());
+  whole.dims[along] = 0;
+  for (const TensorId part : parts) whole.dims[along] += shape(part).dims[along];
+  const TensorId out = add_output(whole, dtype(parts.front()), node);
+  graph_.nodes.back().axis = axis;
+  run(node);
+  return out;
+}
+
 TensorId GraphBuilder::matmul(TensorId a, TensorId b) {
   Shape result = shape(a);
   result.dims[result.rank - 1U] = shape(b).dims[shape(b).rank - 1U];
@@ -366,9 +351,9 @@ TensorId GraphBuilder::attention(TensorId q, TensorId k, TensorId v, TensorId bi
   Shape result = shape(q);
   result.dims[3] = shape(v).dims[3];
   const TensorId out = make(Op::Attention, result, dtype(low_q), {low_q, low_k, low_v, bias}, true, dropout);
-  const bool takes_bias = options_.attention == AttentionKernel::CuDnn;
+  const bool takes_bias = options_->attention == AttentionKernel::CuDnn;
   Node& node = graph_.nodes.back();
-  node.attention = bias == kNone || takes_bias ? options_.attention : AttentionKernel::MemoryEfficient;
+  node.attention = bias == kNone || takes_bias ? options_->attention : AttentionKernel::MemoryEfficient;
   node.by_head = heads.by_head;
   node.full_attention = heads.full;
   node.padding = static_cast<std::uint8_t>(heads.padding);
@@ -377,7 +362,7 @@ TensorId GraphBuilder::attention(TensorId q, TensorId k, TensorId v, TensorId bi
 }
 
 std::pair<TensorId, TensorId> GraphBuilder::select(Op op, TensorId x, Shape values) {
-  const NodeId node = add_node(op, {x}, true);
+  const NodeId node = add_node(op, {&x, 1}, true);
   const TensorId first = add_output(values, dtype(x), node);
   const TensorId second = add_output(values, DType::Int64, node);
   graph_.tensors[second].requires_grad = false;
@@ -395,7 +380,7 @@ std::pair<TensorId, TensorId> GraphBuilder::nll_loss(TensorId log_probabilities,
 
 TensorId GraphBuilder::in_place(Op op, TensorId x, TensorId other, std::int8_t axis, std::int64_t start,
                                 TensorId third) {
-  const NodeId node = add_node(op, {x, other, third}, true);
+  const NodeId node = add_node(op, std::array{x, other, third}, true);
   graph_.nodes.back().in_place = true;
   graph_.nodes.back().axis = axis;
   graph_.nodes.back().number = static_cast<double>(start);
@@ -421,7 +406,7 @@ void GraphBuilder::forget(TensorId made) {
 }
 
 void GraphBuilder::give_to_loop(TensorId output) {
-  if (!options_.holds_outputs) return drop({output});
+  if (!options_->holds_outputs) return drop({output});
   graph_.held.push_back(output);
 }
 
@@ -439,6 +424,48 @@ Graph GraphBuilder::finish(TensorId loss) {
                   references_[id]));
   }
   return std::move(graph_);
+}
+
+TensorId mean_last(GraphBuilder& g, TensorId x) {
+  Shape result = g.shape(x);
+  result.dims[result.rank - 1U] = 1;
+  return g.make(Op::MeanLast, result, g.dtype(x), {x}, true);
+}
+
+TensorId embedding(GraphBuilder& g, TensorId weight, TensorId ids, bool turned) {
+  Shape result = g.shape(ids);
+  result.dims[result.rank++] = g.shape(weight).dims[1];
+  const TensorId out = g.make(Op::Embedding, result, g.dtype(weight), {weight, ids}, true);
+  g.graph_.nodes.back().by_head = turned;
+  return out;
+}
+
+TensorId layer_norm(GraphBuilder& g, TensorId x, TensorId weight, TensorId bias, bool strided) {
+  const TensorId wide_bias = g.widened(bias);
+  const TensorId wide_weight = g.widened(weight);
+  const TensorId wide = g.widened(x);
+  const double epsilon = g.dims().norm_epsilon;
+  const TensorId out =
+      g.make(Op::LayerNorm, g.shape(wide), g.dtype(wide), {wide, wide_weight, wide_bias}, true, epsilon);
+  g.graph_.nodes.back().by_head = strided;
+  g.drop({wide});
+  if (wide_weight != kNone) g.drop({wide_weight});
+  if (wide_bias != kNone) g.drop({wide_bias});
+  return out;
+}
+
+std::vector<TensorId> split_last(GraphBuilder& g, TensorId x, const std::vector<std::int64_t>& widths) {
+  std::vector<Shape> parts(widths.size(), g.shape(x));
+  const auto last = static_cast<std::size_t>(g.shape(x).rank - 1);
+  for (std::size_t i = 0; i < widths.size(); ++i) parts[i].dims[last] = widths[i];
+  return g.split(Op::Split, x, parts, static_cast<std::int8_t>(last));
+}
+
+std::vector<TensorId> unbind(GraphBuilder& g, TensorId x) {
+  const Shape whole = g.shape(x);
+  Shape part;
+  for (std::uint8_t i = 1; i < whole.rank; ++i) part.dims[part.rank++] = whole.dims[i];
+  return g.split(Op::Unbind, x, std::vector<Shape>(static_cast<std::size_t>(whole.dims[0]), part), 0);
 }
 
 }  // namespace dsplan

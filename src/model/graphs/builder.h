@@ -5,6 +5,7 @@
 
 #include <initializer_list>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,6 +21,7 @@ struct GraphOptions {
   std::int64_t micro_batch = 1;
   std::int64_t seq = 1;
   std::int64_t target_seq = 0;  // Of an encoder-decoder's target.
+  std::int64_t images = 0;  // Pictures per row.
   DType dtype = DType::BFloat16;
   bool one_dtype = false;  // DeepSpeed casts all parameters to it, those with a dtype of their own too.
   // torch.autocast around the forward, in this dtype; what accelerate does besides: floating-point outputs become fp32.
@@ -50,9 +52,12 @@ class GraphBuilder {
   GraphBuilder(const ModelSpec& model, const GraphOptions& options);
 
   [[nodiscard]] const ModelSpec& model() const { return model_; }
-  [[nodiscard]] const GraphOptions& options() const { return options_; }
+  [[nodiscard]] const GraphOptions& options() const { return *options_; }
+  // Of the model, or of the tower that is being written.
+  [[nodiscard]] const Dimensions& dims() const { return *dims_; }
   [[nodiscard]] const Shape& shape(TensorId id) const { return graph_.tensor(id).shape; }
   [[nodiscard]] DType dtype(TensorId id) const { return graph_.tensor(id).dtype; }
+  [[nodiscard]] const Graph& graph() const { return graph_; }  // As far as it is written.
 
   // The transformers model, and the calls of what wraps it (peft).
   [[nodiscard]] ModuleId causal() const { return model_.causal; }
@@ -90,13 +95,8 @@ class GraphBuilder {
   TensorId lowered(TensorId x);
   TensorId widened(TensorId x);
   TensorId binary(Op op, TensorId a, TensorId b);
-  TensorId mean_last(TensorId x);
   TensorId linear(TensorId x, TensorId weight, TensorId bias, std::int64_t features);
   TensorId conv1d(TensorId x, TensorId weight, TensorId bias, std::int64_t features);  // Weight as [in, out].
-  // `turned`: rows are seen in another layout, in which their gradient comes.
-  TensorId embedding(TensorId weight, TensorId ids, bool turned = false);
-  // `strided`: x does not lie row by row.
-  TensorId layer_norm(TensorId x, TensorId weight, TensorId bias, bool strided = false);
   TensorId dropout(TensorId x, double p);                    // p = 0: the same tensor.
   TensorId view(TensorId x, Shape shape, Op op = Op::View);  // Or Op::Expand.
   // A view in steps, of which the last leaves `shape`.
@@ -106,10 +106,12 @@ class GraphBuilder {
   TensorId copy(TensorId x);  // clone, contiguous, or a reshape that copies.
   // `length` elements of dimension `dim` from `start`, or of its pairs the element `start` each.
   TensorId slice(TensorId x, std::int8_t dim, std::int64_t start, std::int64_t length, bool of_pairs = false);
-  std::vector<TensorId> split_last(TensorId x, const std::vector<std::int64_t>& widths);
+  // Op::Split or Unbind: parts of `x`, from one call.
+  std::vector<TensorId> split(Op op, TensorId x, const std::vector<Shape>& parts, std::int8_t axis);
   // Op::Stack: element by element, flattened: a[0], b[0], a[1], b[1].
   TensorId cat(TensorId a, TensorId b, Op op = Op::Cat,
                std::int8_t axis = -1);  // Of the last, unless another is given.
+  TensorId cat(const std::vector<TensorId>& parts, std::int8_t axis);
   TensorId matmul(TensorId a, TensorId b);
   // `bias` is added to the scores, or kNone. The options' kernel, but with a bias none that takes no bias.
   // The weights are dropped with probability `dropout` inside the kernel.
@@ -131,7 +133,7 @@ class GraphBuilder {
                     TensorId third = kNone);
   // Tensor parallelism; on one rank the tensor itself, with one more reference. Then the softmax over all words, in
   // place of fp32 logits, and the loss of each token.
-  [[nodiscard]] bool parallel() const { return options_.tp > 1; }
+  [[nodiscard]] bool parallel() const { return options_->tp > 1; }
   TensorId copy_to_parallel(TensorId x);
   TensorId reduce_from_parallel(TensorId x);
   std::pair<TensorId, TensorId> parallel_cross_entropy(TensorId logits, TensorId target);
@@ -149,16 +151,44 @@ class GraphBuilder {
   // Checks that only `loss` and the batch still have references.
   [[nodiscard]] Graph finish(TensorId loss);
 
+  // While it lives, layers have the widths of `dims`, and `rows` of `seq` places: those of a tower.
+  class Within {
+   public:
+    Within(GraphBuilder& g, const Dimensions& dims, std::int64_t rows, std::int64_t seq)
+        : g_(g), options_(*g.options_), outer_options_(g.options_), outer_dims_(g.dims_) {
+      options_.micro_batch = rows;
+      options_.seq = seq;
+      g_.options_ = &options_;
+      g_.dims_ = &dims;
+    }
+    Within(const Within&) = delete;
+    Within& operator=(const Within&) = delete;
+    ~Within() {
+      g_.options_ = outer_options_;
+      g_.dims_ = outer_dims_;
+    }
+
+   private:
+    GraphBuilder& g_;
+    GraphOptions options_;
+    const GraphOptions* outer_options_;
+    const Dimensions* outer_dims_;
+  };
+
  private:
+  friend TensorId embedding(GraphBuilder& g, TensorId weight, TensorId ids, bool turned);
+  friend TensorId layer_norm(GraphBuilder& g, TensorId x, TensorId weight, TensorId bias, bool strided);
+
   TensorId add_tensor(Shape shape, DType dtype, StorageId storage, bool requires_grad, NodeId producer);
   TensorId add_output(Shape shape, DType dtype, NodeId node);
   TensorId output_of(NodeId node, TensorId out);
-  NodeId add_node(Op op, std::initializer_list<TensorId> inputs, bool differentiable);
+  NodeId add_node(Op op, std::span<const TensorId> inputs, bool differentiable);
   void run(NodeId node);
   // Of operands that autocast has seen; their references are used up.
   TensorId product_of(Product product, TensorId x, TensorId weight, TensorId bias, std::int64_t features);
   const ModelSpec& model_;
-  const GraphOptions& options_;
+  const GraphOptions* options_;
+  const Dimensions* dims_;
   Graph graph_;
   Indexed<TensorId, std::int32_t> references_;  // Python references.
   std::vector<TensorId> parameter_tensors_;     // By ParameterId; kNone until asked for.
@@ -169,12 +199,21 @@ class GraphBuilder {
   bool autocast_enabled_ = true;
 };
 
+[[nodiscard]] TensorId mean_last(GraphBuilder& g, TensorId x);
+// `turned`: rows are seen in another layout, in which their gradient comes.
+[[nodiscard]] TensorId embedding(GraphBuilder& g, TensorId weight, TensorId ids, bool turned = false);
+// `strided`: x does not lie row by row.
+[[nodiscard]] TensorId layer_norm(GraphBuilder& g, TensorId x, TensorId weight, TensorId bias, bool strided = false);
+// Consecutive slices of the last dimension, and every index of the first.
+[[nodiscard]] std::vector<TensorId> split_last(GraphBuilder& g, TensorId x, const std::vector<std::int64_t>& widths);
+[[nodiscard]] std::vector<TensorId> unbind(GraphBuilder& g, TensorId x);
+
 // The first of the words that this rank has.
 [[nodiscard]] inline double first_word(const GraphBuilder& g) {
   return static_cast<double>(g.options().tp_rank * g.model().dims.vocab);
 }
 
-// For GraphBuilder::split_last: as many equal parts of the last dimension.
+// For split_last: as many equal parts of the last dimension.
 [[nodiscard]] inline std::vector<std::int64_t> equal_widths(const GraphBuilder& g, TensorId x, std::int64_t parts) {
   return std::vector<std::int64_t>(static_cast<std::size_t>(parts), g.shape(x).dims[g.shape(x).rank - 1U] / parts);
 }

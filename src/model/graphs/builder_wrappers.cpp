@@ -1,6 +1,8 @@
 // What the graph builder writes around operators where training is not plain: torch.autocast's casts of operands with
 // its cache of weights, and Megatron's tensor parallelism (megatron/core/tensor_parallel), of which each call on one
 // rank is what it stands beside.
+#include <array>
+
 #include "core/error.h"
 #include "model/graphs/builder.h"
 
@@ -15,8 +17,8 @@ bool is_float(DType type) {
 
 // cached_cast in ATen/autocast_mode.cpp: the copy of an fp32 leaf that requires a gradient is made once.
 TensorId GraphBuilder::lowered(TensorId x) {
-  if (x == kNone || !options_.autocast || !autocast_enabled_) return x == kNone ? x : keep(x);
-  const DType to = *options_.autocast;
+  if (x == kNone || !options_->autocast || !autocast_enabled_) return x == kNone ? x : keep(x);
+  const DType to = *options_->autocast;
   const Tensor& tensor = graph_.tensor(x);
   if (!is_float(tensor.dtype) || tensor.dtype == DType::Float64 || tensor.dtype == to) return keep(x);
   const ParameterId parameter = graph_.storage_of(x).parameter;
@@ -29,7 +31,7 @@ TensorId GraphBuilder::lowered(TensorId x) {
 }
 
 TensorId GraphBuilder::widened(TensorId x) {
-  if (x == kNone || !options_.autocast || !autocast_enabled_ || !is_float(dtype(x))) return x == kNone ? x : keep(x);
+  if (x == kNone || !options_->autocast || !autocast_enabled_ || !is_float(dtype(x))) return x == kNone ? x : keep(x);
   return cast(x, DType::Float32);
 }
 
@@ -54,7 +56,7 @@ TensorId GraphBuilder::reduce_from_parallel(TensorId x) {
 
 std::pair<TensorId, TensorId> GraphBuilder::parallel_cross_entropy(TensorId logits, TensorId target) {
   DSPLAN_CHECK(parallel(), "one rank has all the words");
-  const NodeId node = add_node(Op::ParallelCrossEntropy, {logits, target}, true);
+  const NodeId node = add_node(Op::ParallelCrossEntropy, std::array{logits, target}, true);
   const bool requires_grad = graph_.node(node).requires_grad;
   graph_.nodes.back().number = first_word(*this);
   const Shape rows = shape(logits);

@@ -6,14 +6,34 @@
 #include "model/graphs/attention.h"
 #include "model/graphs/loss.h"
 #include "model/graphs/pieces.h"
+#include "model/graphs/tower.h"
 
 namespace dsplan {
 namespace {
 
+// Beside a tower it is inside of what holds both.
+ModuleId text_body(const GraphBuilder& g, const DecoderParts& p) {
+  const ModuleId body = g.child(g.causal(), p.body);
+  return p.tower == nullptr ? body : g.child(body, "language_model");
+}
+
+// arange(seq), since 5.0 plus the length of a cache, unsqueezed.
+TensorId numbered_positions(GraphBuilder& g) {
+  TensorId range = g.make(Op::Arange, Shape{g.options().seq}, DType::Int64, {});
+  if (g.options().transformers >= Version{5, 0, 0}) {
+    const TensorId shifted = g.make(Op::AddScalar, Shape{g.options().seq}, DType::Int64, {range});
+    g.drop({range});
+    range = shifted;
+  }
+  const TensorId row = g.view(range, Shape{1, g.options().seq});
+  g.drop({range});
+  return row;
+}
+
 class DecoderGraph {
  public:
   DecoderGraph(const ModelSpec& model, const GraphOptions& options)
-      : g_(model, options), d_(model.dims), p_(*model.parts), model_(g_.child(g_.causal(), p_.body)) {}
+      : g_(model, options), d_(model.dims), p_(*model.parts), model_(text_body(g_, p_)) {}
 
   Graph build() {
     const TensorId ids = g_.batch_input(Shape{g_.options().micro_batch, g_.options().seq}, DType::Int64);
@@ -21,11 +41,16 @@ class DecoderGraph {
     const TensorId labels = g_.batch_input(of_text ? Shape{g_.options().micro_batch} : g_.shape(ids), DType::Int64);
     const bool masked = batch_has_mask(g_.options().transformers);
     const TensorId ones = masked ? g_.batch_input(g_.shape(ids), DType::Int64) : kNone;
-    g_.set_batch(masked ? std::vector<TensorId>{ids, labels, ones} : std::vector<TensorId>{ids, labels});
+    const std::int64_t pictures = g_.options().images * g_.options().micro_batch;
+    const TensorId pixels = pictures > 0 ? pixel_input(g_, *p_.tower, pictures) : kNone;
+    std::vector<TensorId> batch{ids, labels, ones, pixels};
+    std::erase(batch, kNone);
+    g_.set_batch(batch);
     g_.enter_model();
-    const TensorId hidden = body(ids, ones);
+    const TensorId hidden = pixels == kNone ? body(ids, ones) : shown_body(ids, pixels);
     if (p_.head == TextHead::Words) {
-      return g_.finish(causal_loss(g_, hidden, labels, [&](TensorId x) { return logits_of(x); }));
+      return g_.finish(causal_loss(
+          g_, hidden, labels, [&](TensorId x) { return logits_of(x); }, held_));
     }
     const TensorId logits = of_text ? text_logits(ids, hidden) : token_logits(hidden);
     const TensorId loss = class_loss(g_, logits, labels, !of_text);
@@ -224,19 +249,6 @@ class DecoderGraph {
     return scaled;
   }
 
-  // arange(seq), since 5.0 plus the length of a cache, unsqueezed.
-  TensorId positions() {
-    TensorId range = g_.make(Op::Arange, Shape{g_.options().seq}, DType::Int64, {});
-    if (g_.options().transformers >= Version{5, 0, 0}) {
-      const TensorId shifted = g_.make(Op::AddScalar, Shape{g_.options().seq}, DType::Int64, {range});
-      g_.drop({range});
-      range = shifted;
-    }
-    const TensorId row = g_.view(range, Shape{1, g_.options().seq});
-    g_.drop({range});
-    return row;
-  }
-
   // By kind of layer: one mask for full attention, one for a sliding window. kNone where there is none of the kind.
   struct Masks {
     TensorId full = kNone;
@@ -291,10 +303,22 @@ class DecoderGraph {
         [&](ModuleId module, std::size_t index, TensorId x) { return layer(module, x, given_to(index, at, masked)); });
   }
 
-  TensorId body(TensorId ids, TensorId ones) {
+  // The text's embedding and the pictures among it, then the language model, which is given what it would embed.
+  TensorId shown_body(TensorId ids, TensorId pixels) {
+    const ModuleId outer = g_.child(g_.causal(), p_.body);
+    g_.enter(outer);
+    const Pictured shown = show_pictures(g_, *p_.tower, outer, pixels, ids, embed(ids));
+    const TensorId hidden = body(ids, kNone, shown.merged);
+    g_.drop({shown.flags});
+    g_.exit(outer);
+    held_.push_back(shown.features);
+    return hidden;
+  }
+
+  TensorId body(TensorId ids, TensorId ones, TensorId embedded = kNone) {
     g_.enter(model_);
-    TensorId embedded = embed(ids);
-    const TensorId position_ids = positions();
+    if (embedded == kNone) embedded = embed(ids);
+    const TensorId position_ids = numbered_positions(g_);
     const Masks masked = masks(position_ids, ones);
     if (p_.multiplies_late) embedded = multiplied(embedded);
     TensorId hidden = p_.inner_dropout

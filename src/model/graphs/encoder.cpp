@@ -14,7 +14,7 @@ struct SelfNames {
 TensorId table_module(GraphBuilder& g, ModuleId parent, std::string_view name, TensorId ids) {
   const ModuleId module = g.child(parent, name);
   g.enter(module);
-  const TensorId out = g.embedding(g.parameter("weight"), ids);
+  const TensorId out = embedding(g, g.parameter("weight"), ids);
   g.exit(module);
   return out;
 }

@@ -36,7 +36,7 @@ class Gpt2 {
     const TensorId whole = g_.copy_to_parallel(hidden);
     const TensorId fused = linear_module(g_, g_.child(module, "c_attn"), whole, 3 * d_.heads * d_.head_dim);
     g_.drop({whole});
-    const std::vector<TensorId> parts = g_.split_last(fused, equal_widths(g_, fused, 3));
+    const std::vector<TensorId> parts = split_last(g_, fused, equal_widths(g_, fused, 3));
     g_.drop({fused});
     AttentionCall call;
     call.k = heads_of(parts[1], true);
@@ -93,7 +93,7 @@ class Gpt2 {
     g_.enter(module);
     const TensorId weight = g_.parameter("weight");
     const bool words = std::string_view(table) == "wte";  // Positions are on every rank.
-    const TensorId out = words ? vocabulary_embedding(g_, weight, ids) : g_.embedding(weight, ids);
+    const TensorId out = words ? vocabulary_embedding(g_, weight, ids) : embedding(g_, weight, ids);
     g_.exit(module);
     return out;
   }

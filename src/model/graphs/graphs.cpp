@@ -187,13 +187,15 @@ std::optional<std::string> packed_unsupported(const ModelSpec& model, const Trai
 // Decoders are made of parts; these are Python of their own.
 using GraphOf = Graph (*)(const ModelSpec& model, const GraphOptions& options);
 GraphOf builder_of(std::string_view family) {
-  constexpr std::array<std::pair<std::string_view, GraphOf>, 11> kOwn{{{"gpt2", build_gpt2_graph},
+  constexpr std::array<std::pair<std::string_view, GraphOf>, 13> kOwn{{{"gpt2", build_gpt2_graph},
                                                                        {"bloom", build_bloom_graph},
                                                                        {"falcon", build_falcon_graph},
                                                                        {"opt", build_opt_graph},
                                                                        {"t5", build_t5_graph},
                                                                        {"whisper", build_whisper_graph},
                                                                        {"vit", build_vit_graph},
+                                                                       {"clip", build_picture_graph},
+                                                                       {"siglip", build_picture_graph},
                                                                        {"bert", build_encoder_graph},
                                                                        {"roberta", build_encoder_graph},
                                                                        {"distilbert", build_encoder_graph},
@@ -219,6 +221,33 @@ std::optional<std::string> encoder_decoder_unsupported(const ModelSpec& model, c
   return std::nullopt;
 }
 
+// What a tower adds to what its language model asks of kernels. An operator joins no more than 64 pictures.
+std::optional<std::string> tower_unsupported(const ModelSpec& model, const Training& training) {
+  const TowerParts* tower = model.parts == nullptr ? nullptr : model.parts->tower.get();
+  if (tower == nullptr) return std::nullopt;
+  for (const std::string& activation : {tower->dims.activation, tower->projector_activation}) {
+    if (!activation.empty() && !activation_has_graph(activation)) return formatted("the activation {}", activation);
+  }
+  const std::vector<CheckpointGroup>& groups = training.checkpoint.groups;
+  const auto nested = [](const CheckpointGroup& group) { return group.kind != CheckpointKind::NonReentrant; };
+  if (!tower->class_token && std::any_of(groups.begin(), groups.end(), nested)) {
+    return "reentrant checkpoints of siglip's layers, whose hidden states lie column by column";
+  }
+  if (!tower->class_token && tower->tokens > 0 && training.autocast) {
+    return "autocast of siglip's hidden states, which lie column by column, under a projector";
+  }
+  if (tower->pools) return "the pooling head of siglip's tower: \"vision_use_head\": false";
+  if (training.attention == Attention::CuDnn && tower->dims.head_dim > 256) {
+    return "cuDNN's attention takes no heads wider than 256";
+  }
+  if (tower->dims.head_dim % 8 != 0) return "a tower's heads of no multiple of 8";
+  if (checked_mul(training.micro_batch, std::max<std::int64_t>(training.images, 1)) >
+      static_cast<std::int64_t>(Node::kMostInputs)) {
+    return formatted("more than {} pictures at once", Node::kMostInputs);
+  }
+  return std::nullopt;
+}
+
 // Of the model as one rank has it.
 std::optional<std::string> unsupported_on_rank(const ModelSpec& model, const Training& training) {
   if (const auto version = version_unsupported(model, training)) return version;
@@ -231,11 +260,15 @@ std::optional<std::string> unsupported_on_rank(const ModelSpec& model, const Tra
   if (model.parts != nullptr && model.parts->head == TextHead::Text && !model.parts->pads && training.micro_batch > 1) {
     return formatted("several rows without pad_token_id, which {} refuses", model.graph_class);
   }
+  if (const auto tower = tower_unsupported(model, training)) return tower;
   if (model.dims.image > 0 && training.seq != model.dims.max_positions) {
-    return formatted("--seq {} of a picture that is {} patches and a class token: --seq {}", training.seq,
-                     model.dims.max_positions - 1, model.dims.max_positions);
+    const bool token = model.parts->tower == nullptr || model.parts->tower->class_token;
+    return formatted("--seq {} of a picture that is {} patches{}: --seq {}", training.seq,
+                     model.dims.max_positions - (token ? 1 : 0), token ? " and a class token" : "",
+                     model.dims.max_positions);
   }
-  if (model.dims.image > 0 && training.micro_batch == 1) {
+  const bool token = model.parts == nullptr || model.parts->tower == nullptr || model.parts->tower->class_token;
+  if (model.dims.image > 0 && token && training.micro_batch == 1) {
     return "one picture at a time, whose class token takes its gradient as a part of another";
   }
   if (!causal && training.loss != Loss::HuggingFace) return formatted("another loss than hf of {}", model.graph_class);
@@ -246,6 +279,22 @@ std::optional<std::string> unsupported_on_rank(const ModelSpec& model, const Tra
 }
 
 }  // namespace
+
+std::int64_t picture_tokens(const ModelSpec& model) {
+  return model.parts == nullptr || model.parts->tower == nullptr ? 0 : model.parts->tower->tokens;
+}
+
+std::string unreached_parameter(const ModelSpec& model, const std::vector<bool>& trained) {
+  if (model.parts == nullptr || model.parts->tower == nullptr) return {};
+  for (const std::string& beginning : model.parts->tower->unreached) {
+    for (std::size_t at = 0; at < model.parameters.size(); ++at) {
+      if (trained[at] && model.parameters[at].name.find(beginning) != std::string::npos) {
+        return model.parameters[at].name;
+      }
+    }
+  }
+  return {};
+}
 
 bool is_body(const ModelSpec& model) {
   return model.graph_class.ends_with("Model") && !model.graph_class.ends_with("LMHeadModel");

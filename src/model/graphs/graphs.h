@@ -19,6 +19,12 @@ namespace dsplan {
 // A window masks some of the family's layers, not all.
 [[nodiscard]] bool masks_some_layers(const ModelSpec& model);
 
+// Of one picture among a row's text; 0: the model reads none beside text.
+[[nodiscard]] std::int64_t picture_tokens(const ModelSpec& model);
+// Parameters that are trained though no loss reaches them get no gradient: the first of those of a tower, given which
+// are trained, by ParameterId. Empty: none.
+[[nodiscard]] std::string unreached_parameter(const ModelSpec& model, const std::vector<bool>& trained);
+
 // A class without a loss: BertModel.
 [[nodiscard]] bool is_body(const ModelSpec& model);
 
@@ -56,6 +62,7 @@ void cut_module_regions(Graph& graph, const ModelSpec& model, const std::vector<
 [[nodiscard]] Graph build_whisper_graph(const ModelSpec& model, const GraphOptions& options);
 [[nodiscard]] Graph build_t5_graph(const ModelSpec& model, const GraphOptions& options);
 [[nodiscard]] Graph build_vit_graph(const ModelSpec& model, const GraphOptions& options);
+[[nodiscard]] Graph build_picture_graph(const ModelSpec& model, const GraphOptions& options);
 [[nodiscard]] Graph build_opt_graph(const ModelSpec& model, const GraphOptions& options);
 [[nodiscard]] Graph build_gpt2_graph(const ModelSpec& model, const GraphOptions& options);
 [[nodiscard]] Graph build_bloom_graph(const ModelSpec& model, const GraphOptions& options);

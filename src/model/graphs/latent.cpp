@@ -19,7 +19,7 @@ TensorId by_heads(GraphBuilder& g, TensorId flat, std::int64_t heads, std::int64
 }
 
 TensorId queries(GraphBuilder& g, const DecoderParts& p, ModuleId attention, TensorId hidden) {
-  const std::int64_t heads = g.model().dims.heads;
+  const std::int64_t heads = g.dims().heads;
   const std::int64_t width = p.latent.nope + p.latent.rope;
   if (p.latent.query_rank == 0) {
     return by_heads(g, linear_module(g, g.child(attention, "q_proj"), hidden, heads * width), heads, width);
@@ -49,13 +49,13 @@ TensorId joined_keys(GraphBuilder& g, TensorId still, TensorId turned) {
 Latents latent_projections(GraphBuilder& g, const DecoderParts& p, ModuleId attention, TensorId hidden,
                            const Waves& waves) {
   const LatentParts& l = p.latent;
-  const std::int64_t heads = g.model().dims.heads;
+  const std::int64_t heads = g.dims().heads;
   const Shape rows{g.options().micro_batch, 1, g.options().seq, l.key_rank};
   Latents made;
   const TensorId q = queries(g, p, attention, hidden);
-  const std::vector<TensorId> q_parts = g.split_last(q, {l.nope, l.rope});
+  const std::vector<TensorId> q_parts = split_last(g, q, {l.nope, l.rope});
   const TensorId compressed = linear_module(g, g.child(attention, "kv_a_proj_with_mqa"), hidden, l.key_rank + l.rope);
-  const std::vector<TensorId> latents = g.split_last(compressed, {l.key_rank, l.rope});
+  const std::vector<TensorId> latents = split_last(g, compressed, {l.key_rank, l.rope});
   const TensorId normed = norm_module(g, p.norm, g.child(attention, "kv_a_layernorm"), latents[0]);
   const TensorId latent = g.view(normed, rows);
   const TensorId shared = g.view(latents[1], Shape{rows.dims[0], 1, rows.dims[2], l.rope});
@@ -65,7 +65,7 @@ Latents latent_projections(GraphBuilder& g, const DecoderParts& p, ModuleId atte
   const TensorId both =
       by_heads(g, linear_module(g, g.child(attention, "kv_b_proj"), latent, heads * (l.nope + l.value)), heads,
                l.nope + l.value);
-  const std::vector<TensorId> parts = g.split_last(both, {l.nope, l.value});
+  const std::vector<TensorId> parts = split_last(g, both, {l.nope, l.value});
   const TensorId repeated = g.view(turned.k, Shape{rows.dims[0], heads, rows.dims[2], l.rope}, Op::Expand);
   made.turned.k = joined_keys(g, parts[0], repeated);
   made.v = parts[1];

@@ -81,7 +81,7 @@ TensorId change_places(GraphBuilder& g, TensorId x) {
 }
 
 TensorId projected_heads(GraphBuilder& g, ModuleId projection, TensorId hidden, std::int64_t heads, bool copied) {
-  const std::int64_t width = g.model().dims.head_dim;
+  const std::int64_t width = g.dims().head_dim;
   const TensorId flat = linear_module(g, projection, hidden, heads * width);
   const Shape shape{g.options().micro_batch, g.options().seq, heads, width};
   const TensorId out = copied ? g.view_copied_back(flat, shape) : g.view(flat, shape);
@@ -89,11 +89,11 @@ TensorId projected_heads(GraphBuilder& g, ModuleId projection, TensorId hidden, 
   return out;
 }
 
-// Whether the gradient of the keys lies otherwise than [B, S, H, D]. A product's is that of keys whose tokens come last,
-// which of one row is a matrix that the projection takes.
+// Whether the gradient of the keys lies otherwise than [B, S, H, D]. A product's is that of keys whose tokens come
+// last, which of one row is a matrix that the projection takes.
 bool keys_come_back_otherwise(const GraphBuilder& g, bool turns, bool masked) {
   const GraphOptions& options = g.options();
-  const Dimensions& d = g.model().dims;
+  const Dimensions& d = g.dims();
   if (options.seq == 1) return false;
   const bool composed = options.eager_attention || options.math_attention;
   if (composed && d.heads == d.kv_heads) return turns || options.micro_batch > 1;
@@ -107,7 +107,7 @@ struct Scores {
 };
 
 Scores routed_scores(GraphBuilder& g, ModuleId router, TensorId flat) {
-  const Dimensions& d = g.model().dims;
+  const Dimensions& d = g.dims();
   const std::int64_t tokens = g.shape(flat).dims[0];
   g.enter(router);
   const TensorId logits = g.linear(flat, g.parameter("weight"), kNone, d.experts);
@@ -134,11 +134,11 @@ TensorId stacked_product(GraphBuilder& g, TensorId a, TensorId b) {
 
 // All experts over rows that lie expert by expert.
 TensorId stacked_experts(GraphBuilder& g, ModuleId experts, TensorId rows) {
-  const Dimensions& d = g.model().dims;
+  const Dimensions& d = g.dims();
   g.enter(experts);
   const TensorId apart = g.view(rows, Shape{d.experts, g.shape(rows).dims[0] / d.experts, d.hidden});
   const TensorId both = stacked_product(g, apart, g.parameter("gate_up_proj"));
-  const std::vector<TensorId> halves = g.split_last(both, equal_widths(g, both, 2));
+  const std::vector<TensorId> halves = split_last(g, both, equal_widths(g, both, 2));
   const TensorId active = activation_module(g, g.child(experts, "act_fn"), halves[0]);
   const TensorId product = g.binary(Op::Mul, halves[1], active);
   g.drop({active});
@@ -154,7 +154,7 @@ TensorId stacked_experts(GraphBuilder& g, ModuleId experts, TensorId rows) {
 
 QueryKey token_projections(GraphBuilder& g, const DecoderParts& p, ModuleId module, TensorId hidden,
                            const LayerInputs& given, TensorId& value, std::vector<TensorId>& held) {
-  const Dimensions& d = g.model().dims;
+  const Dimensions& d = g.dims();
   const bool masked = given.mask != kNone;
   const auto several = [&](std::int64_t heads) { return heads > 1 && g.options().seq > 1; };
   const bool values = several(d.kv_heads) && values_come_back_by_head(g.options(), d, masked);
@@ -180,7 +180,7 @@ QueryKey token_projections(GraphBuilder& g, const DecoderParts& p, ModuleId modu
 Mixed every_expert(GraphBuilder& g, ModuleId block, TensorId hidden, const SharedExpert& shared) {
   const Shape shape = g.shape(hidden);
   const std::int64_t tokens = shape.dims[0] * shape.dims[1];
-  const std::int64_t experts = g.model().dims.experts;
+  const std::int64_t experts = g.dims().experts;
   g.enter(block);
   const TensorId flat = g.view(hidden, Shape{tokens, shape.dims[2]});
   const Scores made = routed_scores(g, g.child(block, "router"), flat);

@@ -134,22 +134,24 @@ TensorId chunked_loss(GraphBuilder& g, const std::vector<TensorId>& logits, Tens
 
 // The training loop keeps the loss and drops the outputs or holds them, then its autocast region ends. accelerate's
 // region ends with the model's forward, and its outputs become fp32 (accelerate, utils/operations.py, convert_to_fp32).
-TensorId drop_outputs(GraphBuilder& g, TensorId logits, TensorId loss) {
+TensorId drop_outputs(GraphBuilder& g, TensorId loss, std::vector<TensorId> outputs) {
   const bool widens = g.options().outputs_to_fp32;
+  const auto renew = [&](const auto& made_of) {  // All are there until all are made.
+    const std::vector<TensorId> before = outputs;
+    for (TensorId& output : outputs) output = made_of(output);
+    for (const TensorId output : before) g.drop({output});
+  };
   if (widens) {
     g.leave_autocast();
-    const TensorId wide = g.cast(logits, DType::Float32);
-    g.drop({logits});
-    logits = wide;
+    renew([&](TensorId output) { return g.cast(output, DType::Float32); });
   }
-  if (g.options().copies_outputs) {  // torch/nn/parallel/distributed.py, _DDPSink: both are there until all are.
-    const TensorId copied_loss = g.copy(loss);
-    const TensorId copied = g.copy(logits);
-    g.drop({loss, logits});
-    loss = copied_loss;
-    logits = copied;
+  if (g.options().copies_outputs) {  // torch/nn/parallel/distributed.py, _DDPSink.
+    const TensorId copied = g.copy(loss);
+    renew([&](TensorId output) { return g.copy(output); });
+    g.drop({loss});
+    loss = copied;
   }
-  g.give_to_loop(logits);
+  for (const TensorId output : outputs) g.give_to_loop(output);
   if (!widens) g.leave_autocast();
   return loss;
 }
@@ -219,12 +221,15 @@ TensorId shifted_right(GraphBuilder& g, TensorId labels) {
   return out;
 }
 
-TensorId end_model(GraphBuilder& g, TensorId logits, TensorId loss) {
+TensorId end_model(GraphBuilder& g, TensorId logits, TensorId loss, const std::vector<TensorId>& others) {
   g.exit_model();
-  return drop_outputs(g, logits, output_loss(g, loss));
+  std::vector<TensorId> outputs{logits};
+  outputs.insert(outputs.end(), others.begin(), others.end());
+  return drop_outputs(g, output_loss(g, loss), std::move(outputs));
 }
 
-TensorId causal_loss(GraphBuilder& g, TensorId hidden, TensorId labels, const Head& head) {
+TensorId causal_loss(GraphBuilder& g, TensorId hidden, TensorId labels, const Head& head,
+                     const std::vector<TensorId>& others) {
   if (g.options().loss == Loss::Liger) return liger_loss(g, hidden, labels);
   if (g.options().loss == Loss::Chunked) {
     const std::vector<TensorId> logits = logits_by_piece(g, hidden, head);
@@ -239,7 +244,7 @@ TensorId causal_loss(GraphBuilder& g, TensorId hidden, TensorId labels, const He
   const DType as = g.options().loss == Loss::Native ? g.dtype(logits) : DType::Float32;
   const TensorId loss = g.parallel() ? parallel_loss(g, logits, labels) : whole_loss(g, logits, labels, as);
   g.drop({hidden});
-  return end_model(g, logits, loss);
+  return end_model(g, logits, loss, others);
 }
 
 Graph language_model(GraphBuilder& g, const std::function<TensorId(TensorId ids)>& body) {

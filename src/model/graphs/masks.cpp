@@ -181,7 +181,7 @@ double lowest_number(DType dtype) {
 }
 
 TensorId alibi_biases(GraphBuilder& g, TensorId ones, bool narrow) {
-  const std::int64_t heads = g.model().dims.heads;
+  const std::int64_t heads = g.dims().heads;
   const Shape rows = g.shape(ones);
   const auto whole = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(heads)));
   std::vector<TensorId> held;

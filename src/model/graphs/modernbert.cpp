@@ -40,7 +40,7 @@ class ModernBertGraph {
     g_.enter(module);
     const ModuleId table = g_.child(module, "tok_embeddings");
     g_.enter(table);
-    const TensorId words = g_.embedding(g_.parameter("weight"), ids);
+    const TensorId words = embedding(g_, g_.parameter("weight"), ids);
     g_.exit(table);
     if (g_.options().inputs_require_grad) g_.require_grad(words);
     const TensorId normed = norm_module(g_, p_.norm, g_.child(module, "norm"), words);
@@ -62,7 +62,7 @@ class ModernBertGraph {
   TensorId feed_forward(ModuleId module, TensorId hidden) {
     g_.enter(module);
     const TensorId both = linear_module(g_, g_.child(module, "Wi"), hidden, 2 * d_.ffn);
-    const std::vector<TensorId> halves = g_.split_last(both, equal_widths(g_, both, 2));
+    const std::vector<TensorId> halves = split_last(g_, both, equal_widths(g_, both, 2));
     g_.drop({both});
     const TensorId active = activation_module(g_, g_.child(module, "act"), halves[0]);
     const TensorId product = g_.binary(Op::Mul, active, halves[1]);

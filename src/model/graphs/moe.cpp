@@ -29,7 +29,7 @@ TensorId probabilities_of(GraphBuilder& g, Router router, TensorId logits) {
 
 // The largest logits, then a softmax over them alone: in fp32, and back, or as they are.
 Routing route_late(GraphBuilder& g, const ExpertParts& parts, ModuleId gate, TensorId hidden) {
-  const Dimensions& d = g.model().dims;
+  const Dimensions& d = g.dims();
   const bool wide = parts.router == Router::LateSoftmax;
   g.enter(gate);
   const TensorId narrow = g.linear(hidden, g.parameter("weight"), g.parameter("bias"), d.experts);
@@ -47,7 +47,7 @@ Routing route(GraphBuilder& g, const ExpertParts& parts, ModuleId gate, TensorId
   if (parts.router == Router::LateSoftmax || parts.router == Router::BareSoftmax) {
     return route_late(g, parts, gate, hidden);
   }
-  const Dimensions& d = g.model().dims;
+  const Dimensions& d = g.dims();
   const std::int64_t tokens = g.shape(hidden).dims[0];
   g.enter(gate);
   const TensorId flat = g.view(hidden, g.shape(hidden));
@@ -79,7 +79,7 @@ struct GateFrame {
 // The experts that may not be chosen, [tokens, experts]: those of groups other than the best by `keys`.
 TensorId kept_out(GraphBuilder& g, const ExpertParts& parts, TensorId keys, GateFrame& frame) {
   const std::int64_t tokens = g.shape(keys).dims[0];
-  const Shape each{tokens, parts.groups, g.model().dims.experts / parts.groups};
+  const Shape each{tokens, parts.groups, g.dims().experts / parts.groups};
   const Shape by_group{tokens, parts.groups};
   const TensorId grouped = g.view(keys, each);
   const bool pairs = parts.router == Router::Fp32Sigmoid;  // The two highest of each group count, or the highest.
@@ -109,7 +109,7 @@ TensorId kept_out(GraphBuilder& g, const ExpertParts& parts, TensorId keys, Gate
 // deepseek_v3: which experts is decided by sigmoid plus a bias, with what weight by the sigmoid alone.
 std::pair<TensorId, TensorId> by_sigmoid(GraphBuilder& g, const ExpertParts& parts, TensorId logits, GateFrame& frame) {
   constexpr double kNever = -std::numeric_limits<double>::infinity();
-  const Shape chosen_shape{g.shape(logits).dims[0], g.model().dims.experts_per_token};
+  const Shape chosen_shape{g.shape(logits).dims[0], g.dims().experts_per_token};
   const TensorId scores = g.unary(Op::Sigmoid, logits);
   const TensorId biased = g.binary(Op::Add, scores, g.buffer("e_score_correction_bias"));
   const TensorId out = kept_out(g, parts, biased, frame);
@@ -143,7 +143,7 @@ std::pair<TensorId, TensorId> by_softmax(GraphBuilder& g, const ExpertParts& par
     scores = masked;
   }
   frame.held.push_back(scores);
-  return g.select(Op::TopK, scores, Shape{g.shape(logits).dims[0], g.model().dims.experts_per_token});
+  return g.select(Op::TopK, scores, Shape{g.shape(logits).dims[0], g.dims().experts_per_token});
 }
 
 // The gate of deepseek: product and choice in fp32.
@@ -153,7 +153,7 @@ Routing route_in_fp32(GraphBuilder& g, const ExpertParts& parts, ModuleId gate, 
   const TensorId flat = g.view(hidden, Shape{shape.dims[0] * shape.dims[1], shape.dims[2]});
   const TensorId wide = g.cast(flat, DType::Float32);
   const TensorId wide_weight = g.cast(g.parameter("weight"), DType::Float32);
-  const TensorId logits = g.linear(wide, wide_weight, kNone, g.model().dims.experts);
+  const TensorId logits = g.linear(wide, wide_weight, kNone, g.dims().experts);
   g.drop({wide, wide_weight});
   GateFrame frame;
   const bool sigmoid = parts.router == Router::Fp32Sigmoid;
@@ -190,10 +190,10 @@ TensorId apply_clamped_gate(GraphBuilder& g, TensorId both) {
 
 // act(gate) * up over the halves of one tensor.
 TensorId apply_gate(GraphBuilder& g, ModuleId experts, TensorId both) {
-  const std::vector<TensorId> halves = g.split_last(both, equal_widths(g, both, 2));
+  const std::vector<TensorId> halves = split_last(g, both, equal_widths(g, both, 2));
   const ModuleId act = g.child(experts, "act_fn");
   g.enter(act);
-  const TensorId active = activated(g, g.model().dims.activation, halves[0]);
+  const TensorId active = activated(g, g.dims().activation, halves[0]);
   g.exit(act);
   const TensorId out = g.binary(Op::Mul, active, halves[1]);
   g.drop({active, halves[0], halves[1]});
@@ -220,7 +220,7 @@ TensorId grouped_linear(GraphBuilder& g, TensorId x, const char* weight, TensorI
 
 // Back to token order, then the weighted sum over each token's experts, in fp32.
 TensorId combine(GraphBuilder& g, TensorId weighted, TensorId order, std::int64_t tokens, DType dtype) {
-  const Dimensions& d = g.model().dims;
+  const Dimensions& d = g.dims();
   const std::int64_t rows = tokens * d.experts_per_token;
   const TensorId range = g.make(Op::Arange, Shape{rows}, DType::Int64, {});
   const TensorId inverse = g.make(Op::IndexPut, Shape{rows}, DType::Int64, {order, range});
@@ -240,7 +240,7 @@ TensorId combine(GraphBuilder& g, TensorId weighted, TensorId order, std::int64_
 
 TensorId run_experts(GraphBuilder& g, const ExpertParts& parts, ModuleId experts, TensorId hidden,
                      const Routing& routing) {
-  const Dimensions& d = g.model().dims;
+  const Dimensions& d = g.dims();
   const std::int64_t tokens = g.shape(hidden).dims[0];
   const std::int64_t rows = tokens * d.experts_per_token;
   g.enter(experts);

@@ -116,7 +116,7 @@ class Opt {
     const ModuleId module = g_.child(decoder_, table);
     g_.enter(module);
     const TensorId weight = g_.parameter("weight");
-    const TensorId out = words ? vocabulary_embedding(g_, weight, ids) : g_.embedding(weight, ids);
+    const TensorId out = words ? vocabulary_embedding(g_, weight, ids) : embedding(g_, weight, ids);
     g_.exit(module);
     return out;
   }
@@ -137,7 +137,7 @@ class Opt {
     const ModuleId module = g_.child(decoder_, "embed_positions");
     g_.enter(module);
     const TensorId shifted = g_.make(Op::AddScalar, g_.shape(position_ids), DType::Int64, {position_ids}, false, 2);
-    const TensorId out = g_.embedding(g_.parameter("weight"), shifted);
+    const TensorId out = embedding(g_, g_.parameter("weight"), shifted);
     g_.drop({shifted});
     g_.exit(module);
     return out;

@@ -50,9 +50,9 @@ TensorId row_linear_module(GraphBuilder& g, ModuleId module, TensorId x, std::in
 
 // What other ranks have is looked up as word 0 and then zeroed.
 TensorId vocabulary_embedding(GraphBuilder& g, TensorId weight, TensorId ids) {
-  if (!g.parallel()) return g.embedding(weight, ids);
+  if (!g.parallel()) return embedding(g, weight, ids);
   const LocalIds local = local_ids(g, ids);
-  const TensorId found = g.embedding(weight, local.ids);
+  const TensorId found = embedding(g, weight, local.ids);
   const TensorId part = g.in_place(Op::MaskedFillInPlace, found, local.elsewhere);
   const TensorId out = g.reduce_from_parallel(part);
   g.drop({local.elsewhere, local.ids, found, part});

@@ -12,9 +12,9 @@ namespace {
 // gemma's expression it is a temporary.
 TensorId normalised(GraphBuilder& g, TensorId x, TensorId* variance) {
   const TensorId squared = g.unary(Op::PowScalar, x, 2);
-  const TensorId mean = g.mean_last(squared);
+  const TensorId mean = mean_last(g, squared);
   g.drop({squared});
-  const TensorId shifted = g.unary(Op::AddScalar, mean, g.model().dims.norm_epsilon);
+  const TensorId shifted = g.unary(Op::AddScalar, mean, g.dims().norm_epsilon);
   if (variance == nullptr) {
     g.drop({mean});
   } else {
@@ -76,14 +76,14 @@ TensorId rms_last(GraphBuilder& g, TensorId weight, TensorId hidden) {
 // (x - mean) * rsqrt(mean((x - mean)^2) + eps), times the weight in fp32, back. Mean and variance are variables.
 TensorId centred(GraphBuilder& g, TensorId weight, TensorId hidden) {
   const TensorId wide = g.cast(hidden, DType::Float32);
-  const TensorId mean = g.mean_last(wide);
+  const TensorId mean = mean_last(g, wide);
   const TensorId apart = g.binary(Op::Sub, wide, mean);
   const TensorId squared = g.unary(Op::PowScalar, apart, 2);
   g.drop({apart});
-  const TensorId variance = g.mean_last(squared);
+  const TensorId variance = mean_last(g, squared);
   g.drop({squared});
   const TensorId again = g.binary(Op::Sub, wide, mean);
-  const TensorId shifted = g.unary(Op::AddScalar, variance, g.model().dims.norm_epsilon);
+  const TensorId shifted = g.unary(Op::AddScalar, variance, g.dims().norm_epsilon);
   const TensorId scale = g.unary(Op::Rsqrt, shifted);
   g.drop({shifted});
   const TensorId norm = g.binary(Op::Mul, again, scale);
@@ -98,7 +98,7 @@ TensorId centred(GraphBuilder& g, TensorId weight, TensorId hidden) {
 
 TensorId layer_plus_one(GraphBuilder& g, TensorId weight, TensorId bias, TensorId hidden) {
   const TensorId factor = g.unary(Op::AddScalar, weight, 1);
-  const TensorId out = g.layer_norm(hidden, factor, bias);
+  const TensorId out = layer_norm(g, hidden, factor, bias);
   g.drop({factor});
   return out;
 }
@@ -114,7 +114,7 @@ TensorId norm_module(GraphBuilder& g, NormKind kind, ModuleId module, TensorId x
     case NormKind::RmsWide: out = rms(g, weight, x, true); break;
     case NormKind::RmsPlusOne: out = rms_plus_one(g, weight, x); break;
     case NormKind::RmsLast: out = rms_last(g, weight, x); break;
-    case NormKind::Layer: out = g.layer_norm(x, weight, g.parameter("bias")); break;
+    case NormKind::Layer: out = layer_norm(g, x, weight, g.parameter("bias")); break;
     case NormKind::LayerPlusOne: out = layer_plus_one(g, weight, g.parameter("bias"), x); break;
     case NormKind::Centred: out = centred(g, weight, x); break;
   }
@@ -132,7 +132,7 @@ TensorId dropout_module(GraphBuilder& g, ModuleId module, TensorId x, double p) 
 
 TensorId activation_module(GraphBuilder& g, ModuleId module, TensorId x) {
   g.enter(module);
-  const TensorId out = activated(g, g.model().dims.activation, x);
+  const TensorId out = activated(g, g.dims().activation, x);
   g.exit(module);
   return out;
 }
@@ -243,7 +243,7 @@ TensorId turn_complex(GraphBuilder& g, TensorId x, TensorId numbers, TensorId ta
 }
 
 TensorId turn_chunks(GraphBuilder& g, TensorId x, const Waves& waves) {
-  const std::vector<TensorId> halves = g.split_last(x, equal_widths(g, x, 2));
+  const std::vector<TensorId> halves = split_last(g, x, equal_widths(g, x, 2));
   const TensorId out = turn_sorted(g, {halves[0], halves[1]}, waves);
   g.drop({halves[0], halves[1]});
   return out;
@@ -432,14 +432,14 @@ bool copied_back(const GraphBuilder& g, const HeadRow& head) {
 
 // proj(x), with the norm of all heads together where the family has one.
 TensorId flat_heads(GraphBuilder& g, const DecoderParts& p, ModuleId attention, const HeadRow& head, TensorId x) {
-  const std::int64_t width = head.count * g.model().dims.head_dim;
+  const std::int64_t width = head.count * g.dims().head_dim;
   const TensorId flat = linear_module(g, g.child(attention, head.projection), x, width);
   return head_norm(g, p, attention, head.norm, HeadNorm::Whole, flat);
 }
 
 // .view(B, S, heads, D), rebinding the variable.
 TensorId split_heads(GraphBuilder& g, const DecoderParts& p, ModuleId attention, const HeadRow& head, TensorId flat) {
-  const Dimensions& d = g.model().dims;
+  const Dimensions& d = g.dims();
   const Shape by_token{g.options().micro_batch, g.options().seq, head.count, d.head_dim};
   const bool copied = copied_back(g, head) && normed_by_token(g, p, attention, head);
   const TensorId split = copied ? g.view_copied_back(flat, by_token) : g.view(flat, by_token);
@@ -466,7 +466,7 @@ struct Projected {
 };
 
 Projected separate(GraphBuilder& g, const DecoderParts& p, ModuleId module, TensorId x, const LayerInputs& given) {
-  const Dimensions& d = g.model().dims;
+  const Dimensions& d = g.dims();
   // Rotation's backward sums in fresh zeros, laid out head by head: what is not turned keeps the layout in which the
   // kernel returns it.
   const bool values = values_come_back_by_head(g.options(), d, given.mask != kNone);
@@ -475,7 +475,10 @@ Projected separate(GraphBuilder& g, const DecoderParts& p, ModuleId module, Tens
   const TensorId whole = g.copy_to_parallel(x);
   Projected made;
   const HeadRow query{"q_proj", p.query_norm, d.heads, queries};
-  const HeadRow key{"k_proj", p.key_norm, d.kv_heads, given.turns || keys};
+  // What a product makes of the keys' gradient comes back to the projection as a view, which is copied there.
+  const bool late =
+      p.views_behind && keys && !given.turns && (g.options().eager_attention || g.options().math_attention);
+  const HeadRow key{"k_proj", p.key_norm, d.kv_heads, (given.turns || keys) && !late};
   const HeadRow value{"v_proj", {}, d.kv_heads, values};
   const auto viewed = [&](const HeadRow& head, TensorId flat) {
     const TensorId split = split_heads(g, p, module, head, flat);
@@ -483,7 +486,11 @@ Projected separate(GraphBuilder& g, const DecoderParts& p, ModuleId module, Tens
   };
   const auto project = [&](const HeadRow& head) {
     const TensorId flat = flat_heads(g, p, module, head, whole);
-    return p.views_behind ? flat : viewed(head, flat);
+    if (!p.views_behind) return viewed(head, flat);
+    if (!late || head.projection != key.projection) return flat;
+    const TensorId back = g.view_copied_back(flat, g.shape(flat));
+    g.drop({flat});
+    return back;
   };
   made.q = project(query);
   made.k = project(key);
@@ -506,7 +513,7 @@ Projected separate(GraphBuilder& g, const DecoderParts& p, ModuleId module, Tens
 
 // Slices of one product, each viewed by heads.
 Projected fused(GraphBuilder& g, const DecoderParts& p, ModuleId module, TensorId x, const LayerInputs& given) {
-  const Dimensions& d = g.model().dims;
+  const Dimensions& d = g.dims();
   const std::int64_t query = d.heads * d.head_dim;
   const std::int64_t key = d.kv_heads * d.head_dim;
   Projected made;
@@ -531,7 +538,7 @@ Projected fused(GraphBuilder& g, const DecoderParts& p, ModuleId module, TensorI
 
 // proj(x).view(B, S, heads, 3 * D).transpose(1, 2).chunk(3, -1); the three gradients are joined head by head.
 Projected fused_heads(GraphBuilder& g, const DecoderParts& p, ModuleId module, TensorId x) {
-  const Dimensions& d = g.model().dims;
+  const Dimensions& d = g.dims();
   const std::int64_t seq = g.options().seq;
   const TensorId flat = linear_module(g, g.child(module, p.fused_projection), x, 3 * d.heads * d.head_dim);
   const Shape by_token{g.options().micro_batch, seq, d.heads, 3 * d.head_dim};
@@ -540,7 +547,7 @@ Projected fused_heads(GraphBuilder& g, const DecoderParts& p, ModuleId module, T
   Projected made;
   made.fused = d.heads > 1 && seq > 1 ? g.view_copied_back(flat, by_head, steps) : g.view(flat, by_head, steps);
   g.drop({flat});
-  const std::vector<TensorId> parts = g.split_last(made.fused, equal_widths(g, made.fused, 3));
+  const std::vector<TensorId> parts = split_last(g, made.fused, equal_widths(g, made.fused, 3));
   made.q = parts[0];
   made.k = parts[1];
   made.v = parts[2];
@@ -549,12 +556,12 @@ Projected fused_heads(GraphBuilder& g, const DecoderParts& p, ModuleId module, T
 
 // proj(x).view(B, S, 3, heads, D).unbind(2), each transposed; the gradients are brought together by one copy.
 Projected fused_thirds(GraphBuilder& g, const DecoderParts& p, ModuleId module, TensorId x) {
-  const Dimensions& d = g.model().dims;
+  const Dimensions& d = g.dims();
   Projected made;
   made.fused = linear_module(g, g.child(module, p.fused_projection), x, 3 * d.heads * d.head_dim);
   const Shape by_token{g.options().micro_batch, g.options().seq, d.heads, d.head_dim};
   const Shape by_head{by_token.dims[0], by_token.dims[2], by_token.dims[1], by_token.dims[3]};
-  const std::vector<TensorId> parts = g.split_last(made.fused, equal_widths(g, made.fused, 3));
+  const std::vector<TensorId> parts = split_last(g, made.fused, equal_widths(g, made.fused, 3));
   const auto viewed = [&](TensorId part) {
     const TensorId out = g.view(part, by_head, {step_reshape(by_token), step_swap(1, 2)});
     g.drop({part});
@@ -578,7 +585,7 @@ Projected projected(GraphBuilder& g, const DecoderParts& p, ModuleId module, Ten
 
 // nn.functional.dropout at the end of attention and MLP; rebinds the variable.
 TensorId inner_dropout(GraphBuilder& g, const DecoderParts& p, TensorId x) {
-  const Dimensions& d = g.model().dims;
+  const Dimensions& d = g.dims();
   if (!p.inner_dropout) return x;
   const TensorId out = g.dropout(x, d.residual_dropout);
   g.drop({x});
@@ -594,19 +601,19 @@ TensorId gated(GraphBuilder& g, const DecoderParts& p, ModuleId module, TensorId
   g.drop({whole});
   const TensorId product = g.binary(Op::Mul, active, up);
   g.drop({active, up});
-  const TensorId out = row_linear_module(g, g.child(module, p.down), product, g.model().dims.hidden);
+  const TensorId out = row_linear_module(g, g.child(module, p.down), product, g.dims().hidden);
   g.drop({product});
   return out;
 }
 
 TensorId fused_gate(GraphBuilder& g, const DecoderParts& p, ModuleId module, TensorId hidden, std::int64_t ffn) {
   const TensorId both = linear_module(g, g.child(module, p.up), hidden, 2 * ffn);
-  const std::vector<TensorId> halves = g.split_last(both, equal_widths(g, both, 2));
+  const std::vector<TensorId> halves = split_last(g, both, equal_widths(g, both, 2));
   g.drop({both});
   const TensorId active = activation_module(g, g.child(module, p.activation), halves[0]);
   const TensorId product = g.binary(Op::Mul, halves[1], active);
   g.drop({active, halves[1]});
-  const TensorId out = linear_module(g, g.child(module, p.down), product, g.model().dims.hidden);
+  const TensorId out = linear_module(g, g.child(module, p.down), product, g.dims().hidden);
   g.drop({product, halves[0]});
   return out;
 }
@@ -615,7 +622,7 @@ TensorId plain(GraphBuilder& g, const DecoderParts& p, ModuleId module, TensorId
   const TensorId wide = linear_module(g, g.child(module, p.up), hidden, ffn);
   const TensorId active = activation_module(g, g.child(module, p.activation), wide);
   g.drop({wide});
-  const TensorId out = linear_module(g, g.child(module, p.down), active, g.model().dims.hidden);
+  const TensorId out = linear_module(g, g.child(module, p.down), active, g.dims().hidden);
   g.drop({active});
   return inner_dropout(g, p, out);
 }
@@ -640,7 +647,7 @@ QueryKey turned_projections(GraphBuilder& g, const DecoderParts& p, ModuleId mod
 
 Attended attention_module(GraphBuilder& g, const DecoderParts& p, ModuleId module, TensorId hidden,
                           const LayerInputs& given) {
-  const Dimensions& d = g.model().dims;
+  const Dimensions& d = g.dims();
   g.enter(module);
   AttentionCall call;
   std::vector<TensorId> held;

@@ -113,7 +113,7 @@ class T5Graph {
     const TensorId wide = g_.cast(x, DType::Float32);
     const TensorId squared = g_.unary(Op::PowScalar, wide, 2);
     g_.drop({wide});
-    const TensorId variance = g_.mean_last(squared);
+    const TensorId variance = mean_last(g_, squared);
     g_.drop({squared});
     const TensorId shifted = g_.unary(Op::AddScalar, variance, d_.norm_epsilon);
     const TensorId scale = g_.unary(Op::Rsqrt, shifted);
@@ -163,7 +163,7 @@ class T5Graph {
     const TensorId buckets = Buckets(g_, queries, keys, both_sides).of(relative);
     const ModuleId table = g_.child(attention, "relative_attention_bias");
     g_.enter(table);
-    const TensorId values = g_.embedding(g_.parameter("weight"), buckets, d_.heads > 1);
+    const TensorId values = embedding(g_, g_.parameter("weight"), buckets, d_.heads > 1);
     g_.exit(table);
     const Shape by_head{1, d_.heads, queries, keys};
     const TensorId out = g_.view(values, by_head, {step_swap(1, 2), step_swap(0, 1), step_reshape(by_head)});
@@ -272,7 +272,7 @@ class T5Graph {
     g_.enter(module);
     const ModuleId table = g_.child(module, "embed_tokens");
     g_.enter(table);
-    const TensorId words = g_.embedding(g_.parameter("weight"), ids);
+    const TensorId words = embedding(g_, g_.parameter("weight"), ids);
     g_.exit(table);
     if (options_.inputs_require_grad) g_.require_grad(words);
     Given given;

@@ -110,7 +110,7 @@ class WhisperGraph {
   TensorId norm(ModuleId layer, std::string_view name, TensorId x) {
     const ModuleId module = g_.child(layer, name);
     g_.enter(module);
-    const TensorId out = g_.layer_norm(x, g_.parameter("weight"), g_.parameter("bias"), by_channel_);
+    const TensorId out = layer_norm(g_, x, g_.parameter("weight"), g_.parameter("bias"), by_channel_);
     g_.exit(module);
     return out;
   }
@@ -178,7 +178,7 @@ class WhisperGraph {
     const TensorId numbers = g_.make(Op::Arange, Shape{options_.seq}, DType::Int64, {});
     const ModuleId table = g_.child(module, "embed_positions");
     g_.enter(table);
-    const TensorId positions = g_.embedding(g_.parameter("weight"), numbers);
+    const TensorId positions = embedding(g_, g_.parameter("weight"), numbers);
     g_.exit(table);
     const TensorId placed = g_.binary(Op::Add, frames, positions);
     g_.drop({positions});
@@ -195,7 +195,7 @@ class WhisperGraph {
     by_channel_ = false;
     const ModuleId words = g_.child(module, "embed_tokens");
     g_.enter(words);
-    const TensorId embedded = g_.embedding(g_.parameter("weight"), ids);
+    const TensorId embedded = embedding(g_, g_.parameter("weight"), ids);
     g_.exit(words);
     const TensorId position_ids = numbered_rows();
     const ModuleId table = g_.child(module, "embed_positions");

@@ -18,6 +18,7 @@ GraphOptions graph_options(const ModelSpec& model, const Job& job) {
   options.micro_batch = job.training.micro_batch;
   options.seq = job.training.seq;
   options.target_seq = job.training.target_seq;
+  options.images = job.training.images;
   options.dtype = job.training.dtype;
   options.one_dtype = job.training.casts_parameters();
   options.autocast = job.training.autocast;

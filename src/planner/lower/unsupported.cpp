@@ -2,9 +2,12 @@
 
 #include <algorithm>
 
+#include "core/format.h"
 #include "model/graphs/graphs.h"
 #include "model/lora.h"
+#include "model/parts.h"
 #include "planner/fsdp/fsdp_facts.h"
+#include "planner/lower/runtimes/named_parameters.h"
 #include "planner/lower/runtimes/runtime_base.h"
 #include "planner/lower/runtimes/zero3/zero3.h"
 #include "planner/zero/zero_facts.h"
@@ -154,11 +157,37 @@ std::optional<std::string> deepspeed_unsupported(const ModelSpec& model, const J
   return std::nullopt;
 }
 
+// A tower's parameters that get no gradient; and a class token of one picture, whose gradient is a part of another. Its
+// places are gathered by modules that the runtimes have not been compared with.
+std::optional<std::string> tower_unsupported(const ModelSpec& model, const Training& training) {
+  if (model.parts == nullptr || model.parts->tower == nullptr) return std::nullopt;
+  std::vector<bool> trained(model.parameters.size(), false);
+  for (const NamedParameter& p : named_parameters(model, training)) {
+    trained[static_cast<std::size_t>(p.id)] = p.trainable;
+    const std::string& name = model.parameters[static_cast<std::size_t>(p.id)].name;
+    if (p.trainable && name.ends_with("class_embedding") && training.micro_batch == 1 && training.images <= 1) {
+      return "one picture at a time, whose trained class token takes its gradient as a part of another";
+    }
+  }
+  if (const std::string name = unreached_parameter(model, trained); !name.empty()) {
+    return formatted("{}, which is trained and which no loss reaches: --freeze it", name);
+  }
+  for (const Module& module : model.modules) {
+    if (module.path.ends_with(formatted("{}.linear_1.lora_A", model.parts->tower->projector))) {
+      return "adapters of a projector's first layer";
+    }
+  }
+  if (training.runtime == Runtime::Fsdp2) return "a tower under fully_shard";
+  if (training.runtime == Runtime::DeepSpeed && training.zero.stage == 3) return "a tower under ZeRO-3";
+  return std::nullopt;
+}
+
 }  // namespace
 
 std::optional<std::string> unsupported(const ModelSpec& model, const Job& job) {
   const Training& training = job.training;
   if (const auto graph = graph_unsupported(model, training, job.parallelism.tp)) return graph;
+  if (const auto tower = tower_unsupported(model, training)) return tower;
   if (const auto adapters = adapters_unsupported(model, job)) return adapters;
   if (model.causal != 0 && !training.checkpoint.groups.empty() && training.transformers < Version{5, 0, 0}) {
     return "checkpointed adapters under transformers 4";

@@ -9,11 +9,21 @@
 #include "core/kernel_scratch.h"
 #include "core/settings.h"
 #include "core/sha256.h"
+#include "model/parts.h"
 #include "planner/predict/library_memory.h"
 #include "planner/predict/predict.h"
 
 namespace dsplan {
 namespace {
+
+// What parameters do not say of a tower and of who reads it.
+void add_tower(const TowerParts& tower, std::string& text) {
+  const Dimensions& d = tower.dims;
+  append_formatted(text, "tower {} {} {} {} {} {} {}", d.image, tower.patch, d.heads, d.layers, d.attention_dropout,
+                   d.activation, tower.pools);
+  append_formatted(text, " read {} {} {} {}\n", tower.read_layers, tower.drops_first, tower.tokens,
+                   tower.projector_activation);
+}
 
 void add_model(const ModelSpec& model, std::string& text) {
   append_formatted(text, "family {}\nclass {}\n", model.family, model.graph_class);
@@ -23,6 +33,7 @@ void add_model(const ModelSpec& model, std::string& text) {
   append_formatted(text, "execution {} {} {} {} {} {} {}\n", d.rotary_fraction, d.attention_dropout, d.residual_dropout,
                    d.embedding_dropout, d.attention_softcap, d.final_softcap, d.activation);
   if (d.adapter_dropout > 0) append_formatted(text, "adapter dropout {}\n", d.adapter_dropout);
+  if (model.parts != nullptr && model.parts->tower != nullptr) add_tower(*model.parts->tower, text);
   for (const Parameter& p : model.parameters) {
     text += p.name;
     for (std::uint8_t i = 0; i < p.shape.rank; ++i) append_formatted(text, " {}", p.shape.dims[i]);
@@ -111,6 +122,7 @@ constexpr CanonicalLine kLines[] = {
      .own = add_autocast},
     {Line::Optimizer, "optimizer"},
     {Line::Batch, "batch"},
+    {Line::Images, "images", [](const Job& j) { return j.training.images > 0; }},
     {Line::Clipping, "clipping"},
     {Line::Immediate, "immediate", [](const Job& j) { return j.training.immediate_grad_update; }, true},
     {.line = Line::Checkpoint, .own = add_checkpointing},

@@ -388,7 +388,9 @@ struct Answers {
 std::optional<Answers> answers_of(const ModelSpec& model, const Training& t) {
   const auto is = [&](std::string_view head) { return model.graph_class.ends_with(head); };
   const Dimensions& d = model.dims;
-  if (is("ForCausalLM") || is("LMHeadModel")) return Answers{last_tokens(t), d.vocab, t.loss != Loss::Native};
+  const bool shown =
+      model.has_graph && model.parts != nullptr && model.parts->tower != nullptr && model.parts->tower->tokens > 0;
+  if (is("ForCausalLM") || is("LMHeadModel") || shown) return Answers{last_tokens(t), d.vocab, t.loss != Loss::Native};
   const bool modern = model.family == "modernbert";
   if (is("ForMaskedLM")) return Answers{last_tokens(t), d.vocab, modern};
   if (is("ForTokenClassification")) return Answers{last_tokens(t), d.labels, model.parts != nullptr && !modern};
@@ -397,11 +399,14 @@ std::optional<Answers> answers_of(const ModelSpec& model, const Training& t) {
   return std::nullopt;
 }
 
+// Of one picture.
 Elements pixels_of(const ModelSpec& model) {
-  const auto patches = std::find_if(model.parameters.begin(), model.parameters.end(),
-                                    [](const Parameter& one) { return one.name.ends_with("projection.weight"); });
-  const std::int64_t channels = patches->shape.dims[1];
-  return Elements(checked_mul(channels, checked_mul(model.dims.image, model.dims.image)));
+  const bool beside = model.dims.image == 0;
+  const std::int64_t side = beside ? model.parts->tower->dims.image : model.dims.image;
+  const auto patches = std::find_if(model.parameters.begin(), model.parameters.end(), [](const Parameter& one) {
+    return one.name.ends_with("projection.weight") || one.name.ends_with("patch_embedding.weight");
+  });
+  return Elements(checked_mul(patches->shape.dims[1], checked_mul(side, side)));
 }
 
 // Bands of a spectrum, with two frames for each position, in the weights' dtype.
@@ -431,6 +436,9 @@ bool add_batch(const ModelSpec& model, const Training& training, Footprint& resu
   } else {
     const Bytes tokens = storage(Elements(last_tokens(training)), DType::Int64);
     inputs += tokens * (batch_has_mask(training.transformers) ? 2 : 1);
+    if (training.images > 0) {
+      inputs += storage(pixels_of(model), DType::Float32) * checked_mul(training.micro_batch, training.images);
+    }
   }
   return true;
 }

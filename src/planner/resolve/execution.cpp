@@ -22,7 +22,7 @@ bool has(std::initializer_list<std::string_view> families, std::string_view fami
 void judge_positions(Resolver& resolver, std::int64_t seq, const Place& place) {
   const std::int64_t most = resolver.model.dims.max_positions;
   if (most == 0 || seq <= most) return;
-  if (has({"gpt2", "opt", "bert", "roberta", "vit", "whisper"}, resolver.model.family)) {
+  if (has({"gpt2", "opt", "bert", "roberta", "vit", "whisper", "clip", "siglip"}, resolver.model.family)) {
     resolver.fault(place, formatted("seq {} is beyond the {} learned positions of {}", seq, most, resolver.model.name));
   } else {
     resolver.notice(Notice::Kind::Warning, place,
@@ -252,6 +252,30 @@ void resolve_loss_and_loop(Resolver& resolver) {
   resolver.given("loop", *loop, loop.place, "--loop");
 }
 
+// Pictures per row of a model that reads text besides. Without any its tower would take no part in the step.
+void resolve_images(Resolver& resolver) {
+  const Setting<std::int64_t>& wished = resolver.request.images;
+  const std::int64_t tokens = picture_tokens(resolver.model);
+  Training& training = resolver.training();
+  if (tokens == 0) {
+    if (!wished.given()) return;
+    return resolver.fault(
+        wished.place, formatted("images {} of {}, which reads no pictures beside text", *wished, resolver.model.name));
+  }
+  training.images = wished.value_or(1);
+  if (wished.given()) {
+    resolver.given("images", std::to_string(*wished), wished.place, "--images");
+  } else {
+    resolver.assumed("images", "1", formatted("one picture per row, of {} tokens", tokens), "--images");
+  }
+  const std::vector<std::int64_t>& lengths = training.seq_list;
+  const std::int64_t least = lengths.empty() ? training.seq : *std::min_element(lengths.begin(), lengths.end());
+  if (checked_mul(training.images, tokens) <= least) return;
+  resolver.fault(wished.given() ? wished.place : option("--seq"),
+                 formatted("{} pictures of {} tokens each are more than seq {}", training.images, tokens, least),
+                 "pictures' tokens are part of the sequence");
+}
+
 void resolve_level(Resolver& resolver) {
   const Setting<std::string>& level = resolver.request.level;
   if (!level.given()) return;
@@ -382,6 +406,7 @@ void resolve_execution(Resolver& resolver) {
     resolve_seq(resolver);
   }
   resolve_target_seq(resolver);
+  resolve_images(resolver);
   resolve_attention(resolver);
   resolve_loss_and_loop(resolver);
   resolve_level(resolver);

@@ -1,6 +1,7 @@
 #include "planner/resolve/programs.h"
 
 #include "core/format.h"
+#include "model/parts.h"
 #include "planner/resolve/program_parts.h"
 #include "planner/resolve/sharding_plugin.h"
 
@@ -78,12 +79,35 @@ class OfProgram {
     usually<std::int64_t>(request_.seq, 2048);
     if (!foreign_.adapters.given()) foreign_.adapters = {true, own()};
     if (*foreign_.adapters) usually(request_.ddp.find_unused_parameters, false);  // hparams/parser.py
+    freeze_shown();
     if (runs_deepspeed()) return;
     const bool pure = foreign_.pure_bf16.value_or(false);
     const bool half = arguments.fp16.value_or(false);
     const std::string computed = half && !pure ? "float16" : "bfloat16";
     const bool whole = !*foreign_.adapters && !pure;
     request_.torch_dtype = {whole ? "float32" : computed, own()};
+  }
+
+  // get_forbidden_modules (model/model_utils/visual.py): tower and projector are frozen unless a key says otherwise.
+  void freeze_shown() {
+    const bool shown = base_.parts != nullptr && base_.parts->tower != nullptr && base_.parts->tower->tokens > 0;
+    if (!shown) {
+      if (!foreign_.freeze_language.value_or(false)) return;
+      return faults_.add(foreign_.freeze_language.place.says("a frozen language model that reads no pictures"));
+    }
+    if (*foreign_.adapters) {
+      return faults_.add(
+          foreign_.adapters.place.says("adapters of LLaMA-Factory in a model with a tower are not modelled yet",
+                                       "it leaves the tower out: say "
+                                       "--lora with targets as language_model.layers.0.self_attn.q_proj"));
+    }
+    std::vector<std::string> globs = request_.freeze.value_or({});
+    if (foreign_.freeze_tower.value_or(true)) globs.push_back(formatted("model.{}.*", base_.parts->tower->module));
+    if (foreign_.freeze_projector.value_or(true)) {
+      globs.push_back(formatted("model.{}.*", base_.parts->tower->projector));
+    }
+    if (foreign_.freeze_language.value_or(false)) globs.insert(globs.end(), {"model.language_model.*", "lm_head.*"});
+    if (!globs.empty()) request_.freeze = {std::move(globs), own()};
   }
 
   // Weights are loaded in the dtype of autocast. Norms and embeddings of what has no adapters stay in fp32, unless

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "model/parts.h"
 #include "planner/lower/autograd/tape.h"
 #include "planner/lower/eager.h"
 #include "planner/lower/runtimes/named_parameters.h"
@@ -195,7 +196,8 @@ ModelSpec with_few_layers(const ModelSpec& model) {
   few.graph_class = model.graph_class;
   few.dims = model.dims;
   few.parts = model.parts;
-  few.dims.layers = std::min(model.dims.layers, kProfiledLayers);
+  const bool two_kinds = model.parts != nullptr && model.parts->tower != nullptr;  // A tower's layers, and a text's.
+  few.dims.layers = two_kinds ? model.dims.layers : std::min(model.dims.layers, kProfiledLayers);
   few.has_graph = model.has_graph;
   few.parts = model.parts;
   std::vector<ModuleId> modules(model.modules.size(), kNone);

@@ -21,7 +21,7 @@ void Forward::run(std::uint32_t begin, std::uint32_t end, bool saves) {
       case Instruction::Kind::Enter: enter_module(instruction.module()); break;
       case Instruction::Kind::Exit: leave_module(instruction.module()); break;
       case Instruction::Kind::Read: emitter_.wait_stream(kHostSync, kComputeStream); break;
-      case Instruction::Kind::Forget: on_.storages.release_saved(instruction.node()); break;
+      case Instruction::Kind::Forget: forget(instruction.node(), at); break;
       case Instruction::Kind::RegionBegins:
       case Instruction::Kind::RegionEnds: break;
     }
@@ -51,6 +51,13 @@ std::vector<TensorId> Forward::end_recompute() {
   recomputing_ = false;
   detaches_ = false;
   return std::exchange(alive_, {});
+}
+
+// A node that dies behind the checkpoint that it ran in takes the checkpoint along.
+void Forward::forget(NodeId node, std::uint32_t at) {
+  on_.storages.release_saved(node);
+  Checkpoint* checkpoint = checkpoints_.of(node);
+  if (checkpoint != nullptr && !recomputing_ && at > checkpoint->end) checkpoints_.forget(*checkpoint);
 }
 
 void Forward::drop(TensorId tensor) {

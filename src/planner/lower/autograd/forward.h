@@ -37,6 +37,7 @@ class Forward {
   void keep(const Checkpoint* checkpoint, NodeId node, bool saves, const std::vector<BufferId>& made);
   void save(NodeId node, const std::vector<BufferId>& made);
   void drop(TensorId tensor);
+  void forget(NodeId node, std::uint32_t at);
   void enter_module(ModuleId module);
   void leave_module(ModuleId module);
 

@@ -1,0 +1,35 @@
+// Towers that see pictures, and how a language model is shown what they say; for src/model/graphs/*.cpp only.
+#pragma once
+
+#include "model/graphs/builder.h"
+#include "model/parts.h"
+
+namespace dsplan {
+
+// What a tower returns, all of it the caller's. `states` where they are asked for: what goes into the first layer, then
+// what each layer returns.
+struct TowerResult {
+  TensorId last = kNone;
+  TensorId pooled = kNone;  // kNone where it has none.
+  std::vector<TensorId> states;
+};
+[[nodiscard]] TowerResult tower_module(GraphBuilder& g, const TowerParts& tower, ModuleId module, TensorId pixels,
+                                       bool all_states);
+// Lets go of all that a result still holds, and of the nodes of which no loss will ask a gradient: those that were made
+// behind `read`, which somebody else has.
+void drop_result(GraphBuilder& g, const TowerResult& result, TensorId read);
+
+// The tower's pictures among the embedded text: `merged` takes the place of `embedded`, which is used up. `features`
+// are outputs of the model; `flags` live as long as the body's forward.
+struct Pictured {
+  TensorId merged = kNone;
+  TensorId features = kNone;
+  TensorId flags = kNone;
+};
+[[nodiscard]] Pictured show_pictures(GraphBuilder& g, const TowerParts& tower, ModuleId body, TensorId pixels,
+                                     TensorId ids, TensorId embedded);
+
+// [rows, channels, image, image], in fp32.
+[[nodiscard]] TensorId pixel_input(GraphBuilder& g, const TowerParts& tower, std::int64_t rows);
+
+}  // namespace dsplan

@@ -1,0 +1,126 @@
+// Pictures beside text: how many a row has, and what of a tower has no schedule yet.
+#include <doctest/doctest.h>
+
+#include <string>
+
+#include "core/error.h"
+#include "core/format.h"
+#include "io/text.h"
+#include "model/families.h"
+#include "planner/lower/unsupported.h"
+#include "planner/predict/footprint.h"
+#include "planner/predict/predict.h"
+#include "planner/resolve/resolve.h"
+
+using namespace dsplan;
+
+namespace {
+
+constexpr const char* kClip = R"("model_type": "clip_vision_model")";
+constexpr const char* kSiglip = R"("model_type": "siglip_vision_model", "vision_use_head": false)";
+
+// 36 patches, which are a picture's tokens.
+ModelSpec shown(const std::string& tower = kClip, const std::string& more = "") {
+  const std::string config = R"({"model_type": "llava", "vision_config": {)" + tower +
+                             R"(, "hidden_size": 32, "intermediate_size": 72, "num_hidden_layers": 3,
+    "num_attention_heads": 2, "image_size": 48, "patch_size": 8}, "text_config": {"hidden_size": 64,
+    "intermediate_size": 176, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 512})" +
+                             more + "}";
+  return build_model(parse_json("config.json", config), "llava");
+}
+
+Request asked(std::int64_t seq) {
+  Request request;
+  request.seq = {seq, option("--seq")};
+  request.freeze = {{"model.vision_tower.*"}, option("--freeze")};
+  return request;
+}
+
+Job job_of(const ModelSpec& model, const Request& request) {
+  return resolve(model, request, nullptr, nullptr, nullptr);
+}
+
+std::string refusal(const ModelSpec& model, const Request& request) {
+  try {
+    (void)job_of(model, request);
+    return {};
+  } catch (const Refusal& refused) {
+    return refused.what();
+  }
+}
+
+std::string why(const ModelSpec& model, const Request& request) {
+  return unsupported(model, job_of(model, request)).value_or("none");
+}
+
+}  // namespace
+
+TEST_CASE("pictures: one for each row unless somebody says more, and their tokens fit into the row") {
+  const ModelSpec model = shown();
+  Request request = asked(72);
+  CHECK(job_of(model, request).training.images == 1);
+  request.images = {2, option("--images")};
+  CHECK(job_of(model, request).training.images == 2);
+  CHECK(why(model, request) == "none");
+  request.images = {3, option("--images")};
+  CHECK(refusal(model, request) ==
+        "--images: error: 3 pictures of 36 tokens each are more than seq 72; pictures' tokens are part of the "
+        "sequence\n");
+  CHECK(refusal(model, asked(35)) ==
+        "--seq: error: 1 pictures of 36 tokens each are more than seq 35; pictures' tokens are part of the sequence\n");
+  const ModelSpec text = build_model(parse_json("config.json", R"({"model_type": "gpt2"})"), "gpt2");
+  Request other;
+  other.images = {1, option("--images")};
+  CHECK(refusal(text, other) == "--images: error: images 1 of gpt2, which reads no pictures beside text\n");
+}
+
+TEST_CASE("pictures: each takes its pixels, in fp32") {
+  const ModelSpec model = shown();
+  Request one = asked(96);
+  one.micro_batch = {2, option("--micro-batch")};
+  Request two = one;
+  two.images = {2, option("--images")};
+  const Footprint a = footprint(model, job_of(model, one));
+  const Footprint b = footprint(model, job_of(model, two));
+  CHECK(fingerprint(model, job_of(model, one)) != fingerprint(model, job_of(model, two)));
+  const Bytes pixels = Bytes(2 * 3 * 48 * 48 * 4);
+  CHECK(b.persistent[Role::Inputs] - a.persistent[Role::Inputs] == pixels);
+}
+
+TEST_CASE("pictures: what the projector reads is part of the fingerprint") {
+  const ModelSpec usual = shown();
+  const Job job = job_of(usual, asked(96));
+  for (const char* more : {R"(, "vision_feature_layer": -1)", R"(, "vision_feature_select_strategy": "full")",
+                           R"(, "projector_hidden_act": "silu")"}) {
+    CHECK_MESSAGE(fingerprint(shown(kClip, more), job) != fingerprint(usual, job), more);
+  }
+}
+
+TEST_CASE("pictures: what of a tower has no schedule is refused by name") {
+  Request whole = asked(96);
+  whole.micro_batch = {2, option("--micro-batch")};
+  whole.freeze = {};
+  CHECK(why(shown(), whole) ==
+        "model.vision_tower.post_layernorm.weight, which is trained and which no loss reaches: --freeze it");
+  whole.freeze = {{"*.post_layernorm.*"}, option("--freeze")};
+  CHECK(why(shown(), whole) ==
+        "model.vision_tower.encoder.layers.2.self_attn.k_proj.weight, which is trained and which no loss reaches: "
+        "--freeze it");
+  whole.freeze = {{"*.post_layernorm.*", "*tower.encoder.layers.2.*"}, option("--freeze")};
+  CHECK(why(shown(), whole) == "none");
+  whole.micro_batch = {1, option("--micro-batch")};
+  CHECK(why(shown(), whole) ==
+        "one picture at a time, whose trained class token takes its gradient as a part of another");
+  Request many = asked(96);
+  many.micro_batch = {65, option("--micro-batch")};
+  CHECK(why(shown(), many) == "more than 64 pictures at once");
+  CHECK(why(shown(R"("model_type": "siglip_vision_model")"), asked(96)) ==
+        "the pooling head of siglip's tower: \"vision_use_head\": false");
+  Request nested = asked(96);
+  nested.checkpoint = {"full", option("--checkpoint")};
+  nested.checkpoint_impl = {"reentrant", option("--checkpoint-impl")};
+  CHECK(why(shown(), nested) == "none");
+  CHECK(why(shown(kSiglip), nested) ==
+        "reentrant checkpoints of siglip's layers, whose hidden states lie column by column");
+  CHECK(why(shown(kClip, R"(, "projector_hidden_act": "laplace")"), asked(96)) == "the activation laplace");
+}
