@@ -1,5 +1,5 @@
 // Every key of a family's configuration class is honoured, refused or inert: what builders ask for and the rows of
-// model/families/config_keys.cpp, against the fields that transformers' classes have (tests/witnesses/config_keys.json,
+// model/config/config_keys.cpp, against the fields that transformers' classes have (tests/witnesses/config_keys.json,
 // by tools/oracles/config_keys.py).
 #include <doctest/doctest.h>
 #include <algorithm>
@@ -13,7 +13,7 @@
 #include "io/text.h"
 #include "model/config_remarks.h"
 #include "model/families.h"
-#include "model/families/config_keys.h"
+#include "model/config/config_keys.h"
 #include "model/families/family.h"
 #include "model/lora.h"
 #include "paths.h"

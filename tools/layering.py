@@ -252,7 +252,7 @@ def classes(code):
         body = re.sub(r"\[\[.*?\]\]|\b(public|private|protected)\s*:(?!:)|\b(alignas|noexcept|explicit)\s*\([^()]*\)", " ", body)
         methods = 0
         for declaration in body.split(";"):
-            words = re.match(r"\s*(?!using\b|friend\b|typedef\b|static_assert\b|enum\b)[^=()]*?(~?\w+)\s*\((?!\s*\*)", declaration)
+            words = re.match(r"(?!\s*(?:using|friend|typedef|static_assert|enum)\b)\s*[^=()]*?(~?\w+)\s*\((?!\s*\*)", declaration)
             if words and "operator" not in declaration and words.group(1).lstrip("~") != name:
                 methods += 1
         yield name, methods

@@ -32,6 +32,7 @@ complete -c dsplan -n '__fish_seen_subcommand_from simulate sweep diff explain e
 complete -c dsplan -n '__fish_seen_subcommand_from simulate sweep diff explain emit plan run' -l grad-accum -r -d 'Micro-batches per optimizer step'
 complete -c dsplan -n '__fish_seen_subcommand_from simulate sweep diff explain emit plan run' -l seq -r -d 'Tokens per row'
 complete -c dsplan -n '__fish_seen_subcommand_from simulate sweep diff explain emit plan run' -l seq-list -r -d 'Lengths that micro-batches take in turn'
+complete -c dsplan -n '__fish_seen_subcommand_from simulate sweep diff explain emit plan run' -l target-seq -r -d 'Tokens per target row of an encoder-decoder'
 complete -c dsplan -n '__fish_seen_subcommand_from simulate sweep diff explain emit plan run' -l images -r -d 'Pictures per row, whose tokens are among --seq'
 complete -c dsplan -n '__fish_seen_subcommand_from simulate sweep diff explain emit plan run' -l dtype -r -f -a 'bf16 fp16 fp32' -d 'Type of the working parameters'
 complete -c dsplan -n '__fish_seen_subcommand_from simulate sweep diff explain emit plan run' -l autocast -r -f -a 'bf16 fp16' -d 'torch.autocast around the forward, or none'

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "core/model.h"
-#include "model/families/config_reader.h"
+#include "model/config/config_reader.h"
 
 namespace dsplan {
 

@@ -10,7 +10,7 @@
 
 #include "core/model.h"
 #include "model/families/builder.h"
-#include "model/families/config_reader.h"
+#include "model/config/config_reader.h"
 #include "model/parts.h"
 
 namespace dsplan {

@@ -3,7 +3,7 @@
 #include "core/error.h"
 #include "core/format.h"
 #include "model/config_remarks.h"
-#include "model/families/config_keys.h"
+#include "model/config/config_keys.h"
 #include "model/families/family.h"
 
 namespace dsplan {

@@ -131,12 +131,7 @@ class GraphBuilder {
   std::pair<TensorId, TensorId> nll_loss(TensorId log_probabilities, TensorId target, Reduction reduction);
   TensorId in_place(Op op, TensorId x, TensorId other, std::int8_t axis = 0, std::int64_t start = 0,
                     TensorId third = kNone);
-  // Tensor parallelism; on one rank the tensor itself, with one more reference. Then the softmax over all words, in
-  // place of fp32 logits, and the loss of each token.
   [[nodiscard]] bool parallel() const { return options_->tp > 1; }
-  TensorId copy_to_parallel(TensorId x);
-  TensorId reduce_from_parallel(TensorId x);
-  std::pair<TensorId, TensorId> parallel_cross_entropy(TensorId logits, TensorId target);
   TensorId keep(TensorId x);  // One more Python reference.
 
   // x.requires_grad_(True): a leaf of its own, unless it has a history already.
@@ -178,6 +173,8 @@ class GraphBuilder {
  private:
   friend TensorId embedding(GraphBuilder& g, TensorId weight, TensorId ids, bool turned);
   friend TensorId layer_norm(GraphBuilder& g, TensorId x, TensorId weight, TensorId bias, bool strided);
+  friend TensorId copy_to_parallel(GraphBuilder& g, TensorId x);
+  friend std::pair<TensorId, TensorId> parallel_cross_entropy(GraphBuilder& g, TensorId logits, TensorId target);
 
   TensorId add_tensor(Shape shape, DType dtype, StorageId storage, bool requires_grad, NodeId producer);
   TensorId add_output(Shape shape, DType dtype, NodeId node);
@@ -204,6 +201,11 @@ class GraphBuilder {
 [[nodiscard]] TensorId embedding(GraphBuilder& g, TensorId weight, TensorId ids, bool turned = false);
 // `strided`: x does not lie row by row.
 [[nodiscard]] TensorId layer_norm(GraphBuilder& g, TensorId x, TensorId weight, TensorId bias, bool strided = false);
+// Tensor parallelism; on one rank the tensor itself, with one more reference. Then the softmax over all words, in place
+// of fp32 logits, and the loss of each token.
+[[nodiscard]] TensorId copy_to_parallel(GraphBuilder& g, TensorId x);
+[[nodiscard]] TensorId reduce_from_parallel(GraphBuilder& g, TensorId x);
+[[nodiscard]] std::pair<TensorId, TensorId> parallel_cross_entropy(GraphBuilder& g, TensorId logits, TensorId target);
 // Consecutive slices of the last dimension, and every index of the first.
 [[nodiscard]] std::vector<TensorId> split_last(GraphBuilder& g, TensorId x, const std::vector<std::int64_t>& widths);
 [[nodiscard]] std::vector<TensorId> unbind(GraphBuilder& g, TensorId x);

@@ -42,35 +42,36 @@ void GraphBuilder::leave_autocast() {
   }
 }
 
-TensorId GraphBuilder::copy_to_parallel(TensorId x) {
-  if (!parallel()) return keep(x);
-  const TensorId out = view(x, shape(x));
-  graph_.nodes.back().op = Op::CopyToParallel;
+TensorId copy_to_parallel(GraphBuilder& g, TensorId x) {
+  if (!g.parallel()) return g.keep(x);
+  const TensorId out = g.view(x, g.shape(x));
+  g.graph_.nodes.back().op = Op::CopyToParallel;
   return out;
 }
 
-TensorId GraphBuilder::reduce_from_parallel(TensorId x) {
-  if (!parallel()) return keep(x);
-  return in_place(Op::AllReduce, x, kNone);
+TensorId reduce_from_parallel(GraphBuilder& g, TensorId x) {
+  if (!g.parallel()) return g.keep(x);
+  return g.in_place(Op::AllReduce, x, kNone);
 }
 
-std::pair<TensorId, TensorId> GraphBuilder::parallel_cross_entropy(TensorId logits, TensorId target) {
-  DSPLAN_CHECK(parallel(), "one rank has all the words");
-  const NodeId node = add_node(Op::ParallelCrossEntropy, std::array{logits, target}, true);
-  const bool requires_grad = graph_.node(node).requires_grad;
-  graph_.nodes.back().number = first_word(*this);
-  const Shape rows = shape(logits);
+std::pair<TensorId, TensorId> parallel_cross_entropy(GraphBuilder& g, TensorId logits, TensorId target) {
+  DSPLAN_CHECK(g.parallel(), "one rank has all the words");
+  const NodeId node = g.add_node(Op::ParallelCrossEntropy, std::array{logits, target}, true);
+  const bool requires_grad = g.graph_.node(node).requires_grad;
+  g.graph_.nodes.back().number = first_word(g);
+  const Shape rows = g.shape(logits);
   TensorId softmax = kNone;
-  if (dtype(logits) == DType::Float32) {
-    graph_.nodes.back().in_place = true;
-    softmax = output_of(node, add_tensor(rows, DType::Float32, graph_.tensor(logits).storage, false, node));
+  if (g.dtype(logits) == DType::Float32) {
+    g.graph_.nodes.back().in_place = true;
+    softmax =
+        g.output_of(node, g.add_tensor(rows, DType::Float32, g.graph_.tensor(logits).storage, false, node));
   } else {
-    softmax = add_output(rows, DType::Float32, node);
-    graph_.tensors[softmax].requires_grad = false;
+    softmax = g.add_output(rows, DType::Float32, node);
+    g.graph_.tensors[softmax].requires_grad = false;
   }
-  const TensorId losses = add_output(shape(target), DType::Float32, node);
-  DSPLAN_CHECK(graph_.tensor(losses).requires_grad == requires_grad, "the loss alone is part of autograd's graph");
-  run(node);
+  const TensorId losses = g.add_output(g.shape(target), DType::Float32, node);
+  DSPLAN_CHECK(g.graph_.tensor(losses).requires_grad == requires_grad, "the loss alone is part of autograd's graph");
+  g.run(node);
   return {softmax, losses};
 }
 

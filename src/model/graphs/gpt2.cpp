@@ -33,7 +33,7 @@ class Gpt2 {
   // The layer's output, and the weights of eager attention, which the block holds.
   Attended attention(ModuleId module, TensorId hidden, TensorId mask) {
     g_.enter(module);
-    const TensorId whole = g_.copy_to_parallel(hidden);
+    const TensorId whole = copy_to_parallel(g_, hidden);
     const TensorId fused = linear_module(g_, g_.child(module, "c_attn"), whole, 3 * d_.heads * d_.head_dim);
     g_.drop({whole});
     const std::vector<TensorId> parts = split_last(g_, fused, equal_widths(g_, fused, 3));
@@ -59,7 +59,7 @@ class Gpt2 {
 
   TensorId mlp(ModuleId module, TensorId hidden) {
     g_.enter(module);
-    const TensorId whole = g_.copy_to_parallel(hidden);
+    const TensorId whole = copy_to_parallel(g_, hidden);
     const TensorId wide = linear_module(g_, g_.child(module, "c_fc"), whole, d_.ffn);
     g_.drop({whole});
     const TensorId active = activation_module(g_, g_.child(module, "act"), wide);

@@ -248,6 +248,20 @@ std::optional<std::string> tower_unsupported(const ModelSpec& model, const Train
   return std::nullopt;
 }
 
+// A picture is as long as its patches say.
+std::optional<std::string> picture_unsupported(const ModelSpec& model, const Training& training) {
+  if (model.dims.image == 0) return std::nullopt;
+  const bool alone = model.parts == nullptr || model.parts->tower == nullptr;
+  const bool token = alone || model.parts->tower->class_token;
+  if (training.seq != model.dims.max_positions) {
+    return formatted("--seq {} of a picture that is {} patches{}: --seq {}", training.seq,
+                     model.dims.max_positions - (token ? 1 : 0), token ? " and a class token" : "",
+                     model.dims.max_positions);
+  }
+  if (!token || training.micro_batch > 1) return std::nullopt;
+  return "one picture at a time, whose class token takes its gradient as a part of another";
+}
+
 // Of the model as one rank has it.
 std::optional<std::string> unsupported_on_rank(const ModelSpec& model, const Training& training) {
   if (const auto version = version_unsupported(model, training)) return version;
@@ -261,16 +275,7 @@ std::optional<std::string> unsupported_on_rank(const ModelSpec& model, const Tra
     return formatted("several rows without pad_token_id, which {} refuses", model.graph_class);
   }
   if (const auto tower = tower_unsupported(model, training)) return tower;
-  if (model.dims.image > 0 && training.seq != model.dims.max_positions) {
-    const bool token = model.parts->tower == nullptr || model.parts->tower->class_token;
-    return formatted("--seq {} of a picture that is {} patches{}: --seq {}", training.seq,
-                     model.dims.max_positions - (token ? 1 : 0), token ? " and a class token" : "",
-                     model.dims.max_positions);
-  }
-  const bool token = model.parts == nullptr || model.parts->tower == nullptr || model.parts->tower->class_token;
-  if (model.dims.image > 0 && token && training.micro_batch == 1) {
-    return "one picture at a time, whose class token takes its gradient as a part of another";
-  }
+  if (const auto picture = picture_unsupported(model, training)) return picture;
   if (!causal && training.loss != Loss::HuggingFace) return formatted("another loss than hf of {}", model.graph_class);
   if (const auto packed = packed_unsupported(model, training)) return packed;
   const bool grouped = model.dims.experts > 0 && model.parts->experts.router != Router::Scattered;

@@ -48,7 +48,7 @@ TensorId whole_loss(GraphBuilder& g, TensorId logits, TensorId labels, DType as)
 // count: (losses * counted).sum() / counted.sum(). Labels are shifted as above.
 TensorId parallel_loss(GraphBuilder& g, TensorId logits, TensorId labels) {
   const Shifted shifted = shifted_labels(g, labels);
-  const auto [softmax, losses] = g.parallel_cross_entropy(logits, shifted.labels);
+  const auto [softmax, losses] = parallel_cross_entropy(g, logits, shifted.labels);
   g.drop({softmax});
   const TensorId counted =
       g.make(Op::NotEqual, g.shape(shifted.labels), DType::Bool, {shifted.labels}, false, kIgnored);

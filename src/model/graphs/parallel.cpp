@@ -37,7 +37,7 @@ TensorId row_linear_module(GraphBuilder& g, ModuleId module, TensorId x, std::in
   const TensorId weight = g.parameter("weight");
   const bool direct = g.model().modules[static_cast<std::size_t>(module)].type == "Conv1D";
   const TensorId part = direct ? g.conv1d(x, weight, kNone, features) : g.linear(x, weight, kNone, features);
-  TensorId out = g.reduce_from_parallel(part);
+  TensorId out = reduce_from_parallel(g, part);
   g.drop({part});
   if (const TensorId bias = g.parameter("bias"); bias != kNone) {
     const TensorId biased = g.binary(Op::Add, out, bias);
@@ -54,13 +54,13 @@ TensorId vocabulary_embedding(GraphBuilder& g, TensorId weight, TensorId ids) {
   const LocalIds local = local_ids(g, ids);
   const TensorId found = embedding(g, weight, local.ids);
   const TensorId part = g.in_place(Op::MaskedFillInPlace, found, local.elsewhere);
-  const TensorId out = g.reduce_from_parallel(part);
+  const TensorId out = reduce_from_parallel(g, part);
   g.drop({local.elsewhere, local.ids, found, part});
   return out;
 }
 
 TensorId vocabulary_head(GraphBuilder& g, ModuleId module, TensorId hidden) {
-  const TensorId whole = g.copy_to_parallel(hidden);
+  const TensorId whole = copy_to_parallel(g, hidden);
   const TensorId logits = linear_module(g, module, whole, g.model().dims.vocab);
   g.drop({whole});
   return logits;

@@ -472,7 +472,7 @@ Projected separate(GraphBuilder& g, const DecoderParts& p, ModuleId module, Tens
   const bool values = values_come_back_by_head(g.options(), d, given.mask != kNone);
   const bool keys = keys_come_back_by_head(g.options(), d, given.mask != kNone);
   const bool queries = given.turns || queries_come_back_by_head(g.options(), d, given.mask != kNone);
-  const TensorId whole = g.copy_to_parallel(x);
+  const TensorId whole = copy_to_parallel(g, x);
   Projected made;
   const HeadRow query{"q_proj", p.query_norm, d.heads, queries};
   // What a product makes of the keys' gradient comes back to the projection as a view, which is copied there.
@@ -593,7 +593,7 @@ TensorId inner_dropout(GraphBuilder& g, const DecoderParts& p, TensorId x) {
 }
 
 TensorId gated(GraphBuilder& g, const DecoderParts& p, ModuleId module, TensorId hidden, std::int64_t ffn) {
-  const TensorId whole = g.copy_to_parallel(hidden);
+  const TensorId whole = copy_to_parallel(g, hidden);
   const TensorId gate = linear_module(g, g.child(module, "gate_proj"), whole, ffn);
   const TensorId active = activation_module(g, g.child(module, p.activation), gate);
   g.drop({gate});

@@ -1,4 +1,4 @@
-#include "model/families/config_keys.h"
+#include "model/config/config_keys.h"
 
 #include <algorithm>
 #include <array>
@@ -163,7 +163,8 @@ const std::vector<ConfigKey>& family_keys() {
   return kRows;
 }
 
-const std::vector<ConfigKey>& later_family_keys() {
+// Decoders of text.
+const std::vector<ConfigKey>& later_decoder_keys() {
   static const std::vector<ConfigKey> kRows{
       {"gemma gemma2 gemma3_text", "use_bidirectional_attention", kGraph, "null|false", "attention without order"},
       {"gemma", "hidden_activation", kInert, "", "GemmaMLP reads hidden_act"},
@@ -183,13 +184,25 @@ const std::vector<ConfigKey>& later_family_keys() {
       {"deepseek_v3 glm4_moe", "num_mtp_layers", kInert, "", "transformers builds no multi-token-prediction layers"},
       {"deepseek_v3 glm4_moe", "num_nextn_predict_layers", kInert, "",
        "transformers builds no multi-token-prediction layers"},
-      {"bert roberta t5", "is_decoder", kRefused, "null|false", "an encoder as a decoder"},
-      {"bert roberta", "position_embedding_type", kRefused, "\"absolute\"", "relative positions"},
-      {"distilbert", "sinusoidal_pos_embds", kInert, "", kValues},
       {"llama4_text", "router_jitter_noise", kInert, "", kOldField},
       {"llama4_text", "router_aux_loss_coef", kInert, "", kOldField},
       {"llama4_text", "output_router_logits", kGraph, "false", "router logits held by the model's output"},
       {"llama4_text", "for_llm_compressor", kInert, "", kOldField},
+      {"starcoder2", "mlp_type", kInert, "", kOldField},
+      {"starcoder2", "norm_type", kInert, "", kOldField},
+      {"smollm3", "max_window_layers", kInert, "", "no_rope_layers says which layers have a window"},
+      {"gpt_oss", "initial_context_length", kInert, "", "values of the rotary tables"},
+      {"gpt_oss", "swiglu_limit", kInert, "", "a bound of values"},
+  };
+  return kRows;
+}
+
+// Encoders of text, sound and pictures, and models that have one.
+const std::vector<ConfigKey>& encoder_keys() {
+  static const std::vector<ConfigKey> kRows{
+      {"bert roberta t5", "is_decoder", kRefused, "null|false", "an encoder as a decoder"},
+      {"bert roberta", "position_embedding_type", kRefused, "\"absolute\"", "relative positions"},
+      {"distilbert", "sinusoidal_pos_embds", kInert, "", kValues},
       {"modernbert", "sparse_prediction", kGraph, "false", "logits of the masked tokens alone"},
       {"modernbert", "sparse_pred_ignore_index", kInert, "", "which sparse_prediction reads"},
       {"modernbert", "cls_token_id", kInert, "", kToken},
@@ -203,12 +216,7 @@ const std::vector<ConfigKey>& later_family_keys() {
       {"modernbert", "reference_compile", kInert, "", kOldField},
       {"modernbert", "repad_logits_with_grad", kInert, "", kOldField},
       {"distilbert", "tie_weights_", kInert, "", kOldField},
-      {"starcoder2", "mlp_type", kInert, "", kOldField},
-      {"starcoder2", "norm_type", kInert, "", kOldField},
-      {"smollm3", "max_window_layers", kInert, "", "no_rope_layers says which layers have a window"},
       {"distilbert", "qa_dropout", kInert, "", kHeads},
-      {"gpt_oss", "initial_context_length", kInert, "", "values of the rotary tables"},
-      {"gpt_oss", "swiglu_limit", kInert, "", "a bound of values"},
       {"t5", "relative_attention_max_distance", kInert, "", "which bucket a distance falls into"},
       {"t5", "layer_norm_epsilon", kInert, "", kEpsilon},
       {"whisper", "activation_dropout", kGraph, "0", "dropout behind the activation"},
@@ -294,7 +302,7 @@ std::string_view nearest_known(const ConfigReader& reader, std::string_view fami
 const std::vector<ConfigKey>& config_keys() {
   static const std::vector<ConfigKey> kRows = [] {
     std::vector<ConfigKey> rows = family_keys();
-    rows.insert(rows.end(), later_family_keys().begin(), later_family_keys().end());
+    for (const auto* more : {&later_decoder_keys(), &encoder_keys()}) rows.insert(rows.end(), more->begin(), more->end());
     rows.insert(rows.end(), common_keys().begin(), common_keys().end());
     for (const std::string_view key : kGenerationKeys) rows.push_back({"", key, kInert, "", kGeneration});
     return rows;

@@ -1,4 +1,4 @@
-#include "model/families/config_reader.h"
+#include "model/config/config_reader.h"
 
 #include <algorithm>
 #include <array>
