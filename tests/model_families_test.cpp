@@ -228,7 +228,7 @@ TEST_CASE("only the families without operator graphs say so") {
   for (const auto& row : read_csv(kTests / "witnesses" / "parameters-real.csv")) {
     const ModelSpec model = bundled(row.at("name"));
     CAPTURE(model.name);
-    CHECK(model.has_graph);
+    CHECK(model.has_graph != without.contains(model.family));
   }
 }
 
