@@ -118,15 +118,21 @@ void DdpReducer::initialize_buckets() {
     for (const ParameterId parameter : all) add(whole, parameter);
     open(std::move(whole));
   }
-  // Each of the two makes a map; that of the static graph takes the other's place, which nobody has written.
   const Bytes bytes = storage(Elements(static_cast<std::int64_t>(all.size())), DType::Int32);
-  const auto make_used = [&](bool stays) {
-    used_ = eager_.empty(bytes, DType::Int32,
-                         {Role::RuntimeBuffers, "which parameters were used",
-                          "torch/csrc/distributed/c10d/reducer.cpp, initialize_local_used_map", !stays});
+  const auto used = [&] {
+    return eager_.empty(bytes, DType::Int32,
+                        {Role::RuntimeBuffers, "which parameters were used",
+                         "torch/csrc/distributed/c10d/reducer.cpp, initialize_local_used_map"});
   };
-  if (facts_.given.find_unused_parameters) make_used(!facts_.given.static_graph);
-  if (facts_.given.static_graph) make_used(true);
+  if (facts_.given.find_unused_parameters) used_ = used();
+  if (!facts_.given.static_graph) return;
+  Variable own = used();
+  if (used_) {  // A static graph's takes its place before anybody has read it.
+    used_.mark_scratch();
+    eager_.work().write(used_).run(Body::Nothing, "leave map of used parameters");
+    used_.reset(Reason::RuntimeBucket);
+  }
+  used_ = std::move(own);
 }
 
 // The memory of the buckets before stays as long as a gradient is a view of it.
