@@ -107,6 +107,26 @@ TEST_CASE("the chosen plan is handed over: as a plan that simulate takes, and as
   CHECK(small.out.empty());
 }
 
+TEST_CASE("fully_shard's states go to the host where the device has no room, and accelerate's file says so") {
+  const Folder folder;
+  const std::string asked =
+      "llama-3.2-1b --gpus 2 --hardware h100-sxm --seq 512 --host-memory 64GiB --budget 6GiB --runtime fsdp2 ";
+  const Ran answer = plan(folder, asked + "--format json");
+  REQUIRE_MESSAGE(answer.code == 0, answer.err);
+  const Json found = Json::parse(answer.out);
+  const Json& settings = found.at("chosen").at("settings");
+  CHECK(settings.at("offload") == "optimizer+parameters");
+  REQUIRE(plan(folder, asked + "--emit accelerate --out acc.yaml").code == 0);
+  const Ran read = run_binary(
+      folder,
+      split("simulate llama-3.2-1b --gpus 2 --hardware h100-sxm --seq 512 --host-memory 64GiB --format json "
+            "--training acc.yaml --micro-batch " +
+            settings.at("micro_batch").dump() + " --checkpoint " + settings.at("checkpoint").get<std::string>()));
+  REQUIRE_MESSAGE(read.code == 0, read.err);
+  CHECK(Json::parse(read.out).at("memory").at("peak").at("requested") ==
+        found.at("prediction").at("memory").at("peak").at("requested"));
+}
+
 TEST_CASE("the table within 80 columns, CSV and Markdown with one row for each plan that is named") {
   const Folder folder;
   const Ran table = plan(folder, kSmall);
