@@ -160,6 +160,11 @@ FsdpShard shard_on_dim0(const Shape& shape, std::int64_t ranks, std::int64_t ran
   return shard;
 }
 
+std::int64_t full_shards(const Shape& shape, std::int64_t ranks) {
+  const std::int64_t rows = shape.dims[0];
+  return rows / ((rows + ranks - 1) / ranks);
+}
+
 bool same_shards(const ModelSpec& model, const Job& job, std::int64_t a, std::int64_t b) {
   const std::int64_t ranks = sharding_ranks(job);
   return std::all_of(model.parameters.begin(), model.parameters.end(), [&](const Parameter& p) {

@@ -23,6 +23,8 @@ struct FsdpShard {
   Elements padded;  // What every rank sends.
 };
 [[nodiscard]] FsdpShard shard_on_dim0(const Shape& shape, std::int64_t ranks, std::int64_t rank);
+// The first ranks, of which none has less than a whole share.
+[[nodiscard]] std::int64_t full_shards(const Shape& shape, std::int64_t ranks);
 
 // The ranks over which parameters are cut; each shard is on `replicate` times as many.
 [[nodiscard]] inline std::int64_t sharding_ranks(const Job& job) {

@@ -48,10 +48,9 @@ void Rank0Loading::cut(ParameterId id, ParameterId weight) {
   const Shape& shape = model_.parameters[static_cast<std::size_t>(id)].shape;
   const std::int64_t ranks = parameters_.mesh().ranks;
   std::vector<Variable> padded;
-  for (std::int64_t rank = 0; rank < ranks; ++rank) {
-    const FsdpShard shard = shard_on_dim0(shape, ranks, rank);
-    if (shard.real == shard.padded) continue;
-    padded.push_back(eager_.scratch(storage(shard.padded, kept), kept, kPaddedChunk));
+  const Bytes chunk = storage(shard_on_dim0(shape, ranks, 0).padded, kept);
+  for (std::int64_t rank = full_shards(shape, ranks); rank < ranks; ++rank) {
+    padded.push_back(eager_.scratch(chunk, kept, kPaddedChunk));
     eager_.work().write(padded.back()).run(Body::Clear, "pad chunk");
   }
   if (id == weight) {
