@@ -9,6 +9,7 @@
 #include "planner/predict/predict.h"
 #include "resolving.h"
 #include "sharded_jobs.h"
+#include "sim/host_memory.h"
 #include "sim/placement.h"
 #include "sim/traffic.h"
 
@@ -116,6 +117,46 @@ TEST_CASE("fsdp: rows are cut as torch.chunk cuts them, and padded to as many") 
   CHECK(none.real == Elements(0));
   CHECK(none.padded == Elements(2));
   CHECK(none.from == Elements(5));
+}
+
+TEST_CASE("fsdp: ranks whose rows are whole are counted, not looked for") {
+  for (std::int64_t rows = 1; rows < 40; ++rows) {
+    for (std::int64_t ranks = 1; ranks < 20; ++ranks) {
+      std::int64_t full = 0;
+      for (std::int64_t rank = 0; rank < ranks; ++rank) {
+        const FsdpShard shard = shard_on_dim0(Shape{rows, 3}, ranks, rank);
+        full += shard.real == shard.padded ? 1 : 0;
+      }
+      CHECK(full_shards(Shape{rows, 3}, ranks) == full);
+    }
+  }
+}
+
+// A node's other ranks are not lowered whole where their shards are alike.
+TEST_CASE("fsdp: what a node's host holds while rank 0 loads is that of whole schedules") {
+  const ModelSpec model = lowered::bundled("tiny-llama");
+  const auto host_peak = [&](const Job& job, std::int64_t rank) {
+    const Shapes shapes = build_shapes(model, job);
+    const Schedule schedule = lower(model, job, shapes, rank);
+    HostMeter meter(schedule);
+    replay(schedule, meter);
+    return meter.peak();
+  };
+  for (const std::int64_t ranks : {2, 3, 4}) {
+    for (const Ways& way : kWays) {
+      for (const CheckpointKind kind : {CheckpointKind::NonReentrant, CheckpointKind::Reentrant}) {
+        Job job = mixed(ranks);
+        way.change(job);
+        job.training.model_init = ModelInit::Rank0;
+        job.training.checkpoint.groups = {{0, 1, kind, true}};
+        job.parallelism.gpus_per_node = ranks;
+        if (unsupported(model, job)) continue;
+        INFO(way.name, ", ", ranks, " ranks");
+        const Bytes node = host_peak(job, 0) + host_peak(job, 1) * (ranks - 1);
+        for (std::int64_t r = 0; r < ranks; ++r) CHECK(predict(model, job, r).host.per_node == node);
+      }
+    }
+  }
 }
 
 TEST_CASE("fsdp: groups of layers, of both ends, and of classes") {

@@ -30,6 +30,7 @@ void PinnedPool::free(Bytes size) {
 
 void HostMeter::on(std::size_t, const Mark& event) {
   if (event.moment == Moment::StretchBegins) stretch_ = event.stretch;
+  if (event.moment == Moment::StretchEnds && event.stretch == Stretch::Init) left_by_init_ = training_peak_ = taken();
 }
 
 void HostMeter::on(std::size_t, const Compute& event) {
@@ -58,7 +59,8 @@ void HostMeter::on(std::size_t, const Allocate& event) {
   locked_peak_ = std::max(locked_peak_, locked_);
   pinned_requested_peak_ = std::max(pinned_requested_peak_, pool_.requested() + locked_);
   pageable_peak_ = std::max(pageable_peak_, pageable_);
-  peak_ = std::max(peak_, pool_.reserved() + locked_ + pageable_);
+  peak_ = std::max(peak_, taken());
+  training_peak_ = std::max(training_peak_, taken());
   nvme_peak_ = std::max(nvme_peak_, nvme_);
 }
 

@@ -46,11 +46,16 @@ class HostMeter : public Ignores<Communicate, RecordEvent, WaitEvent, EmptyCache
   [[nodiscard]] Bytes pinned_requested_peak() const { return pinned_requested_peak_; }
   [[nodiscard]] Bytes pageable_peak() const { return pageable_peak_; }
   [[nodiscard]] Bytes peak() const { return peak_; }  // Of the pool and the pageable memory together.
+  // Of training alone, above what init left.
+  [[nodiscard]] Bytes peak_above_init() const { return training_peak_ - left_by_init_; }
+  [[nodiscard]] Bytes left_by_init() const { return left_by_init_; }
   [[nodiscard]] Bytes nvme_peak() const { return nvme_peak_; }
   [[nodiscard]] Bytes nvme_read() const { return nvme_read_; }
   [[nodiscard]] Bytes nvme_written() const { return nvme_written_; }
 
  private:
+  [[nodiscard]] Bytes taken() const { return pool_.reserved() + locked_ + pageable_; }
+
   const Schedule& schedule_;
   PinnedPool pool_;
   Bytes locked_;
@@ -60,6 +65,8 @@ class HostMeter : public Ignores<Communicate, RecordEvent, WaitEvent, EmptyCache
   Bytes pinned_requested_peak_;
   Bytes pageable_peak_;
   Bytes peak_;
+  Bytes left_by_init_;
+  Bytes training_peak_;
   Bytes nvme_peak_;
   Bytes nvme_read_;
   Bytes nvme_written_;

@@ -49,7 +49,7 @@ std::size_t events_of(const ModelSpec& model, const Graph& graph, bool recompute
   return graph.nodes.size() * of_node * static_cast<std::size_t>(micro_batches) + model.parameters.size() * 12 + 1024;
 }
 
-// `model`: one tensor-parallel rank's part.
+// `model`: one tensor-parallel rank's part. No steps: init alone.
 Schedule lower_part(const ModelSpec& model, const Job& job, const std::vector<ShapeView>& shapes, std::int64_t rank,
                     std::int64_t steps, Recording* recording) {
   // Regions are the same at every length.
@@ -72,7 +72,7 @@ Schedule lower_part(const ModelSpec& model, const Job& job, const std::vector<Sh
     tapes.back()->attach(workspaces);
     tapes.back()->attach(deepspeed);
   }
-  loop.run(steps, [&](std::int64_t batch) -> Tape& {
+  const auto tape_of = [&](std::int64_t batch) -> Tape& {
     const bool first = batch == 0 && shapes.back().length < 0;
     const std::int64_t length = first ? -1 : job.training.seq_of(batch);
     const auto shape =
@@ -80,7 +80,8 @@ Schedule lower_part(const ModelSpec& model, const Job& job, const std::vector<Sh
     const auto at = static_cast<std::size_t>(shape - shapes.begin());
     if (recording != nullptr) recording->of_graph(static_cast<std::uint8_t>(at));
     return *tapes[at];
-  });
+  };
+  if (steps > 0) loop.run(steps, tape_of);
   Schedule schedule = emitter.finish();
   schedule.counts = runtime->counts();
   schedule.keeps_results = std::any_of(checkpointing.groups.begin(), checkpointing.groups.end(),
@@ -113,6 +114,10 @@ Schedule lower_views(const ModelSpec& model, const Job& job, const std::vector<S
 
 Schedule lower(const ModelSpec& model, const Job& job, const Shapes& shapes, std::int64_t rank) {
   return lower_views(model, job, views_of(shapes), rank, job.training.steps());
+}
+
+Schedule lower_init(const ModelSpec& model, const Job& job, const Shapes& shapes, std::int64_t rank) {
+  return lower_views(model, job, views_of(shapes), rank, 0);
 }
 
 Schedule lower(const ModelSpec& model, const Job& job, const Graph& graph, const RecipeBook& recipes,

@@ -14,6 +14,9 @@ namespace dsplan {
 [[nodiscard]] Schedule lower(const ModelSpec& model, const Job& job, const Graph& graph, const RecipeBook& recipes,
                              std::int64_t rank);
 
+// Init alone.
+[[nodiscard]] Schedule lower_init(const ModelSpec& model, const Job& job, const Shapes& shapes, std::int64_t rank);
+
 // The same with what an executor needs. `steps` >= Training::steps(): those behind the second are Stretch::MiddleStep.
 // The schedule is that of all tensor-parallel ranks, the program that of `tensor_rank`.
 struct Executable {

@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "core/machine/in_parallel.h"
+#include "planner/fsdp/fsdp_facts.h"
 #include "planner/lower/unsupported.h"
 #include "planner/predict/predict.h"
 #include "planner/time/event_times.h"
@@ -106,6 +107,18 @@ const std::pair<Bytes, Bytes>& host_peaks(const SharedEvidence& shared, std::int
   return known.emplace(data_rank, std::pair(meter.peak(), meter.nvme_peak())).first->second;
 }
 
+// Ranks whose shards are alike train alike: where nothing of it stays pinned on the host, only how they load differs.
+void add_loading(const SharedEvidence& shared, std::int64_t data_rank, std::int64_t seen, const HostMeter& own,
+                 HostPeaks& known) {
+  if (known.contains(data_rank) || offloads(shared.job.training)) return;
+  if (!same_shards(shared.model, shared.job, data_rank, seen)) return;
+  const Schedule init = lower_init(shared.model, shared.job, *shared.shapes, data_rank);
+  HostMeter meter(init);
+  replay(init, meter);
+  const Bytes training = meter.left_by_init() + own.peak_above_init();
+  known.emplace(data_rank, std::pair(std::max(meter.peak(), training), meter.nvme_peak()));
+}
+
 // All ranks of `rank`'s node. Where ranks differ each of them is simulated, once.
 NodeMemory node_of(const SharedEvidence& shared, std::int64_t rank, const HostMeter& own, HostPeaks& known) {
   const Parallelism& parallel = shared.job.parallelism;
@@ -114,6 +127,7 @@ NodeMemory node_of(const SharedEvidence& shared, std::int64_t rank, const HostMe
   const std::int64_t ranks = std::min(parallel.world, parallel.gpus_per_node);
   known.emplace(rank % parallel.dp, std::pair(own.peak(), own.nvme_peak()));
   if (training.model_init == ModelInit::Rank0 && ranks > 1) {  // The first rank of each node loads the model.
+    for (const std::int64_t other : {0, 1}) add_loading(shared, other, rank % parallel.dp, own, known);
     return {ranks, host_peaks(shared, 0, known).first + host_peaks(shared, 1, known).first * (ranks - 1), Bytes(0)};
   }
   if (!ranks_differ(training, parallel) || !offloads_optimizer(training)) {
