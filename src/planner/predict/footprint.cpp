@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "core/module_graph.h"
+#include "model/parts.h"
 #include "planner/predict/library_memory.h"
 
 namespace dsplan {
