@@ -235,7 +235,8 @@ Lines construction_of(const Lines& log) {
     const std::vector<std::string> word = words(text);
     if (text == "# forward 0.0") break;
     if (text[0] == '+') {
-      const bool table = word[3] == "pp:wrapped_fn" && word[4] != "empty" && word[4] != "zeros" && word[4] != "ones";
+      const bool table = word[3] == "pp:wrapped_fn" && word[4] != "empty" && word[4] != "zeros" && word[4] != "ones" &&
+                         word[4] != "randn";  // A class token is a parameter.
       if (table || is_bookkeeping(word[3], word[4])) continue;
       sizes[word[0].substr(1)] = word[1];
       out.line("made " + word[1]);

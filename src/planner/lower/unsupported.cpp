@@ -178,7 +178,6 @@ std::optional<std::string> tower_unsupported(const ModelSpec& model, const Train
     }
   }
   if (training.runtime == Runtime::Fsdp2) return "a tower under fully_shard";
-  if (training.runtime == Runtime::DeepSpeed && training.zero.stage == 3) return "a tower under ZeRO-3";
   return std::nullopt;
 }
 

@@ -132,7 +132,8 @@ std::vector<ParameterId> read_before_call(const ModelSpec& model) {
     ModuleId module = parameter.module;
     if (parameter.name.ends_with(".base_layer.weight")) module = model.modules[static_cast<std::size_t>(module)].parent;
     const std::string_view path = model.modules[static_cast<std::size_t>(module)].path;
-    if (!path.ends_with(".DenseReluDense.wo") || !parameter.name.ends_with(".weight")) continue;
+    const bool asked = path.ends_with(".DenseReluDense.wo") || path.ends_with("embeddings.patch_embedding");
+    if (!asked || !parameter.name.ends_with(".weight")) continue;
     if (parameter.name.find("lora_") == std::string::npos)
       read[static_cast<std::size_t>(module)] = static_cast<ParameterId>(at);
   }
