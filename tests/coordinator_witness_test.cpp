@@ -101,9 +101,10 @@ class Driven {
     const std::vector<bool> in_flat = flat_of(job);
     std::vector<CoordinatedParameter> parameters;
     std::int64_t persistent = 0;
+    const std::vector<std::int32_t> order = numbers_of_conversion(model_, job.training.under_zero_init());
     for (std::size_t at = 0; at < model_.parameters.size(); ++at) {
       const std::int64_t size = model_.parameters[at].shape.elements().value();
-      CoordinatedParameter p{size, (size + job.parallelism.dp - 1) / job.parallelism.dp, false, trained(at), false};
+      CoordinatedParameter p{size, (size + job.parallelism.dp - 1) / job.parallelism.dp, false, trained(at), false, order[at]};
       p.persistent = numbers_[at] >= 0 && size <= zero.param_persistence_threshold.value() &&
                      size + persistent <= zero.model_persistence_threshold.value();
       if (p.persistent) persistent += size;
@@ -169,10 +170,11 @@ class Driven {
     }
   }
 
-  [[nodiscard]] std::string list(const std::vector<ParameterId>& ids) const {
+  // In order, but for what is let go of, which the log sorts.
+  [[nodiscard]] std::string list(const std::vector<ParameterId>& ids, bool sorted = false) const {
     std::vector<int> numbers;
     for (ParameterId id : ids) numbers.push_back(numbers_[static_cast<std::size_t>(id)]);
-    std::sort(numbers.begin(), numbers.end());
+    if (sorted) std::sort(numbers.begin(), numbers.end());
     return dsplan::formatted("{}", dsplan::joined(numbers, ","));
   }
 
@@ -194,7 +196,7 @@ class Driven {
       }
     }
     flush_waits();
-    if (!released.empty()) out_.push_back("release " + list(released));
+    if (!released.empty()) out_.push_back("release " + list(released, true));
   }
 
   // What was in flight when a pass ends.
@@ -203,7 +205,7 @@ class Driven {
     for (const Coordinator::Action& action : coordinator_.actions()) {
       if (action.act == Coordinator::Act::Forget) left.push_back(action.parameters.front());
     }
-    if (!left.empty()) out_.push_back("clean " + list(left));
+    if (!left.empty()) out_.push_back("clean " + list(left, true));
   }
 
   const ModelSpec& model_;

@@ -2,6 +2,7 @@
 #include "planner/lower/runtimes/zero3/coordinator.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "core/error.h"
 
@@ -43,9 +44,14 @@ void Coordinator::list_asked(ModuleId id) {
   const CoordinatedModule& of = mod(id);
   std::vector<ParameterId> all = of.leaf ? of.below : of.own;
   all.insert(all.end(), of.external.begin(), of.external.end());
-  std::sort(all.begin(), all.end());
+  sort(all);
   all.erase(std::unique(all.begin(), all.end()), all.end());
   asked_[static_cast<std::size_t>(id)] = std::move(all);
+}
+
+void Coordinator::sort(std::vector<ParameterId>& list) const {
+  const auto key = [&](ParameterId id) { return std::pair(parameter(id).number, id); };
+  std::sort(list.begin(), list.end(), [&](ParameterId a, ParameterId b) { return key(a) < key(b); });
 }
 
 void Coordinator::count(Counter counter, std::int64_t elements) {
@@ -163,7 +169,7 @@ void Coordinator::pop_own(ModuleId module) {
     at(entry.parameter).latest = entry.step;
     add_once(found, entry.parameter);
   }
-  std::sort(found.begin(), found.end());
+  sort(found);
   if (found != expected && !error_) error_ = TracingError{step_, module, std::move(expected), std::move(found)};
 }
 
@@ -182,7 +188,7 @@ void Coordinator::prefetch(bool forward) {
     elements += state.elements;
   }
   if (elements > 0) {
-    std::sort(ahead.begin(), ahead.end());
+    sort(ahead);
     gather(ahead, forward, true);
     count(forward ? Counter::ForwardPrefetchSubmit : Counter::BackwardPrefetchSubmit, elements);
   }

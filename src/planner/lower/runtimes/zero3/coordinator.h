@@ -36,6 +36,7 @@ struct CoordinatedParameter {
   bool persistent = false;
   bool trained = true;
   bool on_nvme = false;  // Its partition is read from there for every gather.
+  std::int32_t number = 0;  // ds_id, by which a call has them in order; equal ones by ParameterId.
 };
 
 // Parameters are given by their id, each once. A leaf module (z3_leaf) asks for all that lies below it, and nothing
@@ -160,6 +161,7 @@ class Coordinator {
   void act(Act what, ParameterId parameter) { act(what, std::vector<ParameterId>{parameter}); }
   void count(Counter counter, std::int64_t elements);
   void list_asked(ModuleId module);
+  void sort(std::vector<ParameterId>& list) const;
 
   // coordinator.cpp
   void check_order(ModuleId module);
@@ -190,7 +192,7 @@ class Coordinator {
   CoordinatorSettings settings_;
   std::vector<State> parameters_;
   std::vector<CoordinatedModule> modules_;
-  std::vector<std::vector<ParameterId>> asked_;  // By module: what its entry fetches, by id.
+  std::vector<std::vector<ParameterId>> asked_;  // By module: what its entry fetches, in a call's order.
   std::vector<Action> actions_;
 
   Mode mode_ = Mode::Invalid;
