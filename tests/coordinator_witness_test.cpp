@@ -104,7 +104,8 @@ class Driven {
     const std::vector<std::int32_t> order = numbers_of_conversion(model_, job.training.under_zero_init());
     for (std::size_t at = 0; at < model_.parameters.size(); ++at) {
       const std::int64_t size = model_.parameters[at].shape.elements().value();
-      CoordinatedParameter p{size, (size + job.parallelism.dp - 1) / job.parallelism.dp, false, trained(at), false, order[at]};
+      CoordinatedParameter p{size,     (size + job.parallelism.dp - 1) / job.parallelism.dp, false, trained(at), false,
+                             order[at]};
       p.persistent = numbers_[at] >= 0 && size <= zero.param_persistence_threshold.value() &&
                      size + persistent <= zero.model_persistence_threshold.value();
       if (p.persistent) persistent += size;
@@ -323,7 +324,7 @@ TEST_CASE("coordinator witnesses: every hook does what DeepSpeed's did") {
     CHECK(expected.size() > 200);
     ++runs;
   }
-  CHECK(runs >= 41);
+  CHECK(runs >= 44);
 }
 
 TEST_CASE("stage 3's initialisation is what DeepSpeed's was, under zero.Init and outside of it") {
@@ -371,7 +372,9 @@ TEST_CASE("coordinator witnesses: schedules gather, keep, let go and reduce as D
       // A module of t5 that hands out two tensors is entered twice by DeepSpeed's backward, and stands twice in the
       // list of modules that ranks compare once; here it is entered once.
       const bool twice = model.family == "t5";
-      if (!twice) CHECK(broadcasts_of(theirs) == broadcasts_of(ours));
+      // Backward enters another set of modules there: refused by name (planner/lower/unsupported.cpp).
+      const bool refused = name == "z3-llava-trained" || name == "z3-llava-checkpoint";
+      if (!twice && !refused) CHECK(broadcasts_of(theirs) == broadcasts_of(ours));
       CHECK_MESSAGE(difference.empty(), difference);
     }
   }

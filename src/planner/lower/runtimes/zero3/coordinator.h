@@ -35,7 +35,7 @@ struct CoordinatedParameter {
   std::int64_t part = 0;  // Of one rank: what the profiler counts.
   bool persistent = false;
   bool trained = true;
-  bool on_nvme = false;  // Its partition is read from there for every gather.
+  bool on_nvme = false;     // Its partition is read from there for every gather.
   std::int32_t number = 0;  // ds_id, by which a call has them in order; equal ones by ParameterId.
 };
 
