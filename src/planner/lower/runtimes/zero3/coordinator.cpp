@@ -17,6 +17,13 @@ void add_once(std::vector<ParameterId>& list, ParameterId id) {
   if (!contains(list, id)) list.push_back(id);
 }
 
+// As DeepSpeed numbered them.
+template <typename States>
+void sort_by_number(std::vector<ParameterId>& list, const States& states) {
+  const auto key = [&](ParameterId id) { return std::pair(states[static_cast<std::size_t>(id)].number, id); };
+  std::sort(list.begin(), list.end(), [&](ParameterId a, ParameterId b) { return key(a) < key(b); });
+}
+
 }  // namespace
 
 std::string_view name(Coordinator::Counter counter) {
@@ -44,14 +51,9 @@ void Coordinator::list_asked(ModuleId id) {
   const CoordinatedModule& of = mod(id);
   std::vector<ParameterId> all = of.leaf ? of.below : of.own;
   all.insert(all.end(), of.external.begin(), of.external.end());
-  sort(all);
+  sort_by_number(all, parameters_);
   all.erase(std::unique(all.begin(), all.end()), all.end());
   asked_[static_cast<std::size_t>(id)] = std::move(all);
-}
-
-void Coordinator::sort(std::vector<ParameterId>& list) const {
-  const auto key = [&](ParameterId id) { return std::pair(parameter(id).number, id); };
-  std::sort(list.begin(), list.end(), [&](ParameterId a, ParameterId b) { return key(a) < key(b); });
 }
 
 void Coordinator::count(Counter counter, std::int64_t elements) {
@@ -169,7 +171,7 @@ void Coordinator::pop_own(ModuleId module) {
     at(entry.parameter).latest = entry.step;
     add_once(found, entry.parameter);
   }
-  sort(found);
+  sort_by_number(found, parameters_);
   if (found != expected && !error_) error_ = TracingError{step_, module, std::move(expected), std::move(found)};
 }
 
@@ -188,7 +190,7 @@ void Coordinator::prefetch(bool forward) {
     elements += state.elements;
   }
   if (elements > 0) {
-    sort(ahead);
+    sort_by_number(ahead, parameters_);
     gather(ahead, forward, true);
     count(forward ? Counter::ForwardPrefetchSubmit : Counter::BackwardPrefetchSubmit, elements);
   }

@@ -161,7 +161,6 @@ class Coordinator {
   void act(Act what, ParameterId parameter) { act(what, std::vector<ParameterId>{parameter}); }
   void count(Counter counter, std::int64_t elements);
   void list_asked(ModuleId module);
-  void sort(std::vector<ParameterId>& list) const;
 
   // coordinator.cpp
   void check_order(ModuleId module);
