@@ -101,9 +101,11 @@ class Driven {
     const std::vector<bool> in_flat = flat_of(job);
     std::vector<CoordinatedParameter> parameters;
     std::int64_t persistent = 0;
+    const std::vector<std::int32_t> order = numbers_of_conversion(model_, job.training.under_zero_init());
     for (std::size_t at = 0; at < model_.parameters.size(); ++at) {
       const std::int64_t size = model_.parameters[at].shape.elements().value();
-      CoordinatedParameter p{size, (size + job.parallelism.dp - 1) / job.parallelism.dp, false, trained(at), false};
+      CoordinatedParameter p{size,     (size + job.parallelism.dp - 1) / job.parallelism.dp, false, trained(at), false,
+                             order[at]};
       p.persistent = numbers_[at] >= 0 && size <= zero.param_persistence_threshold.value() &&
                      size + persistent <= zero.model_persistence_threshold.value();
       if (p.persistent) persistent += size;
@@ -169,10 +171,11 @@ class Driven {
     }
   }
 
-  [[nodiscard]] std::string list(const std::vector<ParameterId>& ids) const {
+  // In order, but for what is let go of, which the log sorts.
+  [[nodiscard]] std::string list(const std::vector<ParameterId>& ids, bool sorted = false) const {
     std::vector<int> numbers;
     for (ParameterId id : ids) numbers.push_back(numbers_[static_cast<std::size_t>(id)]);
-    std::sort(numbers.begin(), numbers.end());
+    if (sorted) std::sort(numbers.begin(), numbers.end());
     return dsplan::formatted("{}", dsplan::joined(numbers, ","));
   }
 
@@ -194,7 +197,7 @@ class Driven {
       }
     }
     flush_waits();
-    if (!released.empty()) out_.push_back("release " + list(released));
+    if (!released.empty()) out_.push_back("release " + list(released, true));
   }
 
   // What was in flight when a pass ends.
@@ -203,7 +206,7 @@ class Driven {
     for (const Coordinator::Action& action : coordinator_.actions()) {
       if (action.act == Coordinator::Act::Forget) left.push_back(action.parameters.front());
     }
-    if (!left.empty()) out_.push_back("clean " + list(left));
+    if (!left.empty()) out_.push_back("clean " + list(left, true));
   }
 
   const ModelSpec& model_;
@@ -235,7 +238,8 @@ Lines construction_of(const Lines& log) {
     const std::vector<std::string> word = words(text);
     if (text == "# forward 0.0") break;
     if (text[0] == '+') {
-      const bool table = word[3] == "pp:wrapped_fn" && word[4] != "empty" && word[4] != "zeros" && word[4] != "ones";
+      const bool table = word[3] == "pp:wrapped_fn" && word[4] != "empty" && word[4] != "zeros" && word[4] != "ones" &&
+                         word[4] != "randn";  // A class token is a parameter.
       if (table || is_bookkeeping(word[3], word[4])) continue;
       sizes[word[0].substr(1)] = word[1];
       out.line("made " + word[1]);
@@ -320,7 +324,7 @@ TEST_CASE("coordinator witnesses: every hook does what DeepSpeed's did") {
     CHECK(expected.size() > 200);
     ++runs;
   }
-  CHECK(runs >= 41);
+  CHECK(runs >= 44);
 }
 
 TEST_CASE("stage 3's initialisation is what DeepSpeed's was, under zero.Init and outside of it") {
@@ -368,7 +372,9 @@ TEST_CASE("coordinator witnesses: schedules gather, keep, let go and reduce as D
       // A module of t5 that hands out two tensors is entered twice by DeepSpeed's backward, and stands twice in the
       // list of modules that ranks compare once; here it is entered once.
       const bool twice = model.family == "t5";
-      if (!twice) CHECK(broadcasts_of(theirs) == broadcasts_of(ours));
+      // Backward enters another set of modules there: refused by name (planner/lower/unsupported.cpp).
+      const bool refused = name == "z3-llava-trained" || name == "z3-llava-checkpoint";
+      if (!twice && !refused) CHECK(broadcasts_of(theirs) == broadcasts_of(ours));
       CHECK_MESSAGE(difference.empty(), difference);
     }
   }

@@ -52,10 +52,14 @@ TORCH_ADAM = {"optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "torch_adam"
 TINY_BUCKET = {"reduce_bucket_size": 12}
 
 SHOWN = {"freeze": ["*vision_tower*"]}
+SHOWN_WHOLE = {"freeze": ["*vision_tower.encoder.layers.1.*", "*post_layernorm*", "*class_embedding"]}
 
 CASES = {
-    # A frozen tower beside a language model.
+    # A tower beside a language model, frozen and trained.
     "z2-llava": case(LLAVA, z2(), **SHOWN),
+    "z3-llava": case(LLAVA, z3(), **SHOWN),
+    "z3-llava-trained": case(LLAVA, z3(), **SHOWN_WHOLE),
+    "z3-llava-checkpoint": case(LLAVA, z3(), checkpoint="non_reentrant", **SHOWN),
     # Without ZeRO.
     "z0-llama-bf16": case(LLAMA, {"stage": 0}),
     "z0-llama-bf16-accumulate": case(LLAMA, {"stage": 0}, accumulation=2),

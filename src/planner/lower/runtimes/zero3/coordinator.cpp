@@ -2,6 +2,7 @@
 #include "planner/lower/runtimes/zero3/coordinator.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "core/error.h"
 
@@ -14,6 +15,13 @@ bool contains(const std::vector<ParameterId>& list, ParameterId id) {
 
 void add_once(std::vector<ParameterId>& list, ParameterId id) {
   if (!contains(list, id)) list.push_back(id);
+}
+
+// As DeepSpeed numbered them.
+template <typename States>
+void sort_by_number(std::vector<ParameterId>& list, const States& states) {
+  const auto key = [&](ParameterId id) { return std::pair(states[static_cast<std::size_t>(id)].number, id); };
+  std::sort(list.begin(), list.end(), [&](ParameterId a, ParameterId b) { return key(a) < key(b); });
 }
 
 }  // namespace
@@ -43,7 +51,7 @@ void Coordinator::list_asked(ModuleId id) {
   const CoordinatedModule& of = mod(id);
   std::vector<ParameterId> all = of.leaf ? of.below : of.own;
   all.insert(all.end(), of.external.begin(), of.external.end());
-  std::sort(all.begin(), all.end());
+  sort_by_number(all, parameters_);
   all.erase(std::unique(all.begin(), all.end()), all.end());
   asked_[static_cast<std::size_t>(id)] = std::move(all);
 }
@@ -163,7 +171,7 @@ void Coordinator::pop_own(ModuleId module) {
     at(entry.parameter).latest = entry.step;
     add_once(found, entry.parameter);
   }
-  std::sort(found.begin(), found.end());
+  sort_by_number(found, parameters_);
   if (found != expected && !error_) error_ = TracingError{step_, module, std::move(expected), std::move(found)};
 }
 
@@ -182,7 +190,7 @@ void Coordinator::prefetch(bool forward) {
     elements += state.elements;
   }
   if (elements > 0) {
-    std::sort(ahead.begin(), ahead.end());
+    sort_by_number(ahead, parameters_);
     gather(ahead, forward, true);
     count(forward ? Counter::ForwardPrefetchSubmit : Counter::BackwardPrefetchSubmit, elements);
   }

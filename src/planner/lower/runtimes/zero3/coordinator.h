@@ -35,7 +35,8 @@ struct CoordinatedParameter {
   std::int64_t part = 0;  // Of one rank: what the profiler counts.
   bool persistent = false;
   bool trained = true;
-  bool on_nvme = false;  // Its partition is read from there for every gather.
+  bool on_nvme = false;     // Its partition is read from there for every gather.
+  std::int32_t number = 0;  // ds_id, by which a call has them in order; equal ones by ParameterId.
 };
 
 // Parameters are given by their id, each once. A leaf module (z3_leaf) asks for all that lies below it, and nothing
@@ -190,7 +191,7 @@ class Coordinator {
   CoordinatorSettings settings_;
   std::vector<State> parameters_;
   std::vector<CoordinatedModule> modules_;
-  std::vector<std::vector<ParameterId>> asked_;  // By module: what its entry fetches, by id.
+  std::vector<std::vector<ParameterId>> asked_;  // By module: what its entry fetches, in a call's order.
   std::vector<Action> actions_;
 
   Mode mode_ = Mode::Invalid;

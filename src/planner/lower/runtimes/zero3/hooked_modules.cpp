@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 #include <string_view>
+#include <tuple>
 
 namespace dsplan {
 namespace {
@@ -132,11 +134,35 @@ std::vector<ParameterId> read_before_call(const ModelSpec& model) {
     ModuleId module = parameter.module;
     if (parameter.name.ends_with(".base_layer.weight")) module = model.modules[static_cast<std::size_t>(module)].parent;
     const std::string_view path = model.modules[static_cast<std::size_t>(module)].path;
-    if (!path.ends_with(".DenseReluDense.wo") || !parameter.name.ends_with(".weight")) continue;
+    const bool asked = path.ends_with(".DenseReluDense.wo") || path.ends_with("embeddings.patch_embedding");
+    if (!asked || !parameter.name.ends_with(".weight")) continue;
     if (parameter.name.find("lora_") == std::string::npos)
       read[static_cast<std::size_t>(module)] = static_cast<ParameterId>(at);
   }
   return read;
+}
+
+std::vector<std::int32_t> numbers_of_conversion(const ModelSpec& model, bool under_zero_init) {
+  std::vector<std::int32_t> numbers(model.parameters.size());
+  std::iota(numbers.begin(), numbers.end(), 0);
+  if (!under_zero_init) return numbers;
+  // The last module that lies inside each: modules come in the order in which their constructors begin.
+  std::vector<ModuleId> last(model.modules.size());
+  std::iota(last.begin(), last.end(), 0);
+  for (std::size_t id = last.size() - 1; id > 0; --id) {
+    ModuleId& outer = last[static_cast<std::size_t>(model.modules[id].parent)];
+    outer = std::max(outer, last[id]);
+  }
+  const auto key = [&](std::int32_t id) {
+    const ModuleId module = model.parameters[static_cast<std::size_t>(id)].module;
+    return std::tuple(last[static_cast<std::size_t>(module)], -module, id);
+  };
+  std::vector<std::int32_t> in_order = numbers;
+  std::sort(in_order.begin(), in_order.end(), [&](std::int32_t a, std::int32_t b) { return key(a) < key(b); });
+  for (std::size_t at = 0; at < in_order.size(); ++at) {
+    numbers[static_cast<std::size_t>(in_order[at])] = static_cast<std::int32_t>(at);
+  }
+  return numbers;
 }
 
 }  // namespace dsplan

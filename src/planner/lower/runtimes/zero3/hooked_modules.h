@@ -23,7 +23,12 @@ namespace dsplan {
 [[nodiscard]] std::vector<bool> hooked_modules(const ModelSpec& model, const std::vector<bool>& leaf);
 
 // By module: the parameter that the module around it reads just before it calls it; kNone elsewhere. T5's feed-forward
-// asks for the dtype of wo.weight (modeling_t5.py, T5DenseActDense).
+// asks for the dtype of wo.weight (modeling_t5.py, T5DenseActDense), a tower's embeddings for that of their
+// convolution's (modeling_clip.py, CLIPVisionEmbeddings; modeling_siglip.py).
 [[nodiscard]] std::vector<ParameterId> read_before_call(const ModelSpec& model);
+
+// By parameter: its place in the order in which zero.Init numbers them (ds_id), a module's own as its constructor ends,
+// behind those of the modules inside it. A model that is cut when it is whole has them in the order of registration.
+[[nodiscard]] std::vector<std::int32_t> numbers_of_conversion(const ModelSpec& model, bool under_zero_init);
 
 }  // namespace dsplan

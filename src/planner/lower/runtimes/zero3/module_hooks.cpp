@@ -14,8 +14,8 @@ Coordinator::Hook hook_of(Pass pass) {
   return pass == Pass::Recompute ? Coordinator::Hook::Recompute : Coordinator::Hook::Forward;
 }
 
-Coordinator coordinator_for(const Zero& zero, const ModelSpec& model, const Sharding& sharding,
-                            const std::vector<bool>& leaf) {
+Coordinator coordinator_for(const Training& training, const ModelSpec& model, const Sharding& sharding) {
+  const Zero& zero = training.zero;
   CoordinatorSettings settings;
   // The engine sets it to one element for sequential gathers.
   settings.prefetch_bucket = zero.allgather_sequential ? 1 : zero.prefetch_bucket_size.value();
@@ -24,11 +24,12 @@ Coordinator coordinator_for(const Zero& zero, const ModelSpec& model, const Shar
   settings.secondary_shards = zero.hpz_partition_size > 1;
   if (zero.offload_param.device == OffloadDevice::Nvme) settings.swap_buffers = zero.offload_param.buffer_count;
   std::vector<CoordinatedParameter> parameters;
+  const std::vector<std::int32_t> numbers = numbers_of_conversion(model, training.under_zero_init());
   for (std::size_t id = 0; id < sharding.parameters(); ++id) {
     const Shard& of = sharding.of(static_cast<ParameterId>(id));
-    parameters.push_back({of.elements, of.part, of.persistent, of.trained, of.in_file});
+    parameters.push_back({of.elements, of.part, of.persistent, of.trained, of.in_file, numbers[id]});
   }
-  return {settings, std::move(parameters), coordinated_modules(model, leaf)};
+  return {settings, std::move(parameters), coordinated_modules(model, leaf_modules(model, zero))};
 }
 
 }  // namespace
@@ -41,7 +42,7 @@ ModuleHooks::ModuleHooks(const Training& training, const ModelSpec& model, const
       gathers_(training, model, sharding, store, emitter),
       eager_(emitter),
       gather_stream_(training.zero.overlap_comm ? kGatherStream : kComputeStream),
-      coordinator_(coordinator_for(training.zero, model, sharding, leaf_modules(model, training.zero))),
+      coordinator_(coordinator_for(training, model, sharding)),
       wraps_(model.modules.size(), kNone),
       leaf_of_(model.parameters.size(), kNone),
       read_before_(read_before_call(model)) {
