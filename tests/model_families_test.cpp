@@ -177,6 +177,33 @@ TEST_CASE("parameter counts are the published ones") {
   CHECK(compared == 94);
 }
 
+// With what is a buffer to transformers and a tensor of the published files.
+TEST_CASE("bundled models have the counts that models/index.csv says were published") {
+  int compared = 0;
+  for (const auto& row : read_csv(fs::path(test_paths::source_dir()) / "models" / "index.csv")) {
+    const std::string& published = row.at("published_params");
+    if (published.empty()) continue;
+    CAPTURE(row.at("name"));
+    CHECK(total_elements(bundled(row.at("name"))).value() == std::stoll(published));
+    ++compared;
+  }
+  CHECK(compared >= 170);
+}
+
+TEST_CASE("every other id of a model names a bundled one, and none that has an own row") {
+  std::set<std::string> names;
+  std::set<std::string> ids;
+  const fs::path source = test_paths::source_dir();
+  for (const auto& row : read_csv(source / "models" / "index.csv")) {
+    CHECK_MESSAGE(names.insert(row.at("name")).second, row.at("name"));
+    ids.insert(row.at("hub_id"));
+  }
+  for (const auto& row : read_csv(source / "configs" / "model-names.csv")) {
+    CHECK_MESSAGE(names.contains(row.at("means")), row.at("name"));
+    CHECK_MESSAGE(ids.insert(row.at("name")).second, row.at("name"));
+  }
+}
+
 TEST_CASE("every bundled model has the parameters that transformers gives it: count, total and digest") {
   std::set<std::string> seen;
   for (const auto& row : read_csv(kTests / "witnesses" / "parameters-real.csv")) {

@@ -21,6 +21,7 @@ constexpr std::string_view kEpsilon = "a number that is added";
 constexpr std::string_view kScale = "a factor of the scores";
 constexpr std::string_view kRoutingValues = "which experts are chosen and how they are weighed; the shapes stay";
 constexpr std::string_view kOwnTraining = "of the training that published it; transformers reads it nowhere";
+constexpr std::string_view kNoField = "a field of the publisher's own code; transformers 5 reads it nowhere";
 constexpr std::string_view kOldField = "a field of older configuration classes; transformers 5 reads it nowhere";
 
 // Of transformers' PreTrainedConfig, its older releases, and what published files hold besides.
@@ -190,6 +191,18 @@ const std::vector<ConfigKey>& later_decoder_keys() {
       {"llama4_text", "for_llm_compressor", kInert, "", kOldField},
       {"starcoder2", "mlp_type", kInert, "", kOldField},
       {"starcoder2", "norm_type", kInert, "", kOldField},
+      {"cohere2", "layer_switch", kInert, "", "layer_types or sliding_window_pattern says it"},
+      {"cohere2", "order_of_interleaved_layers", kInert, "", kNoField},
+      {"cohere2", "position_embedding_type", kInert, "", kNoField},
+      {"cohere2", "rotary_pct", kInert, "", kNoField},
+      {"cohere2", "use_embedding_sharing", kInert, "", kNoField},
+      {"cohere2", "use_gated_activation", kInert, "", kNoField},
+      {"cohere2", "use_parallel_block", kInert, "", kNoField},
+      {"cohere2", "use_parallel_embedding", kInert, "", kNoField},
+      {"phi3", "full_attn_mod", kInert, "", kNoField},
+      {"phi3", "interpolate_factor", kInert, "", kNoField},
+      {"phi3", "lm_head_bias", kRefused, "false", "a bias of the head"},
+      {"phi3", "mlp_bias", kRefused, "false", "biases in the feed-forward"},
       {"smollm3", "max_window_layers", kInert, "", "no_rope_layers says which layers have a window"},
       {"gpt_oss", "initial_context_length", kInert, "", "values of the rotary tables"},
       {"gpt_oss", "swiglu_limit", kInert, "", "a bound of values"},
@@ -302,7 +315,8 @@ std::string_view nearest_known(const ConfigReader& reader, std::string_view fami
 const std::vector<ConfigKey>& config_keys() {
   static const std::vector<ConfigKey> kRows = [] {
     std::vector<ConfigKey> rows = family_keys();
-    for (const auto* more : {&later_decoder_keys(), &encoder_keys()}) rows.insert(rows.end(), more->begin(), more->end());
+    for (const auto* more : {&later_decoder_keys(), &encoder_keys()})
+      rows.insert(rows.end(), more->begin(), more->end());
     rows.insert(rows.end(), common_keys().begin(), common_keys().end());
     for (const std::string_view key : kGenerationKeys) rows.push_back({"", key, kInert, "", kGeneration});
     return rows;
