@@ -77,6 +77,11 @@ constexpr Ways kWays[] = {
     {"made on the device", [](Job& j) { j.training.model_init = ModelInit::Device; }},
     {"made on the host", [](Job& j) { j.training.model_init = ModelInit::Host; }},
     {"sent by rank 0", [](Job& j) { j.training.model_init = ModelInit::Rank0; }},
+    {"sent by rank 0 to hosts",
+     [](Job& j) {
+       j.training.model_init = ModelInit::Rank0;
+       j.training.fsdp.cpu_offload = true;
+     }},
     {"as accelerate",
      [](Job& j) {
        j.training.model_init = ModelInit::Rank0;
