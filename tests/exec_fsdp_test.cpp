@@ -63,6 +63,17 @@ constexpr Way kWays[] = {
        job.training.fsdp.cpu_offload = true;
        job.training.model_init = ModelInit::Host;
      }},
+    {"sent by rank 0 to hosts",
+     [](Job& job) {
+       job.training.fsdp.cpu_offload = true;
+       job.training.model_init = ModelInit::Rank0;
+     }},
+    {"sent by rank 0 to replicas' hosts",
+     [](Job& job) {
+       job.training.fsdp.cpu_offload = true;
+       job.training.fsdp.replicate = 2;
+       job.training.model_init = ModelInit::Rank0;
+     }},
     {"sent by rank 0 to replicas",
      [](Job& job) {
        job.training.fsdp.replicate = 2;
@@ -123,6 +134,10 @@ TEST_CASE("shards are clipped by the norm of whole gradients") {
   Job replicas = clipped(sharded(model, 4));
   replicas.training.fsdp.replicate = 2;
   CHECK(largest_gap(losses_of(model, replicas), ddp) < 1e-6);
+  Job hosts = clipped(sharded(model, 4));
+  hosts.training.fsdp.cpu_offload = true;
+  hosts.training.optimizer.implementation = Implementation::ForLoop;
+  CHECK(largest_gap(losses_of(model, hosts), ddp) < 1e-6);
 }
 
 TEST_CASE("what is gathered in 16 bits follows what is kept in 32") {

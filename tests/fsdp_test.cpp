@@ -78,6 +78,11 @@ constexpr Ways kWays[] = {
     {"made on the device", [](Job& j) { j.training.model_init = ModelInit::Device; }},
     {"made on the host", [](Job& j) { j.training.model_init = ModelInit::Host; }},
     {"sent by rank 0", [](Job& j) { j.training.model_init = ModelInit::Rank0; }},
+    {"sent by rank 0 to hosts",
+     [](Job& j) {
+       j.training.model_init = ModelInit::Rank0;
+       j.training.fsdp.cpu_offload = true;
+     }},
     {"as accelerate",
      [](Job& j) {
        j.training.model_init = ModelInit::Rank0;
@@ -287,6 +292,12 @@ TEST_CASE("fsdp: what fully_shard does not take is refused, with its rule") {
   contains(said([](Request& r) { set(r.fsdp.param_dtype, std::string("bfloat"), "--set"); }), "none of bf16, fp16");
   contains(said([](Request& r) { set(r.fsdp.cpu_offload, std::string("yes"), "--set"); }), "neither true nor false");
   contains(said([](Request& r) { set(r.fsdp.output_dtype, std::string("fp32"), "--set"); }), "not modelled yet");
+  for (const char* one : {"adamw_8bit", "paged_adamw_8bit", "ademamix"}) {
+    Given given{.request = gpus(8), .model = model};
+    set(given.request.runtime, std::string("fsdp2"), "--runtime");
+    set(given.request.optimizer, std::string(one), "--optimizer");
+    contains(refusal(given), "bitsandbytes takes plain tensors");
+  }
   contains(said([](Request& r) { set(r.runtime, std::string("fsdp"), "--runtime"); }), "FullyShardedDataParallel");
   contains(said([](Request& r) {
              set(r.runtime, std::string("pytorch"), "--runtime");

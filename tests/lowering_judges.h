@@ -300,11 +300,14 @@ class ShardsOnHost {
     const std::int64_t width = bytes_per_element(job.training.master_dtype);
     std::int64_t gradients = 0;
     for (const Parameter& p : model.parameters) {
-      if (p.tied_to != kNone) continue;
       const std::int64_t rows = p.shape.dims[0];
       const std::int64_t row = p.shape.elements().value() / rows * width;
       const std::int64_t most = (rows + ranks - 1) / ranks;
       const std::int64_t own = std::clamp<std::int64_t>(rows - most * (rank % ranks), 0, most);
+      if (p.tied_to != kNone) {  // As rank 0 sent it, once more.
+        sizes_["shard of the host under a tied name"].insert(own * row);
+        continue;
+      }
       if (own > 0) ++gradients;
       for (const char* label : {"shard", "shard on the host"}) sizes_[label].insert({own * row, most * row});
       for (const char* label : {"square root of exp_avg_sq", "denominator"}) sizes_[label].insert(own * row);

@@ -250,6 +250,10 @@ void add_sharded(std::vector<Case>& all) {
     job.training.fsdp.cpu_offload = true;
     job.training.model_init = ModelInit::Host;
   });
+  add("sent by rank 0 to hosts", false, 3, [](Job& job) {
+    job.training.fsdp.cpu_offload = true;
+    job.training.model_init = ModelInit::Rank0;
+  });
   add("before PyTorch 2.10", false, 3, [](Job& job) { job.training.torch = {2, 6, 0}; });
   add("a device with a name", false, 3, [](Job& job) {
     job.hardware.emplace();

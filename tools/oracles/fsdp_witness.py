@@ -103,7 +103,23 @@ def on_host():
     for name, config, world, rank in (("llama", LLAMA, 4, 3), ("tied", TIED, 6, 0)):
         for way, (fsdp, more) in ways.items():
             yield f"{name}-{way}-w{world}-r{rank}", config, world, rank, {"cpu_offload": True, **fsdp}, more
+    yield from sent_to_hosts()
     yield "gpt2-offload-mixed-w3-r2", GPT2, 3, 2, {"cpu_offload": True, **MIXED}, {}
+
+
+def sent_to_hosts():
+    """accelerate's cpu_ram_efficient_loading beside offload_params; clipping of gradients on the host."""
+    sent = {"wrap": "layers+ends", "cpu_offload": True}
+    cases = ("llama", LLAMA, 4, 3), ("tied", TIED, 6, 0), ("gpt2", GPT2, 24, 23), ("qwen2", QWEN, 24, 0)
+    for name, config, world, rank in cases:
+        where = f"w{world}-r{rank}"
+        yield f"{name}-offload-sent-{where}", config, world, rank, sent, {"model_init": "rank0"}
+        yield f"{name}-offload-sent-mixed-{where}", config, world, rank, {**sent, **MIXED}, {"model_init": "rank0"}
+        replicas = {**sent, "replicate": 2}
+        yield f"{name}-offload-sent-to-replicas-{where}", config, world, rank, replicas, {"model_init": "rank0"}
+        clipped = {"cpu_offload": True}
+        yield f"{name}-offload-clip-{where}", config, world, rank, clipped, {"max_grad_norm": 1.0}
+        yield f"{name}-offload-clip-mixed-{where}", config, world, rank, {**clipped, **MIXED}, {"max_grad_norm": 1.0}
 
 
 def job_of(name, config, world, rank, fsdp, more):

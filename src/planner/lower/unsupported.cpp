@@ -86,9 +86,6 @@ std::optional<std::string> fsdp_unsupported(const ModelSpec& model, const Job& j
     return "reduction in bf16 of gradients in fp32";
   }
   if (training.autocast) return "autocast under fully_shard";
-  if (training.fsdp.cpu_offload && training.model_init == ModelInit::Rank0) {
-    return "CPUOffloadPolicy with weights that rank 0 sends (say model_init: host)";
-  }
   if (!training.zero_grad_to_none) return "zero_grad(set_to_none=False) under fully_shard";
   const OptimizerKind kind = training.optimizer.kind;
   if (kind != OptimizerKind::Adam && kind != OptimizerKind::AdamW && kind != OptimizerKind::Sgd) {

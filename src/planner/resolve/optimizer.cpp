@@ -266,13 +266,29 @@ void check_combination(Resolver& resolver, const Place& place) {
   }
 }
 
+bool is_bitsandbytes(OptimizerKind kind) {
+  return kind == OptimizerKind::AdamW32bit || kind == OptimizerKind::Lion8bit || kind == OptimizerKind::AdEmaMix ||
+         kind == OptimizerKind::AdEmaMix8bit;
+}
+
+// bitsandbytes' kernels are operators of PyTorch's dispatcher that have no rule for DTensors: the first step raises
+// (bitsandbytes 0.50.2: functional.py, optimizer_update_8bit_blockwise, optimizer_update_32bit).
+void check_sharded(Resolver& resolver, const Place& place) {
+  const Optimizer& optimizer = resolver.training().optimizer;
+  if (resolver.training().runtime != Runtime::Fsdp2) return;
+  const bool plain = optimizer.kind != OptimizerKind::Adam8bit && optimizer.kind != OptimizerKind::Lion;
+  if (plain && !optimizer.paged && !is_bitsandbytes(optimizer.kind)) return;
+  resolver.fault(
+      place, formatted("{} under fully_shard", optimizer_text(resolver.training())),
+      "bitsandbytes takes plain tensors, and PyTorch stops in its first step over DTensors; adamw and sgd are "
+      "taken");
+}
+
 // Their states under a flat partition are not worked out: Adagrad makes its sums before DeepSpeed sees it, and paged
 // ones go by the size of what DeepSpeed hands over.
 void check_unsplit(Resolver& resolver, const Place& place) {
   const OptimizerKind kind = resolver.training().optimizer.kind;
-  const bool bitsandbytes = kind == OptimizerKind::AdamW32bit || kind == OptimizerKind::Lion8bit ||
-                            kind == OptimizerKind::AdEmaMix || kind == OptimizerKind::AdEmaMix8bit;
-  if (kind == OptimizerKind::Adagrad || kind == OptimizerKind::RmsProp || bitsandbytes ||
+  if (kind == OptimizerKind::Adagrad || kind == OptimizerKind::RmsProp || is_bitsandbytes(kind) ||
       resolver.training().optimizer.paged) {
     resolver.not_modelled(place, formatted("{} under DeepSpeed", optimizer_text(resolver.training())));
   }
@@ -352,6 +368,7 @@ void resolve_optimizer(Resolver& resolver) {
     resolver.assumed("optimizer", optimizer_text(resolver.training()), "nothing names it", "--optimizer");
   }
   resolve_groups(resolver);
+  check_sharded(resolver, place);
   if (resolver.deepspeed()) {
     check_unsplit(resolver, place);
     check_tested(resolver, place, json != nullptr);

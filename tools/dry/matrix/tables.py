@@ -789,6 +789,14 @@ def fsdp():
     for name in ("offload", "mixed-offload", "mixed-offload-full", "mixed-offload-kept"):
         policy, more = offload[name]
         yield one("llama-3.2-1b", 1024, 2, 8, 0, {**policy, "cpu_offload": True}, name, **more)
+    sent = {"wrap": "layers+ends", "cpu_offload": True}
+    for world, rank in ((8, 0), (8, 7), (24, 5)):
+        for model in ("qwen3-0.6b", "gpt2"):
+            yield one(model, 500, 2, world, rank, sent, "rank0-offload", model_init="rank0")
+            yield one(model, 500, 2, world, rank, {**sent, **mixed}, "mixed-rank0-offload", model_init="rank0")
+            yield one(model, 500, 2, world, rank, {**mixed, "cpu_offload": True}, "mixed-offload-clip", max_grad_norm=1.0)
+        replicas = {**sent, **mixed, "replicate": 2}
+        yield one("qwen3-0.6b", 500, 2, world, rank, replicas, "mixed-rank0-offload-replicas", model_init="rank0")
     for replicate, (world, rank) in itertools.product((1, 2), ((8, 0), (8, 7), (24, 5))):
         policy = {"wrap": "layers+ends", "replicate": replicate}
         name = "rank0-replicas" if replicate > 1 else "rank0"

@@ -82,7 +82,8 @@ class Worker:
         torch.cuda.init()
         if self.runtime() != "pytorch":
             torch.cuda.set_device(0)
-            torch.distributed.init_process_group("nccl")
+            on_host = self.training.get("fsdp", {}).get("cpu_offload")  # What is on the host is summed there.
+            torch.distributed.init_process_group("cuda:nccl,cpu:gloo" if on_host else "nccl")
         self.meter.ends()
         gc.collect()
         with self.measured("model"):
@@ -382,6 +383,7 @@ def prepared_by_accelerate(model, training, job, types):
         reshard_after_forward=wished.get("reshard_after_forward", True),
         auto_wrap_policy="transformer_based_wrap",
         cpu_ram_efficient_loading=True,
+        cpu_offload=wished.get("cpu_offload", False),
         mixed_precision_policy=MixedPrecisionPolicy(**policy),
     )
     accelerator = SimpleNamespace(

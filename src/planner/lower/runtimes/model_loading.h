@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/model.h"
@@ -29,6 +30,8 @@ class ModelLoading {
   void print_model_given();
   // One whole parameter: made here, or moved from where build_on_host made it.
   [[nodiscard]] Variable load(const NamedParameter& parameter, What what);
+  // What build_on_host made, by ParameterId, which `load` knows no more.
+  [[nodiscard]] std::vector<Variable> take_from_host() { return std::exchange(on_host_, {}); }
   // Rank 0 sends what `buffer` holds to all; nothing where there is one rank. Since DeepSpeed 0.19.8 as bytes
   // (engine.py, _broadcast_model).
   void broadcast(BufferId buffer, DType type);

@@ -51,6 +51,17 @@ def make_store(dist):
 KEPT = []  # torch keeps only the C++ half of a store.
 
 
+def silent_backend(c10d):
+    """A backend of the host whose collectives return at once; torch's own "fake" one is handed NCCL's options."""
+    from torch._C._distributed_c10d import FakeProcessGroup as group
+
+    name = "dsplan_silent"
+    if not hasattr(c10d.Backend, name.upper()):
+        made = getattr(group, "_create_internal", group)  # Before PyTorch 2.10 its constructor.
+        c10d.Backend.register_backend(name, lambda store, rank, size, timeout: made(rank, size), devices=["cpu"])
+    return name
+
+
 def install_in(c10d):
     real = c10d.init_process_group
 
@@ -60,6 +71,8 @@ def install_in(c10d):
         if not KEPT:
             KEPT.append(make_store(__import__("torch").distributed))
         kwargs.update(store=KEPT[0], rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"]))
+        if backend == "cuda:nccl,cpu:gloo":  # accelerate and torchtitan, for shards on the host: no peer would answer.
+            backend = "cuda:nccl,cpu:" + silent_backend(c10d)
         return real("nccl" if backend in (None, "cpu:gloo,cuda:nccl") else backend, **kwargs)
 
     c10d.init_process_group = init_process_group  # torch.distributed takes its names from here.

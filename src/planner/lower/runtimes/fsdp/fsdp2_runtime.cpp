@@ -129,7 +129,7 @@ void Fsdp2Runtime::initialise(const std::vector<BufferId>& /*buffers*/) {
   emitter_.use_streams();
   const ModelInit where = training().model_init;
   if (where == ModelInit::Rank0) {
-    Rank0Loading(model_, parameters_, loading_, emitter_, rank(), training().fsdp.replicate)
+    Rank0Loading(model_, parameters_, loading_, emitter_, rank(), training().fsdp)
         .run(std::exchange(move_buffers_, nullptr));
   } else if (where != ModelInit::Meta) {
     shard_whole_model();

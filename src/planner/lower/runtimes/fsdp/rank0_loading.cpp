@@ -10,11 +10,14 @@ constexpr What kSent{Role::Temporaries, "whole parameter",
 constexpr What kPaddedChunk{Role::Temporaries, "rows of a rank, padded",
                             "tensor/placement_types.py, Shard._shard_tensor"};
 constexpr What kTiedRows{Role::Parameters, "shard under a tied name", "modeling_utils.py, tie_weights"};
+constexpr What kTiedRowsOnHost{Role::Parameters, "shard of the host under a tied name",
+                               "accelerate: utils/fsdp_utils.py, fsdp2_load_full_state_dict"};
 
 }  // namespace
 
 // Name by name, tied ones twice.
 void Rank0Loading::run(const std::function<void(ModuleId)>& move_buffers) {
+  host_ = loading_.take_from_host();
   for (std::size_t at = 0; at < model_.parameters.size(); ++at) {
     const auto id = static_cast<ParameterId>(at);
     const ParameterId tied_to = model_.parameters[at].tied_to;
@@ -26,6 +29,7 @@ void Rank0Loading::run(const std::function<void(ModuleId)>& move_buffers) {
   whole_.reset(Reason::PythonFrame);
   for (std::size_t module = 0; module < model_.modules.size(); ++module) move_buffers(static_cast<ModuleId>(module));
   let_go(again_, Reason::PythonFrame);
+  let_go(host_, Reason::PythonFrame);
 }
 
 // The whole one before stays until Python's name is given the next one; rank 0 gives the name away sooner.
@@ -33,7 +37,9 @@ void Rank0Loading::send(ParameterId id, ParameterId weight) {
   const std::int64_t elements = model_.parameters[static_cast<std::size_t>(id)].shape.elements().value();
   const DType kept = parameters_.kept(weight);
   if (rank_ == 0) whole_.reset(Reason::PythonFrame);
-  Variable next = loading_.load({weight, elements, true, kept}, kSent);
+  Variable next = host_.empty()
+                      ? loading_.load({weight, elements, true, kept}, kSent)
+                      : eager_.clone(host_[static_cast<std::size_t>(weight)], kSent, "move to device", weight);
   next.mark_scratch();  // The rows of other ranks are theirs.
   whole_.reset(Reason::PythonFrame);
   whole_ = std::move(next);
@@ -44,7 +50,7 @@ void Rank0Loading::send(ParameterId id, ParameterId weight) {
 // rank. Each has the whole by then, and its rows are read off that.
 void Rank0Loading::cut(ParameterId id, ParameterId weight) {
   const DType kept = parameters_.kept(weight);
-  if (replicas_ > 1) eager_.broadcast(whole_, 0, replicas_, Group::Replicas);
+  if (fsdp_.replicate > 1) eager_.broadcast(whole_, 0, fsdp_.replicate, Group::Replicas);
   const Shape& shape = model_.parameters[static_cast<std::size_t>(id)].shape;
   const std::int64_t ranks = parameters_.mesh().ranks;
   std::vector<Variable> padded;
@@ -54,10 +60,17 @@ void Rank0Loading::cut(ParameterId id, ParameterId weight) {
     eager_.work().write(padded.back()).run(Body::Clear, "pad chunk");
   }
   if (id == weight) {
-    parameters_.cut(id, whole_);
+    parameters_.cut(id, whole_, true);
   } else {
     again_.push_back(eager_.scratch(storage(parameters_.of(weight).padded, kept), kept, kTiedRows));
     eager_.work().write(again_.back()).run(Body::Clear, "cut shard");
+    if (fsdp_.cpu_offload) {
+      const Part rows(again_.back().id(), Bytes(0), storage(parameters_.of(weight).real, kept));
+      Variable there;
+      if (rows.bytes > Bytes(0)) there = eager_.clone(rows, kTiedRowsOnHost, "copy to host", kNone, Space::Pageable);
+      if (there) there.mark_scratch();
+      again_.back() = std::move(there);
+    }
   }
   let_go(padded, Reason::PythonFrame);
 }
@@ -74,7 +87,7 @@ void Rank0Loading::pad_again() {
   children_first(model_, [&](ModuleId module) {
     for (const ParameterId id : own[static_cast<std::size_t>(module)]) {
       const FsdpShard& shard = parameters_.of(id);
-      if (shard.real != shard.padded) came[static_cast<std::size_t>(id)] = parameters_.pad(id);
+      if (shard.real != shard.padded || fsdp_.cpu_offload) came[static_cast<std::size_t>(id)] = parameters_.pad(id);
     }
   });
   let_go(came, Reason::PythonFrame);

@@ -14,8 +14,8 @@ class Rank0Loading {
  public:
   // All must outlive this. `rank`: of the data-parallel group.
   Rank0Loading(const ModelSpec& model, ShardedParameters& parameters, ModelLoading& loading, Emitter& emitter,
-               std::int64_t rank, std::int64_t replicas)
-      : model_(model), parameters_(parameters), loading_(loading), eager_(emitter), rank_(rank), replicas_(replicas) {}
+               std::int64_t rank, const Fsdp& fsdp)
+      : model_(model), parameters_(parameters), loading_(loading), eager_(emitter), rank_(rank), fsdp_(fsdp) {}
 
   // Afterwards every parameter has its rows. `move_buffers`: of a module, to the device, once all weights are there.
   void run(const std::function<void(ModuleId)>& move_buffers);
@@ -30,7 +30,8 @@ class Rank0Loading {
   ModelLoading& loading_;
   Eager eager_;
   std::int64_t rank_;
-  std::int64_t replicas_;        // Ranks that hold the same rows.
+  const Fsdp& fsdp_;
+  std::vector<Variable> host_;   // Of rank 0: original_sd, which fsdp2_prepare_model has until it returns.
   Variable whole_;               // What was sent last.
   std::vector<Variable> again_;  // Rows that came under a tied name, until it is tied again.
 };

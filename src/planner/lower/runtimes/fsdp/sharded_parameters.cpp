@@ -10,6 +10,8 @@ namespace {
 constexpr What kRows{Role::Parameters, "shard", "_fully_shard/_fsdp_param.py, _init_sharded_param"};
 constexpr What kPaddedRows{Role::Parameters, "shard", "_fully_shard/_fsdp_param.py, reset_sharded_param"};
 constexpr What kRowsOnHost{Role::Parameters, "shard on the host", "_fully_shard/_fsdp_param.py, _init_sharded_param"};
+constexpr What kRowsSent{Role::Parameters, "shard on the host",
+                         "accelerate: utils/fsdp_utils.py, fsdp2_load_full_state_dict"};
 // tensor.pin_memory(): a copy.
 Variable pinned(Eager& eager, const Variable& pageable, ParameterId id) {
   return eager.clone(pageable, kRowsOnHost, "pin memory", id, Space::Pinned);
@@ -49,18 +51,25 @@ void children_first(const ModelSpec& model, const std::function<void(ModuleId)>&
   while (!open.empty()) close();
 }
 
-void ShardedParameters::cut(ParameterId id, const Variable& whole) {
+void ShardedParameters::cut(ParameterId id, const Variable& whole, bool sent) {
   const FsdpShard& shard = of(id);
   Variable made = eager_.empty(kept(id, shard.padded), kept(id), kRows, id);
   Work copy = eager_.work();
   copy.read(Part(whole.id(), kept(id, shard.from), kept(id, shard.real))).write(made);
   copy.run(shard.real > Elements(0) ? Body::Copy : Body::Clear, "cut shard");
-  if (space_ != Space::Device) {
+  Variable& own = own_[static_cast<std::size_t>(id)];
+  if (space_ == Space::Device) {
+    own = std::move(made);
+  } else if (!sent) {
     const Variable there = eager_.clone(made, kRowsOnHost, "copy to host", id, Space::Pageable);
     made.reset(Reason::PythonFrame);
-    made = pinned(eager_, there, id);
+    own = pinned(eager_, there, id);
+  } else {
+    made_[static_cast<std::size_t>(id)] = true;
+    if (shard.real == Elements(0)) return;
+    const Part rows(made.id(), Bytes(0), kept(id, shard.real));
+    own = eager_.clone(rows, kRowsSent, "copy to host", id, Space::Pageable);
   }
-  own_[static_cast<std::size_t>(id)] = std::move(made);
 }
 
 void ShardedParameters::make_empty(ParameterId id) {
@@ -82,8 +91,9 @@ Variable ShardedParameters::pad(ParameterId id, bool again) {
   const bool empty = made_[static_cast<std::size_t>(id)];
   if (!own && !empty) return {};
   if (!again && own && empty && eager_.bytes_of(own) == kept(id, of(id).padded)) {
-    if (eager_.emitter().space(own.id()) == Space::Pageable) own = pinned(eager_, own, id);
-    return {};
+    if (eager_.emitter().space(own.id()) != Space::Pageable) return {};
+    Variable made = pinned(eager_, own, id);
+    return std::exchange(own, std::move(made));
   }
   Variable made = eager_.empty(kept(id, of(id).padded), kept(id), kPaddedRows, id, space_);
   Work copy = eager_.work();

@@ -38,10 +38,11 @@ class ShardedParameters {
   [[nodiscard]] DType gathered(ParameterId id) const { return training_.dtype_of(parameter(id)); }
 
   // fully_shard is given it whole: this rank's rows are copied into a padded tensor.
-  void cut(ParameterId id, const Variable& whole);
+  // `sent`: to a rank that called fully_shard before; under CPUOffloadPolicy pad has yet to come.
+  void cut(ParameterId id, const Variable& whole, bool sent = false);
   // to_empty: this rank's rows, unpadded; what was there goes.
   void make_empty(ParameterId id);
-  // What has been made, or cut, is copied into a padded tensor, but for what make_empty made and this did before
+  // What has been made, or cut, is copied into a padded tensor, but for what was made that large or this did before
   // (reset_sharded_param); on the host it is pinned. `again`: whatever it is. Returns what was there.
   Variable pad(ParameterId id, bool again = false);
 
