@@ -22,7 +22,6 @@ DType loaded_dtype(const ModelSpec& model, const Request& request) {
 
 // bitsandbytes' weights are of one class, and their biases change dtype when they are called.
 void refuse_over_packed_weights(const Lora& lora, const Place& place) {
-  if (lora.dora) throw Refusal({place.says("DoRA over packed weights is not modelled yet", "leave dora out")});
   if (lora.bias == TrainedBiases::None) return;
   throw Refusal({place.says("biases that are trained beside packed weights are not modelled yet", "bias=none")});
 }
