@@ -71,6 +71,7 @@ Job resolve(const ModelSpec& model, const Request& request, const DeepSpeedInput
   resolve_machine(resolver);
   check_nvme_buffers(resolver);
   resolve_allocator(resolver);
+  check_loss_scaling(resolver);
   check_training_arguments(resolver);
   judge_conditional_keys(resolver);
   resolver.diagnostics.throw_if_any();
