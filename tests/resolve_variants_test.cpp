@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "io/deepspeed.h"
-#include "io/text.h"
 #include "io/dialects/dialect_file.h"
+#include "io/text.h"
 #include "lowered.h"
 #include "planner/resolve/resolve.h"
 
@@ -81,8 +81,8 @@ TEST_CASE("resolve: autocast, and the weights under it") {
   set(trained.request.autocast, std::string("none"), "--autocast");
   CHECK(!run(trained).training.autocast);
   says({"", trainer("bf16: true\nfp16: true")}, "bf16 and fp16 are both true");
-  // GradScaler raises at gradients in fp16, but where it leaves them to a fused optimizer; with an option's own autocast
-  // there is none.
+  // GradScaler raises at gradients in fp16, but where it leaves them to a fused optimizer; with an option's own
+  // autocast there is none.
   Given scaled{"", trainer("fp16: true")};
   set(scaled.request.dtype, std::string("fp16"), "--dtype");
   says(scaled, "GradScaler refuses to unscale their gradients; load them in fp32 (--dtype fp32), or say bf16");

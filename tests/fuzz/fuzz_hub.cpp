@@ -1,5 +1,5 @@
-// What a hub answers for a config.json: the first line is the status, then the head up to an empty line, the rest is the
-// body. It is refused, or its names are parts of paths in the cache, and its text is a JSON object.
+// What a hub answers for a config.json: the first line is the status, then the head up to an empty line, the rest is
+// the body. It is refused, or its names are parts of paths in the cache, and its text is a JSON object.
 #include <algorithm>
 #include <string_view>
 

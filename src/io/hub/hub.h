@@ -29,8 +29,8 @@ struct HubFile {
   std::string commit;
 };
 
-// What an answer for `name` holds: a JSON object, whole. Refuses any other (Refusal at `id`): its status, a page, half a
-// file, no commit or ETag. `with_token`: the request had one.
+// What an answer for `name` holds: a JSON object, whole. Refuses any other (Refusal at `id`): its status, a page, half
+// a file, no commit or ETag. `with_token`: the request had one.
 [[nodiscard]] HubFile hub_file(const std::string& id, std::string_view name, const HttpAnswer& answer, bool with_token);
 
 // Asks HF_ENDPOINT (https://huggingface.co) for the files of `id` at the revision main, with the token of HF_TOKEN, of

@@ -121,8 +121,8 @@ FactorProduct product_of_factors(GraphBuilder& g, const Factors& factors, std::i
   return {down, up, value};
 }
 
-// The layer's weight as peft's dequantize_module_weight gives it, in the input's dtype: packed scales first, where they are
-// quantized themselves; rows of int8 by their scales in fp32, and then by 1 / 127 (bitsandbytes 0.50, _ops.py).
+// The layer's weight as peft's dequantize_module_weight gives it, in the input's dtype: packed scales first, where they
+// are quantized themselves; rows of int8 by their scales in fp32, and then by 1 / 127 (bitsandbytes 0.50, _ops.py).
 TensorId whole_weight(GraphBuilder& g, ModuleId base, Shape shape, DType to) {
   const TensorId weight = g.parameter_of(base, "weight");
   const auto packing = packing_of(g.model().modules[static_cast<std::size_t>(base)]);
