@@ -294,3 +294,24 @@ TEST_CASE("the saved tensors of a model follow its checkpointing and its version
   CHECK(around.find("model.layers.*.mlp") == std::string::npos);
   CHECK(around.find("model.layers.*.self_attn") != std::string::npos);
 }
+
+TEST_CASE("a note says where it comes from, also where no file of the user's says it") {
+  const Folder folder;
+  spill(folder / "plugin.yaml",
+        "distributed_type: DEEPSPEED\ndeepspeed_config:\n  zero_stage: 2\nmixed_precision: bf16\nnum_processes: 2\n");
+  const Ran plugin = dsplan_runs(folder, "simulate gpt2 --training plugin.yaml --capacity 80GiB");
+  CHECK_MESSAGE(plugin.code == 0, plugin.err);
+  // accelerate fills in what its plugin leaves open.
+  CHECK(plugin.err.find("DeepSpeed itself does not start") == std::string::npos);
+  const Ran trl = dsplan_runs(folder, "simulate --capacity 80GiB -- trl sft --model_name_or_path gpt2");
+  CHECK_MESSAGE(trl.code == 0, trl.err);
+  CHECK(trl.err.find("TRL's default: warning: TRL's own loss is not modelled") != std::string::npos);
+  for (const Ran* ran : {&plugin, &trl}) {
+    CHECK(!ran->err.starts_with(": "));
+    CHECK(ran->err.find("\n: ") == std::string::npos);
+  }
+  // A file of the user's with "auto", and nothing that fills it in.
+  spill(folder / "auto.json", R"({"train_micro_batch_size_per_gpu": "auto", "bf16": {"enabled": true}})");
+  const Ran alone = dsplan_runs(folder, "simulate gpt2 --deepspeed auto.json --gpus 2 --capacity 80GiB");
+  CHECK(alone.err.find("DeepSpeed itself does not start") != std::string::npos);
+}

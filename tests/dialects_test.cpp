@@ -716,6 +716,10 @@ TEST_CASE("programs: adapters and defaults") {
   reads("base_model: a\nadapter: lora\nlora_r: 1\nlora_mlp_kernel: false\n", "without names of modules");
   reads("base_model: a\nadapter: lora\nlora_r: 1\nlora_target_modules: [\".*q_proj\"]\nlora_mlp_kernel: false\n",
         "by the pattern \".*q_proj\"");
+  reads(
+      "base_model: a\nadapter: qlora\nload_in_4bit: true\nlora_r: 1\nlora_target_linear: true\nlora_mlp_kernel: false\n"
+      "lora_modules_to_save: [embed_tokens, lm_head]\n",
+      "alpha=8,save=embed_tokens+lm_head");
   reads("base_model: a\n", "norms and embeddings in fp32");
 }
 

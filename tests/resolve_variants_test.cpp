@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "io/deepspeed.h"
-#include "io/text.h"
 #include "io/dialects/dialect_file.h"
+#include "io/text.h"
 #include "lowered.h"
 #include "planner/resolve/resolve.h"
 
@@ -81,6 +81,19 @@ TEST_CASE("resolve: autocast, and the weights under it") {
   set(trained.request.autocast, std::string("none"), "--autocast");
   CHECK(!run(trained).training.autocast);
   says({"", trainer("bf16: true\nfp16: true")}, "bf16 and fp16 are both true");
+  // GradScaler raises at gradients in fp16, but where it leaves them to a fused optimizer; with an option's own
+  // autocast there is none.
+  Given scaled{"", trainer("fp16: true")};
+  set(scaled.request.dtype, std::string("fp16"), "--dtype");
+  says(scaled, "GradScaler refuses to unscale their gradients; load them in fp32 (--dtype fp32), or say bf16");
+  set(scaled.request.dtype, std::string("fp32"), "--dtype");
+  CHECK(run(scaled).training.autocast == DType::Float16);
+  Given left{"", trainer("fp16: true\nmax_grad_norm: 0\noptim: adamw_torch_fused")};
+  set(left.request.dtype, std::string("fp16"), "--dtype");
+  CHECK(run(left).training.dtype == DType::Float16);
+  set(scaled.request.dtype, std::string("fp16"), "--dtype");
+  set(scaled.request.autocast, std::string("fp16"), "--autocast");
+  CHECK(run(scaled).training.dtype == DType::Float16);
   // fp16 weights under a bf16 region.
   set(plain.request.dtype, std::string("fp16"), "--dtype");
   says(plain, "--autocast: error: autocast in bf16 over weights in fp16 is not modelled yet");

@@ -191,13 +191,20 @@ std::string neighbour_rows(const PlanAnswer& answer) {
   return text;
 }
 
-std::string plan_rows(std::string_view title, const std::vector<PlanRow>& rows, const PlanRow& base) {
+// Nobody takes more than there is: what would be used beyond is the allocator's cache, which it gives back.
+std::string taken(const PlanAnswer& answer, Bytes process) {
+  if (process <= answer.limit) return formatted("; {}", glued(human(process)));
+  return formatted("; all {}, would use {} if it could", glued(human(answer.limit)), glued(human(process)));
+}
+
+std::string plan_rows(std::string_view title, const std::vector<PlanRow>& rows, const PlanAnswer& answer) {
   if (rows.empty()) return {};
   std::string text = formatted("\n  {}\n", title);
   for (const PlanRow& row : rows) {
-    const double speed = base.tokens_per_second() > 0 ? row.tokens_per_second() / base.tokens_per_second() : 0;
+    const double base = answer.chosen->tokens_per_second();
+    const double speed = base > 0 ? row.tokens_per_second() / base : 0;
     std::string line = layout(row);
-    if (row.process) line += formatted("; {}", glued(human(*row.process)));
+    if (row.process) line += taken(answer, *row.process);
     if (row.wire) line += formatted(", {} sent", glued(human(*row.wire)));
     text += wrapped(formatted("  {:>9}  ", percent(speed)), line, 13);
   }
@@ -249,8 +256,8 @@ std::string report_plan(const PlanAnswer& answer, bool colour) {
   }
   text += counts_rows(answer);
   if (answer.chosen) {
-    text += plan_rows("next that fit, with other states", answer.next, *answer.chosen);
-    text += plan_rows("front of speed, memory and traffic", answer.front, *answer.chosen);
+    text += plan_rows("next that fit, with other states", answer.next, answer);
+    text += plan_rows("front of speed, memory and traffic", answer.front, answer);
     text += neighbour_rows(answer) + advice_rows(answer.advice);
   }
   return text + space_rows(answer.space);

@@ -59,6 +59,7 @@ class LineReader {
   bool plain_ = false;                   // No launcher that counts: one rank.
   bool all_of_a_node_ = false;           // torchrun --nproc-per-node gpu.
   std::optional<std::int64_t> visible_;  // Devices in CUDA_VISIBLE_DEVICES.
+  bool takes_visible_ = false;           // The launcher counts them.
   std::optional<std::string> accelerate_file_;
   std::vector<DialectArgument> accelerate_;  // Its options, by the names of its configuration.
 };
@@ -161,7 +162,10 @@ void LineReader::variable(const std::string& word) {
     return;
   }
   const std::string value = word.substr(name.size() + 1);
-  if (name == "CUDA_VISIBLE_DEVICES" && !value.empty()) visible_ = 1 + std::count(value.begin(), value.end(), ',');
+  if (name == "CUDA_VISIBLE_DEVICES" && !value.empty()) {
+    visible_ = 1 + std::count(value.begin(), value.end(), ',');
+    return;
+  }
   notice(Notice::Kind::Inert, name, "this environment variable is not read");
 }
 
@@ -247,6 +251,7 @@ void LineReader::take_torchrun(const Word& word) {
   if (word.name == "nproc_per_node") {
     if (word.value && (*word.value == "gpu" || *word.value == "auto")) {
       all_of_a_node_ = true;
+      if (visible_) return;
       return notice(Notice::Kind::Warning, word.written, "the number of GPUs is the machine's: say --gpus");
     }
     return count(word, per_node_);
@@ -337,6 +342,7 @@ void LineReader::program() {
 
 void LineReader::finish() {
   const Place line = option(kWhere);
+  if (takes_visible_ && !ranks_ && !per_node_ && !nodes_) per_node_ = visible_;
   if (per_node_) request_.gpus_per_node = {*per_node_, line};
   if (nodes_) request_.nodes = {*nodes_, line};
   if (!ranks_ && per_node_) ranks_ = checked_mul(*per_node_, nodes_.value_or(1));
@@ -358,6 +364,9 @@ Said LineReader::read() {
     ranks_ = per_node_ = nodes_ = {};
     counted = true;
     launcher_options(kind);
+    // Told no number they start a process for each device that is visible (deepspeed 0.19.8, launcher/runner.py;
+    // accelerate 1.x, commands/launch.py; torch 2.11, distributed/run.py, "gpu").
+    takes_visible_ = kind == Launcher::DeepSpeed || kind == Launcher::Accelerate || all_of_a_node_;
     if (kind == Launcher::TorchRun && !per_node_ && !all_of_a_node_) per_node_ = 1;
     if (kind == Launcher::DeepSpeed || kind == Launcher::TorchRun || kind == Launcher::Accelerate) break;
   }

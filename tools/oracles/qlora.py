@@ -71,6 +71,19 @@ CASES = {
                                      {"model_type": "qwen2", "tie_word_embeddings": True}),
     "int8-save": case({**INT8, "lora": {**ALL, "save": ["lm_head", "embed_tokens"]}}),
     "int8-axolotl": case({**INT8, **UNPREPARED, "checkpoint_impl": "reentrant", "casts_back": True}),
+    "axolotl-save": case({**NF4, "quant_storage": "bf16", **UNPREPARED, "checkpoint_impl": "reentrant", "casts_back": True,
+                          "lora": {**ALL, "save": ["lm_head", "embed_tokens"]}}),
+    "dora": case({**NF4, "lora": {**ALL, "dora": True}}),
+    "dora-qwen2-autocast": case({**NF4, "double_quant": False, "autocast": "bf16", "lora": {**ALL, "dora": True}},
+                                {"model_type": "qwen2", "tie_word_embeddings": True}),
+    "dora-dropout": case({**NF4, "checkpoint": "none", "lora": {**ALL, "targets": ["q_proj", "v_proj"], "dropout": 0.1,
+                                                                "dora": True}}),
+    "dora-trl": case({**NF4, "double_quant": False, **UNPREPARED, "checkpoint_impl": "non_reentrant",
+                      "lora": {**ALL, "dtype": "bf16", "dropout": 0.05, "dora": True}}),
+    "dora-llama-factory": case({**NF4, "quant_storage": "bf16", **UNPREPARED, "checkpoint_impl": "reentrant",
+                                "lora": {**ALL, "dora": True}}),
+    "dora-int8": case({**INT8, "lora": {**ALL, "dora": True}}),
+    "dora-int8-autocast": case({**INT8, "autocast": "bf16", "lora": {**ALL, "dropout": 0.05, "dora": True}}),
     "axolotl": case({**NF4, "quant_storage": "bf16", **UNPREPARED, "checkpoint_impl": "reentrant", "casts_back": True}),
 }
 NAMES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "uint8": "uint8"}
@@ -143,7 +156,7 @@ def build(job, mark):
     mark("prepare")
     model = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", r=lora["r"], lora_alpha=2 * lora["r"],
                                              lora_dropout=lora.get("dropout", 0.0), target_modules=lora["targets"],
-                                             modules_to_save=lora.get("save")))
+                                             modules_to_save=lora.get("save"), use_dora=lora.get("dora", False)))
     if not training.get("kbit_prepare", True) and not training.get("casts_back"):
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=how)
         model.enable_input_require_grads()

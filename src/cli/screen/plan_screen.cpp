@@ -66,18 +66,20 @@ std::string memory_of(const PlanAnswer& answer) {
   const Bytes doubt = answer.prediction ? answer.prediction->doubt() : Bytes(0);
   std::string text;
   if (row.fate == Fate::FitsWithRetries || *row.process > answer.limit) {
-    text = formatted("  fits in {} per GPU, would use {} if it could: the allocator gives cache back",
+    text = formatted("fits in {} per GPU, would use {} if it could: the allocator gives cache back",
                      human(answer.limit), human(*row.process));
   } else {
-    text = formatted("  takes {} of {} per GPU, {} to spare", human(*row.process), human(answer.limit),
+    text = formatted("takes {} of {} per GPU, {} to spare", human(*row.process), human(answer.limit),
                      human(answer.limit - *row.process));
     if (row.fate == Fate::Tight) {
       text += formatted(": TIGHT, this may be {} too low", human(doubt));
     } else if (doubt > Bytes(0) && *row.process + doubt <= answer.limit) {
       text += formatted(" (this may be {} too low)", human(doubt));
+    } else if (doubt > Bytes(0)) {
+      text += formatted("; should this be {} too low, the allocator gives cache back", human(doubt));
     }
   }
-  return one_line(text);
+  return wrapped("  ", text, 2);
 }
 
 std::string chosen_head(const PlanAnswer& answer, bool colour) {

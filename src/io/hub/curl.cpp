@@ -86,16 +86,7 @@ std::size_t take_body(const char* data, std::size_t size, std::size_t count, voi
 }
 
 std::size_t take_header(const char* data, std::size_t size, std::size_t count, void* into) {
-  const std::string_view line(data, size * count);
-  const std::size_t colon = line.find(':');
-  if (colon == std::string_view::npos) return size * count;
-  std::string name(line.substr(0, colon));
-  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
-  std::string_view value = line.substr(colon + 1);
-  const auto blank = [](char c) { return c == ' ' || c == '\r' || c == '\n' || c == '\t'; };
-  while (!value.empty() && blank(value.front())) value.remove_prefix(1);
-  while (!value.empty() && blank(value.back())) value.remove_suffix(1);
-  static_cast<HttpAnswer*>(into)->headers.emplace_back(std::move(name), value);
+  add_header({data, size * count}, *static_cast<HttpAnswer*>(into));
   return size * count;
 }
 
@@ -106,6 +97,18 @@ std::string HttpAnswer::header(std::string_view name) const {
     if (key == name) return value;
   }
   return {};
+}
+
+void add_header(std::string_view line, HttpAnswer& answer) {
+  const std::size_t colon = line.find(':');
+  if (colon == std::string_view::npos) return;
+  std::string name(line.substr(0, colon));
+  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
+  std::string_view value = line.substr(colon + 1);
+  const auto blank = [](char c) { return c == ' ' || c == '\r' || c == '\n' || c == '\t'; };
+  while (!value.empty() && blank(value.front())) value.remove_prefix(1);
+  while (!value.empty() && blank(value.back())) value.remove_suffix(1);
+  answer.headers.emplace_back(std::move(name), value);
 }
 
 HttpAnswer http_get(const HttpRequest& request) {

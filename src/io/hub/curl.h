@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -17,6 +18,9 @@ struct HttpAnswer {
 
   [[nodiscard]] std::string header(std::string_view name) const;  // The first of that name, or nothing.
 };
+
+// A line of an answer's head, as it came, added to `headers`; the status line and others without a colon are none.
+void add_header(std::string_view line, HttpAnswer& answer);
 
 struct HttpRequest {
   std::string url;

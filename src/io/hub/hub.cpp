@@ -80,12 +80,6 @@ std::int64_t patience_ms() {
   return std::int64_t{1000} * std::stoi(said);
 }
 
-struct Fetched {
-  std::string text;
-  std::string etag;
-  std::string commit;
-};
-
 bool plain_name(const std::string& text) {
   return !text.empty() && text.size() <= 128 && text.find_first_not_of("0123456789abcdefABCDEF") == std::string::npos;
 }
@@ -138,7 +132,7 @@ void judge_text(const std::string& id, std::string_view name, const HttpAnswer& 
 }
 
 // nullopt: there is no such file.
-std::optional<Fetched> fetch(const std::string& id, std::string_view name, bool must_be_there) {
+std::optional<HubFile> fetch(const std::string& id, std::string_view name, bool must_be_there) {
   HttpRequest request{formatted("{}/{}/resolve/main/{}", endpoint(), id, name), {}, patience_ms()};
   const std::string secret = token();
   if (!secret.empty()) request.headers.push_back(formatted("authorization: Bearer {}", secret));
@@ -148,13 +142,7 @@ std::optional<Fetched> fetch(const std::string& id, std::string_view name, bool 
            "--offline, or HF_HUB_OFFLINE=1, asks nobody");
   }
   if (answer.status == 404 && !must_be_there) return std::nullopt;
-  judge_status(id, answer, !secret.empty());
-  judge_text(id, name, answer);
-  Fetched fetched{answer.body, etag_of(answer), answer.header("x-repo-commit")};
-  if (!plain_name(fetched.commit) || !plain_name(fetched.etag)) {
-    refuse(id, formatted("answers without the commit or the ETag of {}", name), "is HF_ENDPOINT a hub?");
-  }
-  return fetched;
+  return hub_file(id, name, answer, !secret.empty());
 }
 
 // Appears whole or not at all.
@@ -169,7 +157,7 @@ void write_file(const fs::path& path, const std::string& text) {
   fs::rename(new_one, path);
 }
 
-void keep(const fs::path& folder, std::string_view name, const Fetched& file) {
+void keep(const fs::path& folder, std::string_view name, const HubFile& file) {
   const fs::path blob = folder / "blobs" / file.etag;
   if (!fs::exists(blob)) write_file(blob, file.text);
   const fs::path link = folder / "snapshots" / file.commit / name;
@@ -206,9 +194,19 @@ bool network_forbidden() {
   return forbidden || says_yes(environment("HF_HUB_OFFLINE")) || says_yes(environment("TRANSFORMERS_OFFLINE"));
 }
 
+HubFile hub_file(const std::string& id, std::string_view name, const HttpAnswer& answer, bool with_token) {
+  judge_status(id, answer, with_token);
+  judge_text(id, name, answer);
+  HubFile file{answer.body, etag_of(answer), answer.header("x-repo-commit")};
+  if (!plain_name(file.commit) || !plain_name(file.etag)) {
+    refuse(id, formatted("answers without the commit or the ETag of {}", name), "is HF_ENDPOINT a hub?");
+  }
+  return file;
+}
+
 std::string fetch_from_hub(const std::string& id) {
-  const Fetched config = *fetch(id, kConfig, true);
-  const std::optional<Fetched> index = fetch(id, kIndex, false);
+  const HubFile config = *fetch(id, kConfig, true);
+  const std::optional<HubFile> index = fetch(id, kIndex, false);
   const fs::path folder = hub_folder(id);
   try {
     keep(folder, kConfig, config);

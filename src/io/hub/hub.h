@@ -8,6 +8,8 @@
 
 namespace dsplan {
 
+struct HttpAnswer;
+
 // `org/name`, of the characters that the hub allows: a part of paths and addresses.
 [[nodiscard]] bool is_hub_id(std::string_view text);
 
@@ -19,6 +21,17 @@ namespace dsplan {
 // Whether nobody may be asked: --offline, or one of HF_HUB_OFFLINE and TRANSFORMERS_OFFLINE is 1, true, yes or on.
 void forbid_network();
 [[nodiscard]] bool network_forbidden();
+
+// A file that a hub gave, with the names under which the cache keeps it: hexadecimal digits, so parts of paths.
+struct HubFile {
+  std::string text;
+  std::string etag;
+  std::string commit;
+};
+
+// What an answer for `name` holds: a JSON object, whole. Refuses any other (Refusal at `id`): its status, a page, half
+// a file, no commit or ETag. `with_token`: the request had one.
+[[nodiscard]] HubFile hub_file(const std::string& id, std::string_view name, const HttpAnswer& answer, bool with_token);
 
 // Asks HF_ENDPOINT (https://huggingface.co) for the files of `id` at the revision main, with the token of HF_TOKEN, of
 // HUGGING_FACE_HUB_TOKEN or of the file that `hf auth login` leaves, and writes them into the cache: blobs named by

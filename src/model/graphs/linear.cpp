@@ -100,27 +100,6 @@ TensorId adapter(GraphBuilder& g, const Factors& factors, TensorId x, std::int64
   return scaled;
 }
 
-// peft 0.21, tuners/lora/bnb.py, Linear4bit.forward and Linear8bitLt.forward: a 4-bit result is cloned, and autocast
-// does the adapters' casts.
-TensorId packed_linear_module(GraphBuilder& g, ModuleId module, TensorId x, std::int64_t features) {
-  const Factors factors = factors_of(g, module);
-  g.enter(module);
-  const TensorId product = plain_linear(g, g.child(module, "base_layer"), x, features);
-  const bool rows =
-      packing_of(g.model().modules[static_cast<std::size_t>(g.child(module, "base_layer"))])->eight_bits();
-  const TensorId result = rows ? g.keep(product) : g.copy(product);
-  g.drop({product});
-  const bool converts = !g.options().autocast;
-  const TensorId own = converts ? g.cast(x, factors.dtype) : g.keep(x);
-  const TensorId scaled = adapter(g, factors, own, features);
-  const TensorId narrow = converts ? g.cast(scaled, g.dtype(result)) : g.keep(scaled);
-  g.drop({scaled});
-  const TensorId out = g.binary(Op::Add, result, narrow);
-  g.drop({result, narrow, own});
-  g.exit(module);
-  return out;
-}
-
 // The factors' product, whose graph nobody walks: it dies with the last of these tensors.
 struct FactorProduct {
   TensorId down;
@@ -140,6 +119,29 @@ FactorProduct product_of_factors(GraphBuilder& g, const Factors& factors, std::i
   const TensorId value = g.cast(turned, to);
   g.drop({turned});
   return {down, up, value};
+}
+
+// The layer's weight as peft's dequantize_module_weight gives it, in the input's dtype: packed scales first, where they
+// are quantized themselves; rows of int8 by their scales in fp32, and then by 1 / 127 (bitsandbytes 0.50, _ops.py).
+TensorId whole_weight(GraphBuilder& g, ModuleId base, Shape shape, DType to) {
+  const TensorId weight = g.parameter_of(base, "weight");
+  const auto packing = packing_of(g.model().modules[static_cast<std::size_t>(base)]);
+  if (!packing) return g.cast(weight, to);
+  TensorId value = kNone;
+  if (packing->eight_bits()) {
+    const TensorId rows = g.make(Op::Cast, shape, DType::Float32, {weight}, false);
+    value = g.unary(Op::MulScalar, rows, 1.0 / 127);
+    g.drop({rows});
+  } else {
+    const std::int64_t blocks = (shape.elements().value() + kQuantizedBlock - 1) / kQuantizedBlock;
+    const TensorId scales =
+        packing->nested ? g.make(Op::Cast, {blocks}, DType::Float32, {weight}, false) : TensorId(kNone);
+    value = g.make(Op::Cast, shape, packing->loaded, {weight}, false);
+    if (scales != kNone) g.drop({scales});
+  }
+  const TensorId own = g.cast(value, to);
+  g.drop({value});
+  return own;
 }
 
 // DoraLinearLayer.get_weight_norm, of the weight and the product that was detached.
@@ -162,7 +164,7 @@ TensorId magnitude_part(GraphBuilder& g, const Factors& factors, ModuleId base, 
   const std::int64_t in = g.shape(x).dims[g.shape(x).rank - 1U];
   g.enter(factors.magnitude);
   const FactorProduct product = product_of_factors(g, factors, in, features, g.dtype(x));
-  const TensorId weight = g.cast(g.parameter_of(base, "weight"), g.dtype(x));
+  const TensorId weight = whole_weight(g, base, {features, in}, g.dtype(x));
   const TensorId norm = norm_of_sum(g, weight, product.value);
   const TensorId ratio = g.binary(Op::Div, g.parameter("weight"), norm);
   const TensorId scale = g.view(ratio, {1, features});
@@ -192,13 +194,8 @@ TensorId magnitude_part(GraphBuilder& g, const Factors& factors, ModuleId base, 
   return sum;
 }
 
-// peft 0.21, tuners/lora/variants.py, DoraLinearVariant.forward inside of Linear.forward.
-TensorId dora_module(GraphBuilder& g, ModuleId module, TensorId x, std::int64_t features) {
-  const Factors factors = factors_of(g, module);
-  const ModuleId base = g.child(module, "base_layer");
-  g.enter(module);
-  const TensorId result = plain_linear(g, base, x, features);
-  const TensorId own = g.cast(x, factors.dtype);
+// peft 0.21, tuners/lora/variants.py, DoraLinearVariant.forward. `result` is dropped.
+TensorId with_magnitudes(GraphBuilder& g, const Factors& factors, ModuleId base, TensorId own, TensorId result) {
   TensorId dropped = g.keep(own);
   if (g.model().dims.adapter_dropout > 0) {
     g.drop({dropped});
@@ -208,10 +205,50 @@ TensorId dora_module(GraphBuilder& g, ModuleId module, TensorId x, std::int64_t 
   }
   const TensorId part = magnitude_part(g, factors, base, dropped, result);
   const TensorId sum = g.binary(Op::Add, result, part);
-  const DType asked = g.dtype(result);
   g.drop({part, dropped, result});
+  return sum;
+}
+
+// The same inside of Linear.forward.
+TensorId dora_module(GraphBuilder& g, ModuleId module, TensorId x, std::int64_t features) {
+  const Factors factors = factors_of(g, module);
+  const ModuleId base = g.child(module, "base_layer");
+  g.enter(module);
+  const TensorId result = plain_linear(g, base, x, features);
+  const DType asked = g.dtype(result);
+  const TensorId own = g.cast(x, factors.dtype);
+  const TensorId sum = with_magnitudes(g, factors, base, own, result);
   const TensorId out = g.cast(sum, asked);
   g.drop({sum, own});
+  g.exit(module);
+  return out;
+}
+
+// peft 0.21, tuners/lora/bnb.py, Linear4bit.forward and Linear8bitLt.forward: a 4-bit result is cloned, and autocast
+// does the adapters' casts.
+TensorId packed_linear_module(GraphBuilder& g, ModuleId module, TensorId x, std::int64_t features) {
+  const Factors factors = factors_of(g, module);
+  const ModuleId base = g.child(module, "base_layer");
+  g.enter(module);
+  const TensorId product = plain_linear(g, base, x, features);
+  const bool rows = packing_of(g.model().modules[static_cast<std::size_t>(base)])->eight_bits();
+  const TensorId result = rows ? g.keep(product) : g.copy(product);
+  g.drop({product});
+  const bool converts = !g.options().autocast;
+  const TensorId own = converts ? g.cast(x, factors.dtype) : g.keep(x);
+  const DType asked = g.dtype(result);
+  TensorId out = kNone;
+  if (factors.magnitude != kNone) {
+    const TensorId sum = with_magnitudes(g, factors, base, own, result);
+    out = converts ? g.cast(sum, asked) : g.keep(sum);
+    g.drop({sum, own});
+  } else {
+    const TensorId scaled = adapter(g, factors, own, features);
+    const TensorId narrow = converts ? g.cast(scaled, asked) : g.keep(scaled);
+    g.drop({scaled});
+    out = g.binary(Op::Add, result, narrow);
+    g.drop({result, narrow, own});
+  }
   g.exit(module);
   return out;
 }

@@ -6,6 +6,7 @@
 #include "model/graphs/graphs.h"
 #include "model/lora.h"
 #include "model/parts.h"
+#include "model/quantized.h"
 #include "planner/fsdp/fsdp_facts.h"
 #include "planner/lower/runtimes/named_parameters.h"
 #include "planner/lower/runtimes/runtime_base.h"
@@ -107,7 +108,7 @@ std::optional<std::string> fsdp_unsupported(const ModelSpec& model, const Job& j
 bool magnitudes_cast(const ModelSpec& model, const Training& training) {
   const DType layers = training.autocast.value_or(training.dtype);
   return std::all_of(model.modules.begin(), model.modules.end(), [&](const Module& module) {
-    if (!module.path.ends_with(".lora_A.default")) return true;
+    if (!module.path.ends_with(".lora_A.default") || packing_of(model)) return true;
     const auto id = static_cast<ModuleId>(&module - model.modules.data());
     return training.dtype_of(model.parameters[static_cast<std::size_t>(model.parameter(id, "weight"))]) != layers;
   });

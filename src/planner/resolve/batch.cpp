@@ -168,7 +168,8 @@ void announce_automatic(Resolver& resolver) {
   if (resolver.ds == nullptr || resolver.request.hugging_face_rules()) return;
   const DeepSpeedInput& ds = *resolver.ds;
   const auto announce = [&resolver](const Setting<std::int64_t>& setting, std::string_view key) {
-    if (!setting.is_auto) return;
+    // accelerate's plugin says it of keys that nobody wrote, and fills them in before DeepSpeed starts.
+    if (!setting.is_auto || setting.place.path.empty()) return;
     resolver.notice(Notice::Kind::Warning, setting.place,
                     formatted("\"{}\" is \"auto\" without a training file or launch line: DeepSpeed itself does not "
                               "start with it",

@@ -341,7 +341,7 @@ void resolve_clipping(Resolver& resolver) {
   } else if (resolver.deepspeed()) {
     training.gradient_clipping = training.deepspeed >= Version{0, 19, 3} ? 1.0 : 0.0;
   }
-  if (written.is_auto && !request.hugging_face_rules()) {
+  if (written.is_auto && !written.place.path.empty() && !request.hugging_face_rules()) {
     resolver.notice(Notice::Kind::Warning, written.place,
                     "\"gradient_clipping\" is \"auto\" without a training file or launch line: DeepSpeed itself cannot "
                     "compare it with a number");

@@ -1,6 +1,8 @@
 // Runtime, versions and dtypes.
 #include "planner/resolve/resolver.h"
 
+#include <algorithm>
+
 #include "core/format.h"
 #include "model/quantized.h"
 
@@ -391,6 +393,30 @@ void resolve_liger(Resolver& resolver) {
   } else if (wished.given()) {
     resolver.notice(Notice::Kind::Inert, wished.place, "Liger's version has no effect: the loss is not Liger's");
   }
+}
+
+// accelerate and the Trainer scale the loss under autocast in fp16 (accelerate 1.x, Accelerator.__init__). torch's
+// GradScaler then raises where a gradient is in fp16 itself, when it unscales: before clipping, and before the step of
+// an optimizer that does not do it by itself (torch 2.11, amp/grad_scaler.py, _unscale_grads_ and step).
+void check_loss_scaling(Resolver& resolver) {
+  const Training& training = resolver.training();
+  const Setting<std::string>* launched = mixed_precision(resolver);
+  const Setting<bool>* trained = trainer_precision(resolver);
+  if (training.runtime != Runtime::PyTorch || training.autocast != DType::Float16) return;
+  if (resolver.request.autocast.given() || (launched == nullptr && trained == nullptr)) return;
+  const Optimizer& optimizer = training.optimizer;
+  const bool adam_or_sgd = optimizer.kind == OptimizerKind::Adam || optimizer.kind == OptimizerKind::AdamW ||
+                           optimizer.kind == OptimizerKind::Sgd;
+  const bool unscales = optimizer.implementation == Implementation::Fused && adam_or_sgd;
+  if (unscales && training.gradient_clipping <= 0) return;
+  const std::vector<Parameter>& all = resolver.model.parameters;
+  const bool any = std::any_of(all.begin(), all.end(), [&](const Parameter& parameter) {
+    return parameter.trainable && training.dtype_of(parameter) == DType::Float16;
+  });
+  if (!any) return;
+  resolver.fault(launched != nullptr ? launched->place : trained->place,
+                 "fp16 over weights that are trained in fp16 fails: GradScaler refuses to unscale their gradients",
+                 "load them in fp32 (--dtype fp32), or say bf16");
 }
 
 void resolve_precision(Resolver& resolver) {

@@ -64,7 +64,7 @@ class OfProgram {
       usually(request_.checkpoint_impl, std::string("reentrant"));
     }
     request_.notices.push_back({Notice::Kind::Warning,
-                                foreign_.program.place,
+                                foreign_.program.place.path.empty() ? own() : foreign_.program.place,
                                 "TRL's own loss is not modelled: transformers' loss over whole logits is predicted, "
                                 "without the metrics that TRL computes beside it",
                                 {}});

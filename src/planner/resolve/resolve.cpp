@@ -22,7 +22,6 @@ DType loaded_dtype(const ModelSpec& model, const Request& request) {
 
 // bitsandbytes' weights are of one class, and their biases change dtype when they are called.
 void refuse_over_packed_weights(const Lora& lora, const Place& place) {
-  if (lora.dora) throw Refusal({place.says("DoRA over packed weights is not modelled yet", "leave dora out")});
   if (lora.bias == TrainedBiases::None) return;
   throw Refusal({place.says("biases that are trained beside packed weights are not modelled yet", "bias=none")});
 }
@@ -72,6 +71,7 @@ Job resolve(const ModelSpec& model, const Request& request, const DeepSpeedInput
   resolve_machine(resolver);
   check_nvme_buffers(resolver);
   resolve_allocator(resolver);
+  check_loss_scaling(resolver);
   check_training_arguments(resolver);
   judge_conditional_keys(resolver);
   resolver.diagnostics.throw_if_any();

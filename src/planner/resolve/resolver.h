@@ -64,6 +64,7 @@ void resolve_settings(Resolver& resolver);   // What --set takes: zero_grad, whe
 void configure_deepspeed_checkpointing(Resolver& resolver);
 void resolve_machine(Resolver& resolver);
 void resolve_allocator(Resolver& resolver);
+void check_loss_scaling(Resolver& resolver);  // What torch's GradScaler raises at.
 void check_training_arguments(Resolver& resolver);
 void judge_conditional_keys(Resolver& resolver);
 void judge_strict(const Resolver& resolver);
