@@ -391,8 +391,7 @@ void complete_sharding(const std::string& stage, Request& request) {
   };
   usually(fsdp.wrap, replicas ? "ends" : "layers+ends");
   if (replicas) usually(fsdp.gradient_sync, "every");
-  const bool on_host = fsdp.cpu_offload.value_or("false") == "true";  // What rank 0 sends comes to devices.
-  usually(request.model_init, on_host ? "host" : replicas ? "meta" : "rank0");
+  usually(request.model_init, replicas ? "meta" : "rank0");
   if (says_policy(request)) return;
   const std::string dtype = request.dtype.value_or("bf16");
   if (dtype == "fp32") return;
