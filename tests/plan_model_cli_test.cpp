@@ -110,7 +110,8 @@ TEST_CASE("the chosen plan is handed over: as a plan that simulate takes, and as
 TEST_CASE("fully_shard's states go to the host where the device has no room, and accelerate's file says so") {
   const Folder folder;
   const std::string asked =
-      "llama-3.2-1b --gpus 2 --hardware h100-sxm --seq 512 --host-memory 64GiB --budget 6GiB --runtime fsdp2 ";
+      "llama-3.2-1b --gpus 2 --hardware h100-sxm --seq 512 --host-memory 64GiB --budget 6GiB --runtime fsdp2 "
+      "--vary checkpoint=none,full ";
   const Ran answer = plan(folder, asked + "--format json");
   REQUIRE_MESSAGE(answer.code == 0, answer.err);
   const Json found = Json::parse(answer.out);
