@@ -131,6 +131,63 @@ TEST_CASE("ZeRO-1 and 2: what a reduction takes is on its stream, and the gradie
   }
 }
 
+// llama-3.2-1b on 8 ranks under DeepSpeed 0.19.8: two buckets of 500 million elements, the second full of gradients that
+// begin with rank 0's embedding.
+TEST_CASE("ZeRO-1 and 2: the allocator hears of the reduce stream's work on a bucket only where something is copied back") {
+  const ModelSpec model = lowered::bundled("llama-3.2-1b");
+  Job job = lowered::job(1, 8);
+  job.training.zero.overlap_comm = true;
+  job.training.zero.reduce_bucket_size = Elements(500'000'000);
+  job.training.zero.use_multi_rank_bucket_allreduce = true;
+  job.training.zero.reduce_scatter = true;
+  job.training.torch = Version{2, 11, 0};
+  job.training.deepspeed = Version{0, 19, 8};
+  const auto untold = [&] {
+    const Schedule schedule = lowered::all_ranks(model, job).front();
+    CHECK(audit(schedule).empty());
+    std::size_t buckets = 0;
+    std::size_t untold = 0;
+    for (const BufferId id : schedule.buffers.ids()) {
+      const std::string_view label = schedule.buffers[id].label;
+      if (label == "gradients in partition") CHECK(schedule.untold.has(id));  // The step reads them on another stream.
+      if (label != "gradient bucket") continue;
+      ++buckets;
+      untold += schedule.untold.has(id) ? 1 : 0;
+    }
+    CHECK(buckets == 4);  // Two in each of two steps.
+    return untold;
+  };
+  CHECK(untold() == 2);
+  SUBCASE("where all is reduced in place, of neither") {
+    job.training.zero.reduce_scatter = false;
+    CHECK(untold() == 4);
+  }
+  SUBCASE("before 0.19.0, of neither") {
+    job.training.deepspeed = Version{0, 18, 9};
+    CHECK(untold() == 4);
+  }
+  SUBCASE("while NCCL had a stream of its own, of both") {
+    job.training.torch = Version{2, 7, 1};
+    CHECK(untold() == 0);
+  }
+  SUBCASE("what it is not told of is gone when the step begins, and of what it is told waits for the next allocation") {
+    const auto at_the_step = [&] {
+      PlacementOptions options;
+      options.frees = StreamFrees::Immediate;
+      const Schedule schedule = lowered::all_ranks(model, job).front();
+      Bytes held;
+      for (const PlacementMark& mark : place(schedule, options).marks) {
+        const auto* moment = std::get_if<Mark>(&schedule.events[mark.event]);
+        if (moment != nullptr && moment->moment == Moment::StepBegins) held = mark.requested;
+      }
+      return held;
+    };
+    const Bytes now = at_the_step();
+    job.training.torch = Version{2, 7, 1};
+    CHECK(at_the_step() - now == Bytes(1'000'000'000));
+  }
+}
+
 TEST_CASE("ZeRO-2 without contiguous gradients: with overlap those of other ranks wait for the next reduction") {
   const ModelSpec llama = lowered::bundled("tiny-llama");
   // Gradients that stand beside each piece of work in backward, all together.

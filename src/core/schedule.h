@@ -6,6 +6,7 @@
 // in which a single event was deleted, moved or changed, without knowing anything of ZeRO or autograd.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -253,6 +254,15 @@ struct FrameworkPrint {
   std::string text;  // "After initializing optimizer states"
 };
 
+// Of whose uses by other streams the allocator is not told (record_stream): whoever frees has waited for them before,
+// and frees are done as they are asked for.
+struct UntoldUses {
+  bool all = false;
+  std::vector<BufferId> of;  // A few, such as the buckets of a step.
+
+  [[nodiscard]] bool has(BufferId buffer) const { return all || std::find(of.begin(), of.end(), buffer) != of.end(); }
+};
+
 struct Schedule {
   std::int64_t rank = 0;  // Among the data-parallel ranks.
   std::int64_t world = 1;
@@ -260,9 +270,7 @@ struct Schedule {
   std::int64_t dp_inside = 1;  // Ranks of a DataParallelInside group.
   std::int64_t tp = 1;
   bool several_streams = false;
-  // Whoever frees what another stream uses has waited for it before, and the allocator is told of no use
-  // (record_stream): frees are done as they are asked for.
-  bool orders_frees = false;
+  UntoldUses untold;
   bool keeps_results = false;  // Recomputations leave out operators whose results a selective checkpoint kept.
   Indexed<BufferId, Buffer> buffers;
   std::vector<Access> accesses;     // Pool for the spans.

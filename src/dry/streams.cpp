@@ -12,6 +12,12 @@ namespace {
 
 constexpr Nanoseconds kHostCall = 5000;  // What a framework's host needs from one launch to the next, about.
 
+// Nothing is on it that the host has not waited for: a device comes at once to what is recorded there.
+bool idle(const Stream& stream) {
+  const auto over = [](const Wait& wait) { return wait.up_to <= wait.on->done_up_to; };
+  return stream.last_work <= stream.done_up_to && std::all_of(stream.waits.begin(), stream.waits.end(), over);
+}
+
 }  // namespace
 
 void Streams::host_call() {
@@ -60,8 +66,10 @@ void Streams::finish(Stream* stream, std::uint64_t up_to) {
 
 void Streams::launch(Stream* stream, Nanoseconds duration) {
   count(Counted::Launches);
-  if (when_ == Completion::Done || when_ == Completion::Pending) return;
+  if (when_ == Completion::Done) return;
   const std::lock_guard guard(lock_);
+  stream->last_work = ++ticket_;
+  if (when_ == Completion::Pending) return;
   if (when_ == Completion::Timed) {
     host_call();
     stream->ready = std::max(stream->ready, host_) + duration;
@@ -77,7 +85,7 @@ void Streams::record(Event& event, Stream* stream) {
   const std::lock_guard guard(lock_);
   host_call();
   event.on = stream;
-  event.at = ++ticket_;
+  event.at = idle(*stream) ? stream->done_up_to : ++ticket_;
   event.ready = std::max(stream->ready, host_);
   event.recorded = event.ready;
 }
@@ -105,7 +113,7 @@ bool Streams::done(Stream* stream) {
   if (when_ == Completion::Done) return true;
   const std::lock_guard guard(lock_);
   host_call();
-  return when_ == Completion::Timed && host_ >= stream->ready;
+  return when_ == Completion::Timed ? host_ >= stream->ready : idle(*stream);
 }
 
 void Streams::wait(const Event& event) {

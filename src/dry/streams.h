@@ -32,6 +32,7 @@ struct Stream {
   int device = 0;
   int priority = 0;
   std::uint64_t done_up_to = 0;
+  std::uint64_t last_work = 0;  // Not counted where all is done as soon as it is issued.
   std::vector<Wait> waits;
   std::vector<std::uint64_t> recent;  // Tickets of the last N launches.
   std::uint64_t launches = 0;

@@ -91,7 +91,7 @@ Bytes per_row(const Writer& w, std::int64_t multiple) {
 }
 
 // Sums and outputs of the parts of keys come before the random state; with dropout there are none, and the random state
-// is made twice (mha_fwd).
+// is made twice, the second one kept (mha_fwd).
 void flash_forward(Writer& w) {
   const bool newer = w.options().torch >= kRandomStateOnGpu;
   const bool dropout = w.node().number > 0;
@@ -106,9 +106,10 @@ void flash_forward(Writer& w) {
     dropped.push_back(w.forward_temporary(parts.output, DType::Float32, Visibility::Kernel));
   }
   if (newer) {
-    w.extra(1, Bytes(16), DType::Int64, Visibility::Dispatch);
-    w.extra(2, Bytes(8), DType::Int64, Visibility::Dispatch);
     if (dropout) dropped.push_back(w.forward_temporary(Bytes(16), DType::Int64, Visibility::Kernel));
+    if (!dropout) w.extra(1, Bytes(16), DType::Int64, Visibility::Dispatch);
+    w.extra(2, Bytes(8), DType::Int64, Visibility::Dispatch);
+    if (dropout) w.extra(1, Bytes(16), DType::Int64, Visibility::Dispatch);
   }
   w.kernel();
   for (const std::uint8_t one : dropped) w.forward_drop(one);

@@ -94,7 +94,7 @@ class Levels : public Ignores<Enter, Exit, Mark> {
   Levels(const Schedule& schedule, const AllocatorConfig& config, StreamFrees frees, Timeline& into)
       : schedule_(schedule),
         allocator_(config),
-        streams_(allocator_, frees, schedule.orders_frees),
+        streams_(allocator_, frees, schedule.untold),
         blocks_(schedule.buffers.size(), kNullBlock),
         into_(into) {}
 

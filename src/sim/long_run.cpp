@@ -144,7 +144,7 @@ class PoolRun {
           const std::vector<AllocatorRequest>& requests, const SteadyStep& step)
       : schedule_(schedule),
         allocator_(second.left->allocator.copy()),
-        streams_(allocator_, StreamFrees::Immediate, schedule.orders_frees),
+        streams_(allocator_, StreamFrees::Immediate, schedule.untold),
         step_(requests),
         blocks_(second.left->blocks) {
     Indexed<BufferId, bool> ours(blocks_.size(), false);

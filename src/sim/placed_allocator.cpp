@@ -33,7 +33,7 @@ PlacedAllocator::PlacedAllocator(const Schedule& schedule, const PlacementOption
     : schedule_(schedule),
       allocator_(options.config, options.device),
       clock_(options.times != nullptr ? std::make_unique<StreamClock>(*options.times) : nullptr),
-      streams_(allocator_, options.frees, schedule.orders_frees, clock_.get()),
+      streams_(allocator_, options.frees, schedule.untold, clock_.get()),
       prints_(schedule, allocator_),
       blocks_(schedule.buffers.size(), kNullBlock),
       at_once_(options.times == nullptr && options.frees == StreamFrees::Immediate) {

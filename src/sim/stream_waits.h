@@ -67,25 +67,25 @@ class StreamWaits {
 // the simulator, whose segments are made up, and the executor, whose segments are real.
 //
 // A buffer lives in the pool of the stream that allocates it. Work on another stream that touches it is a use of that
-// stream (record_stream), and its free then waits for all that the stream was given so far: at the free an event is
-// recorded there, and the allocator asks for it at its next allocation at the earliest. At synchronisation: until the
-// allocating stream, or the host, has waited for that. Immediate: until the next allocation. Events of one stream
-// complete in the order of the frees, as PyTorch's queue has them.
+// stream (record_stream) unless it stands among UntoldUses, and its free then waits for all that the stream was given so
+// far: at the free an event is recorded there, and the allocator asks for it at its next allocation at the earliest. At
+// synchronisation: until the allocating stream, or the host, has waited for that. Immediate: until the next allocation.
+// Events of one stream complete in the order of the frees, as PyTorch's queue has them.
 
 class AllocatorStreams {
  public:
   using Completed = std::array<std::uint32_t, kStreams>;
 
-  // `ordered`: no use is recorded (Schedule::orders_frees). `clock`: frees complete when it has come so far, whatever
+  // `untold`: of the schedule. `clock`: frees complete when it has come so far, whatever
   // `frees` says; it must outlive this.
-  AllocatorStreams(CachingAllocator& allocator, StreamFrees frees, bool ordered, const StreamClock* clock = nullptr)
-      : allocator_(allocator), frees_(frees), ordered_(ordered), clock_(clock) {
+  AllocatorStreams(CachingAllocator& allocator, StreamFrees frees, UntoldUses untold, const StreamClock* clock = nullptr)
+      : allocator_(allocator), frees_(frees), untold_(std::move(untold)), clock_(clock) {
     allocator_.set_events_ready(clock_ == nullptr && frees_ == StreamFrees::Immediate);
   }
 
   // Right before the allocator is asked.
   void allocating(BufferId buffer, StreamId stream) {
-    if (stream != 0 && !ordered_) waits().allocated(buffer, stream);
+    if (stream != 0 && !untold_.all) waits().allocated(buffer, stream);
     complete();
   }
   // Those frees complete whose uses are over.
@@ -96,7 +96,7 @@ class AllocatorStreams {
   [[nodiscard]] Completed take_completed() { return std::exchange(completed_, {}); }
   // One piece of work, in program order. Nothing of streams is kept until a second one shows up.
   void work(StreamId stream, std::span<const Access> reads, std::span<const Access> writes) {
-    if ((stream == 0 && !waits_) || ordered_) [[likely]]
+    if ((stream == 0 && !waits_) || untold_.all) [[likely]]
       return;
     waits().work(stream, reads, writes);
   }
@@ -107,7 +107,9 @@ class AllocatorStreams {
     if (waits_) waits_->wait_event(event);
   }
   // Right before the block is released. The streams for whose uses its free will wait.
-  StreamSet releasing(BufferId buffer, BlockId block) { return waits_ ? record_uses(buffer, block) : StreamSet{0}; }
+  StreamSet releasing(BufferId buffer, BlockId block) {
+    return waits_ && !untold_.has(buffer) ? record_uses(buffer, block) : StreamSet{0};
+  }
   // To give everything back, the allocator has waited for all uses.
   void retried();
   void empty_cache();
@@ -137,7 +139,7 @@ class AllocatorStreams {
 
   CachingAllocator& allocator_;
   StreamFrees frees_;
-  bool ordered_;
+  UntoldUses untold_;
   const StreamClock* clock_;
   std::unique_ptr<StreamWaits> waits_;
   std::map<StreamId, std::deque<Waiting>> queues_;  // By the stream whose uses they are.

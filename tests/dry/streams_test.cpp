@@ -50,6 +50,27 @@ TEST_CASE("work is not complete before the host waits where the device is always
   }
 }
 
+TEST_CASE("an event behind nothing that the host has not waited for is complete, however far behind the device is") {
+  Streams all(Completion::Pending, 0);
+  Stream* stream = all.create(0, 0);
+  Stream* other = all.create(0, 0);
+  Event event;
+  all.launch(stream, 0);
+  all.wait(stream);
+  all.record(event, stream);
+  CHECK(all.done(event));
+  CHECK(all.done(stream));
+  Event busy;
+  all.launch(other, 0);
+  all.record(busy, other);
+  all.order(stream, busy);
+  all.record(event, stream);
+  CHECK_FALSE(all.done(event));  // It has work of its own on the other stream to wait for.
+  all.wait(other);
+  all.record(event, stream);
+  CHECK(all.done(event));
+}
+
 TEST_CASE("the host is a number of launches ahead") {
   Streams all(Completion::Ahead, 3);
   Stream* stream = all.create(0, 0);

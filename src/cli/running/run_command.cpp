@@ -153,7 +153,7 @@ std::vector<exec::MemoryOptions> memory_of(const Job& job, const std::vector<Exe
     const Prediction& p = predictions[rank];
     own.config = job.allocator;
     own.stream_frees = job.stream_frees;
-    own.orders_frees = ranks[rank].schedule.orders_frees;
+    own.untold = ranks[rank].schedule.untold;
     if (const std::optional<VerdictLimit> limit = verdict_limit(device_room(p))) {
       own.limit = limit->limit;
       own.device = limit->device;

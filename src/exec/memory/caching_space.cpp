@@ -62,7 +62,7 @@ class CachingSpace : public DeviceSpace {
         limit_(limit_of(device, options)),
         segments_(device, patterns_),
         allocator_(options.config, options.device.value_or(limit_), &segments_),
-        streams_(allocator_, options.stream_frees, options.orders_frees),
+        streams_(allocator_, options.stream_frees, options.untold),
         immediate_(options.stream_frees == StreamFrees::Immediate) {
     allocator_.set_capacity(limit_);
   }

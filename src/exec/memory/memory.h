@@ -37,7 +37,7 @@ struct MemoryOptions {
   AllocatorConfig config;       // Caching only, like the next two.
   std::optional<Bytes> device;  // Of what a memory fraction is taken; absent: of the limit.
   StreamFrees stream_frees = StreamFrees::AtSync;
-  bool orders_frees = false;  // Of the schedule.
+  UntoldUses untold;  // Of the schedule.
 
   Bytes height;                             // Planned only: PlannedArena::height and ::offsets.
   Indexed<BufferId, std::int64_t> offsets;  // In bytes; -1 for what is not on the device.

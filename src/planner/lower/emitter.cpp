@@ -154,6 +154,13 @@ void Emitter::mark(Moment moment, Stretch stretch, std::int32_t micro_batch) {
   schedule_.events.emplace_back(Mark{moment, stretch, micro_batch, begin_marker()});
 }
 
+void tell_uses(Emitter& emitter, BufferId buffer, bool told) {
+  std::vector<BufferId>& untold = emitter.schedule_.untold.of;
+  const auto found = std::find(untold.begin(), untold.end(), buffer);
+  if (told && found != untold.end()) untold.erase(found);
+  if (!told && found == untold.end()) untold.push_back(buffer);
+}
+
 void Emitter::promise_update(BufferId buffer, Bytes offset, Bytes bytes) {
   schedule_.promises.push_back({PromiseKind::UpdatedEachStep, {buffer, kNone, offset, bytes}});
 }

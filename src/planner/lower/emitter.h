@@ -77,6 +77,9 @@ class Emitter {
   // The buffer is a kernel's scratch: what is written there need not be read by anyone.
   void mark_scratch(BufferId buffer) { schedule_.buffers[buffer].scratch = true; }
 
+  // Whether the allocator learns of what other streams do with it; it does unless this was said.
+  friend void tell_uses(Emitter& emitter, BufferId buffer, bool told);
+
   // It belongs to the logits or to what the loss makes of them.
   void mark_of_loss(BufferId buffer) { schedule_.buffers[buffer].of_loss = true; }
 

@@ -103,7 +103,7 @@ Schedule lower_views(const ModelSpec& model, const Job& job, const std::vector<S
   if (job.training.zero.stage == 3) schedule.dp_inside = job.training.zero.hpz_partition_size;
   if (job.training.runtime == Runtime::Fsdp2) {
     const Fsdp& fsdp = job.training.fsdp;
-    schedule.orders_frees = true;
+    schedule.untold.all = true;
     schedule.dp_inside = fsdp.replicate > 1 ? job.parallelism.dp / fsdp.replicate
                                             : std::max<std::int64_t>(1, fsdp.reshard_after_forward);
   }

@@ -92,7 +92,7 @@ class Worker:
             self.make_optimizer(model)
         del model
         with self.measured("batch"):
-            self.held = self.batch()
+            self.held, self.taken = self.batch(), False
         for step in range(1, self.job.get("steps", 2) + 1):
             self.step(f"{step}.")
         self.facts["last_live"] = self.meter.rows[-1]["end"][:2]
@@ -112,8 +112,7 @@ class Worker:
                 self.net.set_requires_gradient_sync(micro + 1 == count)
             with self.without_sync(micro + 1 < count):
                 with self.measured(prefix + "forward" + tail):
-                    if self.training.get("loop") == "trainer":
-                        self.held = self.batch()
+                    self.held = self.next_batch()
                     with self.autocast():
                         loss = self.loss()
                 self.facts.setdefault("kernels", kernels_of(loss))
@@ -281,6 +280,11 @@ class Worker:
             self.net = self.engine
             return
         self.optimizer = optimizer_of(self.training.get("optimizer", {}), trained)
+
+    def next_batch(self):
+        """A new one is made while the loop's variable still holds the last, as `for batch in loader` does."""
+        batch, self.taken = self.batch() if self.taken else self.held, True
+        return batch
 
     def batch(self):
         import torch

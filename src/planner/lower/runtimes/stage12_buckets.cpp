@@ -13,6 +13,7 @@ void IpgBuckets::setup_buckets() {
                                 .label = "gradient bucket",
                                 .source = "zero/stage_1_and_2.py, setup_buckets",
                                 .capacity = true});
+    reduction_.tell_no_use(buckets_[i].id());
   }
 }
 
@@ -61,6 +62,7 @@ void IpgBuckets::reduce_extra_large_param() {
   Variable gradient = std::move(extra_large_param_.second);
   std::vector<GradientSlice> slices;
   append_slices(facts_, parameter, 0, slices);
+  reduction_.tell_no_use(gradient.id());
   reduction_.average_tensor(gradient.id(), facts_.layout.order[parameter].elements, slices);
   const OnStream stream(eager_.emitter(), facts_.reduce_stream());
   partition_.keep(parameter, gradient.id(), 0);

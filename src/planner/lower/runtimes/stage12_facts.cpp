@@ -42,6 +42,7 @@ void GradientSums::open() {
   const DType type = facts_.training.grad_accum_dtype;
   sums_ = eager_.zeros(storage(Elements(facts_.layout.partition), type), type, {Role::Gradients, "gradient partition"},
                        "zero gradient partition");
+  tell_uses(eager_.emitter(), sums_.id(), false);  // The step reads it on another stream.
 }
 
 void GradientSums::add(BufferId from, std::int64_t begin, const GradientSlice& slice) {

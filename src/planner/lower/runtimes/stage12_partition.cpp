@@ -51,6 +51,7 @@ class PartitionOnDevice final : public OwnPartition {
       Variable made(
           eager_.empty(facts_.in_model_dtype(layout_.kept), facts_.training.dtype,
                        {Role::Gradients, "gradients in partition", "zero/stage_1_and_2.py, copy_grads_in_partition"}));
+      tell_uses(eager_.emitter(), made.id(), false);  // The step reads it on another stream.
       filling_ = made.id();
       (grads_in_partition_ ? later_ : grads_in_partition_) = std::move(made);
     }

@@ -8,6 +8,8 @@ namespace dsplan {
 namespace {
 
 constexpr std::int64_t kEveryone = -1;
+constexpr Version kTellsUses{0, 19, 0};          // record_stream, in allreduce_and_copy.
+constexpr Version kReducesOnItsStream{2, 8, 0};  // ProcessGroupNCCL takes the stream of the caller.
 
 std::vector<std::int64_t> owners_in_order(const std::vector<GradientSlice>& slices) {
   std::vector<std::int64_t> owners;
@@ -103,6 +105,7 @@ void Stage12Reduction::allreduce_and_copy(BufferId tensor, const std::vector<Gra
   } else {
     all_reduce(source, source.bytes, owner);
   }
+  if (facts_.training.deepspeed >= kTellsUses) tell_slices(tensor, group, !joins && !casts());
   add_or_copy_own(cast ? cast.id() : source.buffer, tensor, joins, group);
 }
 
@@ -176,6 +179,17 @@ Variable Stage12Reduction::room_to_join(std::int64_t elements) {
                    {Role::RuntimeBuffers, "joined gradients", "zero/stage_1_and_2.py, allreduce_and_scatter"});
   if (casts()) eager_.emitter().mark_scratch(joined.id());
   return joined;
+}
+
+// Offloading tells of each tensor (_record_gradient_stream), and so did NCCL while it had a stream of its own.
+void Stage12Reduction::tell_no_use(BufferId tensor) {
+  const bool told = facts_.offloads() || facts_.training.torch < kReducesOnItsStream;
+  if (facts_.zero().overlap_comm && !told) tell_uses(eager_.emitter(), tensor, false);
+}
+
+void Stage12Reduction::tell_slices(BufferId tensor, const std::vector<GradientSlice>& group, bool sent_as_it_lies) {
+  const auto mine = [&](const GradientSlice& slice) { return slice.owner == facts_.layout.rank; };
+  if (sent_as_it_lies || std::any_of(group.begin(), group.end(), mine)) tell_uses(eager_.emitter(), tensor, true);
 }
 
 void Stage12Reduction::synchronize() {

@@ -24,6 +24,9 @@ class Stage12Reduction {
   // All-reduces `slices` of `tensor`, of whose `elements` they are: in place; through a concatenation; or one reduce
   // per owner.
   void average_tensor(BufferId tensor, std::int64_t elements, const std::vector<GradientSlice>& slices);
+  // The allocator hears of what the reduce stream does with `tensor` only where a reduction says so (record_stream):
+  // where it is sent as it lies, or where something is copied back.
+  void tell_no_use(BufferId tensor);
   // Gradients are joined, all-reduced and copied back, whoever owns them; a single one is reduced where it is.
   void buffered_reduce_fallback(const std::vector<SeparateGradient>& gradients, std::int64_t elements);
   // The host waits for the device, with overlap_comm.
@@ -35,6 +38,7 @@ class Stage12Reduction {
   void allreduce_and_copy(BufferId tensor, const std::vector<GradientSlice>& group, std::int64_t owner);
   void all_reduce(const Part& part, Bytes bytes, std::int64_t owner);
 
+  void tell_slices(BufferId tensor, const std::vector<GradientSlice>& group, bool sent_as_it_lies);
   [[nodiscard]] bool casts() const { return facts_.training.communication_dtype != facts_.bucket_dtype; }
   [[nodiscard]] Variable cast_for_communication(const Part& part);
   [[nodiscard]] Variable room_to_join(std::int64_t elements);
