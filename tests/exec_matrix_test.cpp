@@ -315,7 +315,6 @@ TEST_CASE("what is predicted is what is measured, row by row, on every rank") {
       const ExecutableRanks ranks = executables_of(model, plan.job, plan.job.training.steps(), "test");
       running::Options options;
       options.learning_rate = 1e-3;
-      options.memory[0].untold = ranks.ranks[0].schedule.untold;
       if (plan.planned) options.memory = running::planned(ranks);
       const exec::RunResult result = running::run(model, plan.job, ranks, options);
       CHECK_MESSAGE(result.message == "", result.message);

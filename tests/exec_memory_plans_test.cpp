@@ -26,6 +26,7 @@ void check_caching(const Schedule& schedule, const AllocatorConfig& config, std:
   options.config = config;
   MemoryOptions memory;
   memory.config = config;
+  memory.untold = schedule.untold;
   if (limit) {
     options.limit = options.device = *limit;
     memory.limit = memory.device = *limit;

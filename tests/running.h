@@ -47,6 +47,16 @@ struct Options {
   std::string directory;  // Of files; empty: one that is gone afterwards.
 };
 
+// Each rank's own, whose allocator hears of what the schedule says.
+inline std::vector<exec::MemoryOptions> memory_of(const ExecutableRanks& plan, const Options& options) {
+  std::vector<exec::MemoryOptions> memory;
+  for (std::size_t at = 0; at < plan.ranks.size(); ++at) {
+    memory.push_back(options.memory.size() == 1 ? options.memory.front() : options.memory[at]);
+    memory.back().untold = plan.ranks[at].schedule.untold;
+  }
+  return memory;
+}
+
 inline exec::RunResult run(const ModelSpec& model, const Job& job, const ExecutableRanks& plan,
                            const Options& options = {}) {
   std::vector<exec::RankPlan> ranks;
@@ -65,7 +75,7 @@ inline exec::RunResult run(const ModelSpec& model, const Job& job, const Executa
   const exec::HostBackend host(machine);
   how.backend = options.backend != nullptr ? options.backend : &host.table();
   how.directory = options.directory.empty() ? folder.path() : options.directory;
-  how.memory = options.memory;
+  how.memory = memory_of(plan, options);
   how.observers = options.observers;
   return exec::run(ranks, how);
 }

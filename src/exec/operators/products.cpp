@@ -110,7 +110,7 @@ bool is_half(DType dtype) { return dtype == DType::BFloat16 || dtype == DType::F
 Described floats_of(Bytes bytes) { return dense(DType::Float32, {bytes.value() / 4}); }
 
 // Flash lays its output out as the query. Without dropout it may divide the keys, and works on parts; with dropout it
-// makes its random state twice.
+// makes its random state twice and keeps the second.
 void flash(Maker& m) {
   const AttentionSizes s = sizes_of(m);
   const bool dropout = m.node().number > 0;
@@ -121,9 +121,11 @@ void flash(Maker& m) {
     m.temporary(floats_of(parts.log_sum_exp));
     m.temporary(floats_of(parts.output));
   }
-  m.extra(1, dense(DType::Int64, {2}));
+  const Described random = dense(DType::Int64, {2});
+  if (dropout) m.temporary(random);
+  if (!dropout) m.extra(1, random);
   m.extra(2, dense(DType::Int64, {1}));
-  if (dropout) m.temporary(dense(DType::Int64, {2}));
+  if (dropout) m.extra(1, random);
 }
 
 // The memory-efficient kernel lays its output out by token in any case, and makes the log-sum-exp only where somebody
