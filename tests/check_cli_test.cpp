@@ -5,6 +5,7 @@
 
 #include "paths.h"
 #include "run_binary.h"
+#include "schema.h"
 
 using namespace dsplan::test;
 using Json = nlohmann::ordered_json;
@@ -60,6 +61,7 @@ struct Project {
   [[nodiscard]] Json json(int code) const {
     const Ran ran = check(folder, "--format json");
     CHECK_MESSAGE(ran.code == code, ran.err, ran.out);
+    check_schema(folder, "check", ran.out);
     return Json::parse(ran.out);
   }
 };

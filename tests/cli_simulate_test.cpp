@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "run_binary.h"
+#include "schema.h"
 
 using namespace dsplan::test;
 using Json = nlohmann::ordered_json;
@@ -55,39 +56,6 @@ void check_nulls(const Json& value, const std::string& path, const Json& absence
   CHECK_MESSAGE(said, path);
 }
 
-void check_against(const Json& schema, const Json& value, const std::string& path) {
-  INFO(path);
-  if (schema.contains("enum")) {
-    CHECK(std::find(schema["enum"].begin(), schema["enum"].end(), value) != schema["enum"].end());
-    return;
-  }
-  std::vector<std::string> types;
-  if (schema.at("type").is_array()) {
-    types = schema["type"].get<std::vector<std::string>>();
-  } else {
-    types.push_back(schema["type"].get<std::string>());
-  }
-  const std::string type = value.is_null()             ? "null"
-                           : value.is_boolean()        ? "boolean"
-                           : value.is_number_integer() ? "integer"
-                           : value.is_string()         ? "string"
-                           : value.is_array()          ? "array"
-                           : value.is_object()         ? "object"
-                                                       : "number";
-  CHECK(std::find(types.begin(), types.end(), type) != types.end());
-  if (type == "integer" && schema.contains("minimum")) CHECK(value.get<std::int64_t>() >= schema["minimum"]);
-  if (type == "array") {
-    for (const Json& item : value) check_against(schema.at("items"), item, path + "[]");
-  }
-  if (type != "object") return;
-  CHECK(value.size() >= schema.at("required").size());
-  for (const Json& key : schema.at("required")) CHECK(value.contains(key.get<std::string>()));
-  for (const auto& [key, child] : value.items()) {
-    REQUIRE_MESSAGE(schema["properties"].contains(key), path, ".", key);
-    check_against(schema["properties"][key], child, path + "." + key);
-  }
-}
-
 const std::vector<std::string> kRuns = {
     "simulate tiny-llama",
     "simulate tiny-llama --gpus 4",
@@ -112,7 +80,6 @@ const std::vector<std::string> kRuns = {
 
 TEST_CASE("every report fits 80 columns, parses, sums up and obeys the schema") {
   const Folder folder;
-  const Json schema = Json::parse(dsplan_runs(folder, "show schema").out);
   for (const std::string& line : kRuns) {
     CAPTURE(line);
     // An option stands before the launch line.
@@ -141,7 +108,7 @@ TEST_CASE("every report fits 80 columns, parses, sums up and obeys the schema") 
     REQUIRE(!report.is_discarded());
     check_sums(report);
     check_nulls(report, "", report.at("not_modelled"));
-    check_against(schema, report, "");
+    check_schema(folder, "prediction", json.out);
 
     const Ran csv = dsplan_runs(folder, with("--format csv"));
     CHECK(csv.out.starts_with("rank,path,value\n"));

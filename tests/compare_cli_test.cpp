@@ -5,6 +5,7 @@
 
 #include "paths.h"
 #include "run_binary.h"
+#include "schema.h"
 
 using namespace dsplan::test;
 using Json = nlohmann::ordered_json;
@@ -132,6 +133,7 @@ TEST_CASE("folders: receipts at any depth, other files passed over, one bad inpu
   CHECK(ran.err.find("other.json: note: passed over, it is no receipt") != std::string::npos);
   const Json said = Json::parse(ran.out);
   CHECK(said["schema"] == "dsplan.comparison/1");
+  check_schema(folder, "comparison", ran.out);
   REQUIRE(said["receipts"].size() == 2);
   CHECK(said["receipts"][0]["receipt"] == "b");
   CHECK(said["receipts"][0]["refused"].get<std::string>().find("sequence parallelism") != std::string::npos);
@@ -181,6 +183,7 @@ TEST_CASE("verdicts that were put to the test: a confusion matrix") {
   const Ran right = compare(folder, "v.json --format json");
   CHECK(right.code == 0);
   CHECK(Json::parse(right.out)["right"] == 2);
+  check_schema(folder, "confusion", right.out);
   file["rows"].push_back(row_of("b", 990, "does_not_fit", "ran"));
   save(folder / "v.json", file);
   const Ran wrong = compare(folder, "v.json");

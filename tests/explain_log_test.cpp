@@ -10,6 +10,7 @@
 #include "lowered.h"
 #include "planner/advise/explain_log.h"
 #include "run_binary.h"
+#include "schema.h"
 #include "sim/allocation_log.h"
 #include "sim/placement.h"
 
@@ -259,6 +260,7 @@ TEST_CASE("explain as a command") {
   CHECK(table.out.find("--micro-batch 1 --grad-accum 4:") != std::string::npos);
   const Json report = Json::parse(runs(line + " --format json").out);
   CHECK(report.at("schema") == "dsplan.explain/1");
+  check_schema(folder, "explain", report.dump());
   REQUIRE(report.at("findings").size() == 2);
   CHECK(report["findings"][0]["message"]["kind"] == "out_of_memory");
   CHECK(report["findings"][0]["candidates"][0]["request"] == 102'926'336);

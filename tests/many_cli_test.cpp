@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "run_binary.h"
+#include "schema.h"
 
 using namespace dsplan::test;
 using Json = nlohmann::ordered_json;
@@ -37,6 +38,7 @@ TEST_CASE("sweep: every point is what simulate predicts of it, in the order of t
       folder,
       "sweep " + base + " --vary micro_batch=1..3 --vary checkpoint=none,full --vary seq=64,128 --format json"));
   CHECK(sweep.at("schema") == "dsplan.sweep/1");
+  check_schema(folder, "sweep", sweep.dump());
   const Json& points = sweep.at("points");
   REQUIRE(points.size() == 12);
   std::size_t at = 0;
@@ -159,6 +161,7 @@ TEST_CASE("diff of two command lines: what differs, what it moves alone, rows th
   const std::string b = "'dsplan simulate tiny-llama --gpus 4 --zero-stage 3 --seq 256'";
   const Json diff = parsed(dsplan_runs(folder, "diff " + a + " " + b + " --format json --capacity 2GiB"));
   CHECK(diff.at("schema") == "dsplan.diff/1");
+  check_schema(folder, "diff", diff.dump());
   REQUIRE(diff.at("differs").size() == 2);
   for (const Json& one : diff.at("differs")) {
     const std::string what = one.at("what");

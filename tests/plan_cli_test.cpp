@@ -8,6 +8,7 @@
 #include "paths.h"
 #include "report/search_report.h"
 #include "run_binary.h"
+#include "schema.h"
 
 using namespace dsplan::test;
 using Json = nlohmann::ordered_json;
@@ -32,6 +33,7 @@ TEST_CASE("the promised figures: uniform chains of 32 and 96 stages") {
     REQUIRE_MESSAGE(ran.code == 0, ran.err);
     const Json answer = Json::parse(ran.out);
     CHECK(answer.at("schema") == "dsplan.chain/1");
+    check_schema(folder, "chain", ran.out);
     CHECK(answer.at("feasible") == true);
     CHECK(answer.at("method") == "flat");
     CHECK(answer.at("minimum_bytes") == bytes);

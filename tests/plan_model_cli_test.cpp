@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "run_binary.h"
+#include "schema.h"
 
 using namespace dsplan::test;
 using Json = nlohmann::ordered_json;
@@ -26,6 +27,7 @@ TEST_CASE("JSON: the space, the counts, the chosen plan and its whole prediction
   REQUIRE_MESSAGE(ran.code == 0, ran.err);
   const Json answer = Json::parse(ran.out);
   CHECK(answer.at("schema") == "dsplan.search/1");
+  check_schema(folder, "search", ran.out);
   CHECK(answer.at("objective") == "tokens_per_second");
   CHECK(answer.at("feasible") == true);
   CHECK(answer.at("complete") == true);

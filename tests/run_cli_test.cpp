@@ -7,6 +7,7 @@
 
 #include "paths.h"
 #include "run_binary.h"
+#include "schema.h"
 
 using namespace dsplan::test;
 
@@ -43,6 +44,7 @@ TEST_CASE("a run agrees with its prediction, and its receipt can be predicted ag
   CHECK(ran.out.find("0 differ") != std::string::npos);
   const Json receipt = Json::parse(slurp(folder / "receipt.json"));
   CHECK(receipt["schema"] == "dsplan.receipt/1");
+  check_schema(folder, "receipt", slurp(folder / "receipt.json"));
   CHECK(receipt["level"] == "threads");
   CHECK(receipt["device"] == "host");
   CHECK(receipt["complete"] == true);

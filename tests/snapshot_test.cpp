@@ -9,6 +9,7 @@
 #include "lowered.h"
 #include "paths.h"
 #include "run_binary.h"
+#include "schema.h"
 #include "sim/placement.h"
 #include "sim/snapshot_of.h"
 #include "sim/snapshot_replay.h"
@@ -269,6 +270,7 @@ TEST_CASE("emit and replay as commands") {
   CHECK(runs("replay a.pickle --against tiny-llama --zero-stage 1 --gpus 4").code == 4);
   const Ran json = runs("replay a.pickle --format json --against tiny-llama --zero-stage 2 --gpus 4");
   const Json report = Json::parse(json.out);
+  check_schema(folder, "replay", json.out);
   CHECK(report.at("schema") == "dsplan.replay/1");
   CHECK(report.at("agrees") == true);
   CHECK(report.at("against").at(0).at("equal") == true);

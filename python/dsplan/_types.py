@@ -719,7 +719,7 @@ class ComparedRow(Record):
     """
 
     row: str
-    kind: str
+    kind: Literal["requested", "allocated", "active", "reserved", "process", "host", "calls", "payload", "wire", "parameters", "verdict"]
     predicted: Optional[Union[int, str]]
     measured: Optional[Union[int, str]]
     explained: Optional[int]
@@ -754,7 +754,7 @@ class ComparedReceipt(Record):
     fingerprint: str
     complete: bool
     outcome: str
-    verdict: str
+    verdict: Literal["fits", "tight", "fits_with_retries", "does_not_fit", "unknown"]
     refused: Optional[str]
     differs: bool
     notes: Tuple[str, ...]
@@ -912,7 +912,7 @@ class Plan(Record):
     settings: PlanSettings
     world_size: int
     dp: int
-    fate: str
+    fate: Literal["fits", "tight", "fits_with_retries", "does_not_fit", "too_large", "unknown", "refused", "slower"]
     reason: str
     time: Optional[PlanTime]
     least_process_bytes: Optional[int]
@@ -943,7 +943,7 @@ class PlanChange(Record):
     settings: PlanSettings
     world_size: int
     dp: int
-    fate: str
+    fate: Literal["fits", "tight", "fits_with_retries", "does_not_fit", "too_large", "unknown", "refused", "slower"]
     reason: str
     time: Optional[PlanTime]
     least_process_bytes: Optional[int]
@@ -978,12 +978,12 @@ class Search(SearchView):
 
     schema: Literal["dsplan.search/1"]
     model: str
-    objective: str
+    objective: Literal["tokens_per_second", "gpus", "micro_batch", "seq", "layers"]
     found: Optional[int]
     feasible: bool
     complete: bool
     budget_bytes: Optional[int]
-    limit_bytes: Optional[int]
+    limit_bytes: int
     space: SearchSpace
     counts: SearchCounts
     chosen: Optional[Plan]

@@ -194,7 +194,8 @@ void complete(Said& said, Inputs& inputs, Diagnostics& diagnostics) {
 void read_what_it_names(Inputs& inputs, Diagnostics& diagnostics) {
   Request& request = inputs.request;
   attempt(diagnostics, [&] { read_checkpoint_groups(request); });
-  if (inputs.model.recording) lay_recording(*inputs.model.recording, inputs.deepspeed ? &*inputs.deepspeed : nullptr, request);
+  if (inputs.model.recording)
+    lay_recording(*inputs.model.recording, inputs.deepspeed ? &*inputs.deepspeed : nullptr, request);
   if (!inputs.model.modules.empty()) {
     attempt(diagnostics, [&] { inputs.model = model_of(std::move(inputs.model), request); });
   }

@@ -1,5 +1,7 @@
 #include "cli/command_line.h"
 
+#include <utility>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 
@@ -151,6 +153,40 @@ std::string did_you_mean(std::string_view word, const std::vector<std::string_vi
   });
   const std::string_view near = swapped != choices.end() ? *swapped : nearest(word, choices);
   return near.empty() ? std::string() : formatted("did you mean {}?", near);
+}
+
+Words shell_words(const std::string& line, const std::string& what) {
+  Words words;
+  std::string word;
+  bool any = false;
+  char quote = 0;
+  for (std::size_t i = 0; i < line.size(); ++i) {
+    const char c = line[i];
+    if (quote != 0) {
+      if (c == quote) {
+        quote = 0;
+      } else if (c == '\\' && quote == '"' && i + 1 < line.size()) {
+        word += line[++i];
+      } else {
+        word += c;
+      }
+    } else if (c == '\'' || c == '"') {
+      quote = c;
+      any = true;
+    } else if (c == '\\' && i + 1 < line.size()) {
+      word += line[++i];
+      any = true;
+    } else if (c == ' ' || c == '\t' || c == '\n') {
+      if (any) words.push_back(std::exchange(word, {}));
+      any = false;
+    } else {
+      word += c;
+      any = true;
+    }
+  }
+  if (quote != 0) throw Refusal(what, formatted("a quote {} is not closed", std::string(1, quote)));
+  if (any) words.push_back(word);
+  return words;
 }
 
 }  // namespace dsplan

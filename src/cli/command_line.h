@@ -53,4 +53,7 @@ class CommandLine {
 // Refusals for words that are missing or unknown, with the nearest of `choices`.
 [[nodiscard]] std::string did_you_mean(std::string_view word, const std::vector<std::string_view>& choices);
 
+// A line as a shell splits it: quotes, and a backslash before one character. `what` is the line's name in a refusal.
+[[nodiscard]] Words shell_words(const std::string& line, const std::string& what);
+
 }  // namespace dsplan

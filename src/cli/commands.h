@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <string>
 
 #include "cli/command_line.h"
 
@@ -32,6 +33,13 @@ inline constexpr int kInterrupted = 130;
 [[nodiscard]] int calibrate_command(const Words& words);
 [[nodiscard]] int doctor_command(const Words& words);
 [[nodiscard]] int completion_command(const Words& words);
+
+// The JSON Schemas of what commands print with --format json: `dsplan show schema KIND`, without words a prediction's.
+// Refuses a kind that there is not.
+[[nodiscard]] std::string show_schema(const Words& words);
+// Those whose descriptions stand in this room.
+[[nodiscard]] std::string sweep_schema();
+[[nodiscard]] std::string diff_schema();
 
 // `dsplan WORDS...`: finds the command and runs it.
 [[nodiscard]] int run(const Words& words);

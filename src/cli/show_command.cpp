@@ -18,7 +18,6 @@
 #include "planner/predict/footprint.h"
 #include "planner/resolve/resolve.h"
 #include "report/operator_comparison.h"
-#include "report/prediction_file.h"
 
 namespace dsplan {
 namespace {
@@ -185,11 +184,10 @@ constexpr std::array kShowTopics = {
     TopicRow{"formulas", formulas}, TopicRow{"estimators", estimators}, TopicRow{"assumptions", assumptions},
     TopicRow{"models", nullptr},    TopicRow{"graphs", nullptr},        TopicRow{"hardware", nullptr},
     TopicRow{"clusters", nullptr},  TopicRow{"operators", operators},   TopicRow{"deepspeed", nullptr},
-    TopicRow{"training", nullptr},  TopicRow{"schema", nullptr},
+    TopicRow{"training", nullptr},  TopicRow{"schema", show_schema},
 };
 
 std::string list_of(const std::string& topic) {
-  if (topic == "schema") return prediction_schema();
   (void)data_dir();  // Where there is none it refuses: an empty list would be no answer.
   if (topic == "models") return show_models();
   if (topic == "graphs") return show_graphs();

@@ -34,6 +34,8 @@ class FieldReader : public FieldVisitor {
     return present(key, true) ? reader()->object(key.name) : nullptr;
   }
 
+  void other(const Key& key, const Value&, const Json&) override { (void)present(key, true); }
+
   bool open_object(const Key& key, const Nested& part) override {
     if (!present(key, part.nullable)) return false;
     const Value* object = reader()->object(key.name);
@@ -178,6 +180,8 @@ void Fields::document(const Key& key, Document& part, std::string_view whole) {
   }
 }
 
+void Fields::other(const Key& key, const Json& part, const Json& schema) { visitor_.other(key, part.value(), schema); }
+
 void Fields::constant(const Key& key, std::string_view word) {
   std::string text(word);
   this->word(key, text, {word});
@@ -238,6 +242,11 @@ class FieldWriter : public FieldVisitor {
     }
     return nullptr;
   }
+  void other(const Key& key, const Value& part, const Json&) override {
+    if (!key.written) return;
+    text_.key(key.name);
+    text_.value(part);
+  }
   bool open_object(const Key& key, const Nested& part) override { return key.written && open(key, part, '{'); }
   void close_object(std::string_view) override { text_.close(); }
   std::optional<std::size_t> open_list(const Key& key, const Nested& part, std::size_t size) override {
@@ -285,6 +294,9 @@ class NullFinder : public FieldVisitor {
   const Value* document(const Key& key, const Value* part) override {
     if (part == nullptr) add(key);
     return nullptr;
+  }
+  void other(const Key& key, const Value& part, const Json&) override {
+    if (key.written && part.is(Value::Kind::Null)) add(key);
   }
   bool open_object(const Key& key, const Nested& part) override {
     if (!key.written) return false;
@@ -376,6 +388,7 @@ class SchemaMaker : public FieldVisitor {
     add(key, {{"type", type_of(Value::Kind::Object, true)}});
     return nullptr;
   }
+  void other(const Key& key, const Value&, const Json& schema) override { add(key, schema); }
   bool open_object(const Key& key, const Nested& part) override {
     open_.push_back({key, part.nullable, false});
     objects_.emplace_back();

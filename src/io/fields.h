@@ -15,7 +15,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <initializer_list>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -26,6 +25,8 @@
 #include "core/units.h"
 
 namespace dsplan {
+
+class Json;
 
 struct Key {
   Key(const char* said) : name(said) {}
@@ -81,6 +82,8 @@ class FieldVisitor {
   virtual void scalar(const Key& key, FieldValue& scalar) = 0;
   // A part that somebody else describes: `part` is written whole, nullptr as null. What was read, or nullptr.
   virtual const Value* document(const Key& key, const Value* part) = 0;
+  // A part that is written whole, with its own schema; passed over on reading.
+  virtual void other(const Key& key, const Value& part, const Json& schema) = 0;
   // Whether members come next; then `close_object` ends them.
   virtual bool open_object(const Key& key, const Nested& part) = 0;
   virtual void close_object(std::string_view what) = 0;
@@ -164,7 +167,7 @@ class Fields {
   void word(const Key& key, std::string& text, std::vector<std::string_view> words);
   // One of these values, by its `name`. `open`: the schema does not list them.
   template <class E>
-  void named(const Key& key, E& value, std::initializer_list<E> all, bool open = false);
+  void named(const Key& key, E& value, const std::vector<std::type_identity_t<E>>& all, bool open = false);
   // A word that is always the same.
   void constant(const Key& key, std::string_view word);
   template <class T>
@@ -173,6 +176,9 @@ class Fields {
   void document(const Key& key, std::optional<Document>& part);
   // One that must be there, and be what `whole` says: "the whole file".
   void document(const Key& key, Document& part, std::string_view whole = {});
+  // What no member is: a number or a word, keys that the user chose, rows that are lists, an object of another schema.
+  // Written whole, with a schema that stands beside it.
+  void other(const Key& key, const Json& part, const Json& schema);
   void texts(const Key& key, std::vector<std::string>& texts, std::string_view what);
 
   // An object whose members `members` names.
@@ -189,6 +195,14 @@ class Fields {
  private:
   FieldVisitor& visitor_;
 };
+
+// All values of an enumeration, from the first to `last`.
+template <class E>
+[[nodiscard]] std::vector<E> all_up_to(E last) {
+  std::vector<E> all;
+  for (int one = 0; one <= static_cast<int>(last); ++one) all.push_back(static_cast<E>(one));
+  return all;
+}
 
 // How a file is laid out. `kept`: for people who keep it in their repository and read its differences.
 struct Layout {
@@ -223,7 +237,7 @@ void Fields::operator()(const Key& key, T& member, std::int64_t least, std::int6
 }
 
 template <class E>
-void Fields::named(const Key& key, E& value, std::initializer_list<E> all, bool open) {
+void Fields::named(const Key& key, E& value, const std::vector<std::type_identity_t<E>>& all, bool open) {
   FieldValue scalar;
   scalar.type = Value::Kind::String;
   scalar.open = open;

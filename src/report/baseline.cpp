@@ -332,7 +332,7 @@ void describe_baseline(Fields& fields, Baseline& baseline) {
   fields("folder", baseline.folder);
   fields.texts("command", baseline.command, "a word");
   take_place(fields, "command", baseline.command_place);
-  detail::describe_versions(fields, baseline.written);
+  detail::describe_versions(fields, "written", baseline.written);
   fields("fingerprint", baseline.fingerprint);
   fields("model_sha256", baseline.model_sha256);
   detail::describe_ranks(fields, baseline.ranks, "a rank of a baseline");

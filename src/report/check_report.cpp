@@ -4,8 +4,10 @@
 #include <cstdlib>
 
 #include "core/format.h"
+#include "io/fields.h"
 #include "io/json_text.h"
 #include "report/cells.h"
+#include "report/kept_figures.h"
 
 namespace dsplan {
 
@@ -138,94 +140,102 @@ namespace {
 using detail::cell;
 // ---- JSON
 
-Json figure(const FigureValue& value) {
-  if (value.number) return *value.number;
-  return value.text.empty() ? Json(nullptr) : Json(value.text);
+// A number, the verdict's word, or null.
+void describe_figure(Fields& fields, const char* key, const FigureValue& value) {
+  Json said = value.text.empty() ? Json() : Json(value.text);
+  if (value.number) said = *value.number;
+  fields.other(key, said, {{"type", Json::array({"integer", "string", "null"})}});
 }
 
-Json value_of(const BaselineVersions& versions) {
-  return {{"dsplan", versions.dsplan},
-          {"torch", versions.torch},
-          {"transformers", versions.transformers},
-          {"deepspeed", versions.deepspeed}};
+void describe_place(Fields& fields, Place& place) {
+  fields("file", place.path);
+  fields("line", place.line);
+  fields("column", place.column);
 }
 
-Json value_of(const Place& place) { return {{"file", place.path}, {"line", place.line}, {"column", place.column}}; }
-
-Json value_of(const std::vector<InputChange>& changes) {
-  Json list = Json::array();
-  for (const InputChange& one : changes) {
-    list.push_back({{"name", one.name}, {"before", one.before}, {"after", one.after}, {"reason", one.reason}});
-  }
-  return list;
+void describe_changes(Fields& fields, const char* key, std::vector<InputChange>& changes) {
+  fields.list(key, changes, {"an input"}, [&](InputChange& one) {
+    fields("name", one.name);
+    fields("before", one.before);
+    fields("after", one.after);
+    fields("reason", one.reason);
+  });
 }
 
-Json value_of(const SourceChange& change) {
-  Json keys = Json::array();
-  for (const KeyChange& key : change.keys) {
-    Json one = {{"key", key.key}, {"before", key.before}, {"after", key.after}};
-    one.update(value_of(key.place));
-    keys.push_back(std::move(one));
-  }
-  return {{"source", name(change.kind)},
-          {"name", change.name},
-          {"keys", std::move(keys)},
-          {"refused_alone", change.refused_alone}};
+void describe(Fields& fields, SourceChange& change) {
+  fields.named("source", change.kind, all_up_to(SourceKind::Command));
+  fields("name", change.name);
+  fields.list("keys", change.keys, {"a key"}, [&](KeyChange& key) {
+    fields("key", key.key);
+    fields("before", key.before);
+    fields("after", key.after);
+    describe_place(fields, key.place);
+  });
+  fields("refused_alone", change.refused_alone);
 }
 
-Json value_of(const CheckedRow& row) {
+void describe(Fields& fields, CheckedRow& row) {
+  fields("row", row.path);
+  fields.named("kind", row.kind, all_up_to(RowKind::Verdict));
+  describe_figure(fields, "baseline", row.stored);
+  describe_figure(fields, "replayed", row.replayed);
+  describe_figure(fields, "now", row.now);
+  fields.derived("newer_dsplan", difference(row.stored, row.replayed), INT64_MIN);
+  fields.derived("your_change", difference(row.replayed, row.now), INT64_MIN);
   Json shares = Json::array();
   for (const auto& share : row.by_source) shares.push_back(share);
-  return {{"row", row.path},
-          {"kind", name(row.kind)},
-          {"baseline", figure(row.stored)},
-          {"replayed", figure(row.replayed)},
-          {"now", figure(row.now)},
-          {"newer_dsplan", difference(row.stored, row.replayed)},
-          {"your_change", difference(row.replayed, row.now)},
-          {"by_change", std::move(shares)},
-          {"tolerance", row.tolerance},
-          {"moved_by_newer_dsplan", row.newer},
-          {"moved_by_your_change", row.yours}};
+  fields.other("by_change", shares, {{"type", "array"}, {"items", {{"type", Json::array({"integer", "null"})}}}});
+  fields("tolerance", row.tolerance);
+  fields("moved_by_newer_dsplan", row.newer);
+  fields("moved_by_your_change", row.yours);
 }
 
-Json value_of(const CheckedBaseline& checked) {
-  Json changes = Json::array();
-  for (const SourceChange& change : checked.changes) changes.push_back(value_of(change));
-  Json ranks = Json::array();
-  for (const CheckedRank& rank : checked.ranks) {
-    Json rows = Json::array();
-    for (const CheckedRow& row : rank.rows) rows.push_back(value_of(row));
-    ranks.push_back({{"rank", rank.now}, {"rank_in_baseline", rank.stored}, {"rows", std::move(rows)}});
-  }
-  Json refused = Json::array();
-  for (const Diagnostic& fault : checked.refused) {
-    Json one = value_of(Place{fault.path, fault.line, fault.column, {}});
-    one.update(Json{{"message", fault.message}, {"hint", fault.hint}});
-    refused.push_back(std::move(one));
-  }
+void describe(Fields& fields, CheckedRank& rank) {
+  fields("rank", rank.now);
+  fields("rank_in_baseline", rank.stored);
+  fields.list("rows", rank.rows, {"a row"}, [&](CheckedRow& row) { describe(fields, row); });
+}
+
+void describe(Fields& fields, Diagnostic& fault) {
+  Place place{fault.path, fault.line, fault.column, {}};
+  describe_place(fields, place);
+  fields("message", fault.message);
+  fields("hint", fault.hint);
+}
+
+constexpr const char* kCheckSchema = "dsplan.check/1";
+
+void describe(Fields& fields, CheckedBaseline& checked) {
   const RowCounts rows = counts(checked);
-  return {{"baseline", checked.path},
-          {"state", std::string(state(checked))},
-          {"written", value_of(checked.written)},
-          {"here", value_of(checked.here)},
-          {"rows", rows.rows},
-          {"moved_by_newer_dsplan", rows.newer},
-          {"moved_by_your_change", rows.yours},
-          {"within_tolerance", rows.within},
-          {"model_differs", checked.model_differs},
-          {"process_bytes", process_now(checked)},
-          {"at_most_bytes", checked.at_most},
-          {"inputs_by_newer_dsplan", value_of(checked.newer_inputs)},
-          {"inputs_by_your_change", value_of(checked.your_inputs)},
-          {"changes", std::move(changes)},
-          {"refused", std::move(refused)},
-          {"ranks", std::move(ranks)}};
+  std::string said(state(checked));
+  fields("baseline", checked.path);
+  fields.word("state", said, {"agrees", "differs", "refused"});
+  detail::describe_versions(fields, "written", checked.written);
+  detail::describe_versions(fields, "here", checked.here);
+  fields.derived("rows", rows.rows);
+  fields.derived("moved_by_newer_dsplan", rows.newer);
+  fields.derived("moved_by_your_change", rows.yours);
+  fields.derived("within_tolerance", rows.within);
+  fields("model_differs", checked.model_differs);
+  fields.derived("process_bytes", process_now(checked));
+  fields("at_most_bytes", checked.at_most);
+  describe_changes(fields, "inputs_by_newer_dsplan", checked.newer_inputs);
+  describe_changes(fields, "inputs_by_your_change", checked.your_inputs);
+  fields.list("changes", checked.changes, {"a change"}, [&](SourceChange& one) { describe(fields, one); });
+  fields.list("refused", checked.refused, {"a fault"}, [&](Diagnostic& one) { describe(fields, one); });
+  fields.list("ranks", checked.ranks, {"a rank"}, [&](CheckedRank& rank) { describe(fields, rank); });
 }
 
-std::size_t count(const std::vector<CheckedBaseline>& checked, std::string_view word) {
-  return static_cast<std::size_t>(
-      std::count_if(checked.begin(), checked.end(), [&](const CheckedBaseline& one) { return state(one) == word; }));
+std::int64_t count(const std::vector<CheckedBaseline>& checked, std::string_view word) {
+  return std::count_if(checked.begin(), checked.end(), [&](const CheckedBaseline& one) { return state(one) == word; });
+}
+
+void describe_check(Fields& fields, std::vector<CheckedBaseline>& checked) {
+  fields.constant("schema", kCheckSchema);
+  fields.derived("agree", count(checked, "agrees"));
+  fields.derived("differ", count(checked, "differs"));
+  fields.derived("refused", count(checked, "refused"));
+  fields.list("baselines", checked, {"a baseline"}, [&](CheckedBaseline& one) { describe(fields, one); });
 }
 
 // ---- JUnit
@@ -368,14 +378,15 @@ std::string markdown_of(const CheckedBaseline& checked) {
 }  // namespace
 
 std::string check_json(const std::vector<CheckedBaseline>& checked) {
-  Json list = Json::array();
-  for (const CheckedBaseline& one : checked) list.push_back(value_of(one));
-  const Json value = {{"schema", "dsplan.check/1"},
-                      {"agree", count(checked, "agrees")},
-                      {"differ", count(checked, "differs")},
-                      {"refused", count(checked, "refused")},
-                      {"baselines", std::move(list)}};
-  return json_text(value, 2) + "\n";
+  return written([&](Fields& fields) { describe_check(fields, described(checked)); });
+}
+
+std::string check_schema() {
+  return schema_of(kCheckSchema, "What `dsplan check --format json` prints (docs/ci.md). Sizes are bytes.",
+                   [](Fields& fields) {
+                     std::vector<CheckedBaseline> any;
+                     describe_check(fields, any);
+                   });
 }
 
 std::string check_junit(const std::vector<CheckedBaseline>& checked, const std::vector<std::string>& details) {

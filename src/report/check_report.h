@@ -35,6 +35,7 @@ namespace dsplan {
 
 // "dsplan.check/1". Bytes are integers; an absent figure is null.
 [[nodiscard]] std::string check_json(const std::vector<CheckedBaseline>& checked);
+[[nodiscard]] std::string check_schema();
 
 // JUnit's XML: one suite, one case per baseline; what differs is a failure with its details, what is refused an error.
 // `details` are the reports of each.

@@ -1,8 +1,11 @@
 #include "report/comparison_report.h"
 
+#include <algorithm>
+#include <iterator>
 #include <map>
 
 #include "core/format.h"
+#include "io/fields.h"
 #include "io/json_text.h"
 #include "report/cells.h"
 
@@ -13,60 +16,86 @@ using detail::cell;
 using detail::quoted;
 using detail::signed_number;
 
-Json value_of(const ComparedRow& row) {
-  const bool verdict = row.kind == RowKind::Verdict;
-  const bool both = is_said(row) && !verdict;
-  return {{"row", row.path},
-          {"kind", name(row.kind)},
-          {"predicted", verdict ? Json(row.predicted_text) : Json(row.predicted)},
-          {"measured", verdict ? Json(row.measured_text) : Json(row.measured)},
-          {"explained", both ? Json(row.explained) : Json(nullptr)},
-          {"by", row.reasons},
-          {"unexplained", both ? Json(row.unexplained) : Json(nullptr)},
-          {"tolerance", both ? Json(row.tolerance) : Json(nullptr)},
-          {"state", name(row.state)},
-          {"note", row.note}};
+// Bytes, a count, or the verdict's word.
+Json side_of(const ComparedRow& row, const std::optional<std::int64_t>& number, const std::string& text) {
+  return row.kind == RowKind::Verdict ? Json(text) : Json(number);
 }
 
-Json value_of(const RankComparison& rank) {
+void describe(Fields& fields, ComparedRow& row) {
+  const Json any = {{"type", Json::array({"integer", "string", "null"})}};
+  const bool both = is_said(row) && row.kind != RowKind::Verdict;
+  const auto if_both = [&](const char* key, std::int64_t value) {
+    fields.derived(key, both ? std::optional(value) : std::nullopt, INT64_MIN);
+  };
+  fields("row", row.path);
+  fields.named("kind", row.kind, all_up_to(RowKind::Verdict));
+  fields.other("predicted", side_of(row, row.predicted, row.predicted_text), any);
+  fields.other("measured", side_of(row, row.measured, row.measured_text), any);
+  if_both("explained", row.explained);
+  fields.texts("by", row.reasons, "a reason");
+  if_both("unexplained", row.unexplained);
+  if_both("tolerance", row.tolerance);
+  fields.named("state", row.state, all_up_to(ComparedRow::State::NotPredicted));
+  fields("note", row.note);
+}
+
+void describe(Fields& fields, RankComparison& rank) {
   std::map<ComparedRow::State, std::int64_t> counts;
-  Json rows = Json::array();
-  for (const ComparedRow& row : rank.rows) {
-    ++counts[row.state];
-    rows.push_back(value_of(row));
-  }
-  Json states = Json::object();
-  for (const auto state : {ComparedRow::State::Equal, ComparedRow::State::Within, ComparedRow::State::Differs,
-                           ComparedRow::State::NotMeasured, ComparedRow::State::NotPredicted}) {
-    states.set(name(state), counts[state]);
-  }
-  return {{"rank", rank.rank}, {"counts", std::move(states)}, {"rows", std::move(rows)}};
+  for (const ComparedRow& row : rank.rows) ++counts[row.state];
+  fields("rank", rank.rank);
+  fields.object("counts", {"counts"}, [&] {
+    for (const auto state : {ComparedRow::State::Equal, ComparedRow::State::Within, ComparedRow::State::Differs,
+                             ComparedRow::State::NotMeasured, ComparedRow::State::NotPredicted}) {
+      fields.derived(name(state), counts[state]);
+    }
+  });
+  fields.list("rows", rank.rows, {"a row"}, [&](ComparedRow& row) { describe(fields, row); });
 }
 
-Json value_of(const ReceiptComparison& comparison) {
-  Json ranks = Json::array();
-  for (const RankComparison& rank : comparison.ranks) ranks.push_back(value_of(rank));
-  return {{"receipt", comparison.receipt},       {"path", comparison.path},
-          {"source", comparison.source},         {"level", name(comparison.level)},
-          {"device", name(comparison.device)},   {"part", name(comparison.part)},
-          {"strata", comparison.strata},         {"fingerprint", comparison.fingerprint},
-          {"complete", comparison.complete},     {"outcome", name(comparison.outcome)},
-          {"verdict", name(comparison.verdict)}, {"refused", comparison.refused},
-          {"differs", differs(comparison)},      {"notes", comparison.notes},
-          {"stale", comparison.stale},           {"ranks", std::move(ranks)}};
+void describe(Fields& fields, ReceiptComparison& comparison) {
+  fields("receipt", comparison.receipt);
+  fields("path", comparison.path);
+  fields("source", comparison.source);
+  fields.derived("level", std::string(name(comparison.level)));
+  fields.derived("device", std::string(name(comparison.device)));
+  fields.derived("part", std::string(name(comparison.part)));
+  fields.texts("strata", comparison.strata, "a stratum");
+  fields("fingerprint", comparison.fingerprint);
+  fields("complete", comparison.complete);
+  fields.derived("outcome", std::string(name(comparison.outcome)));
+  fields.named("verdict", comparison.verdict, all_up_to(Verdict::Unknown));
+  fields("refused", comparison.refused);
+  fields.derived("differs", differs(comparison));
+  fields.texts("notes", comparison.notes, "a note");
+  fields.texts("stale", comparison.stale, "an explanation");
+  fields.list("ranks", comparison.ranks, {"a rank"}, [&](RankComparison& rank) { describe(fields, rank); });
 }
 
-Json value_of(const StratumRow& row) {
-  const bool enough = row.cases >= kLeastCases && row.row != "verdict";
-  return {{"stratum", row.stratum},
-          {"device", name(row.device)},
-          {"row", row.row},
-          {"cases", row.cases},
-          {"equal", row.equal},
-          {"unexplained", row.unexplained},
-          {"median_percent", enough ? Json(row.median_percent) : Json(nullptr)},
-          {"worst_percent", enough ? Json(row.worst_percent) : Json(nullptr)},
-          {"evidence", row.cases >= kLeastCases ? "sufficient" : "insufficient"}};
+void describe(Fields& fields, StratumRow& row) {
+  const bool percents = row.cases >= kLeastCases && row.row != "verdict";
+  const auto percent = [&](const char* key, double value) {
+    fields.derived(key, percents ? std::optional(value) : std::nullopt, INT64_MIN);
+  };
+  std::string evidence = row.cases >= kLeastCases ? "sufficient" : "insufficient";
+  fields("stratum", row.stratum);
+  fields.derived("device", std::string(name(row.device)));
+  fields("row", row.row);
+  fields("cases", row.cases);
+  fields("equal", row.equal);
+  fields("unexplained", row.unexplained);
+  percent("median_percent", row.median_percent);
+  percent("worst_percent", row.worst_percent);
+  fields.word("evidence", evidence, {"sufficient", "insufficient"});
+}
+
+constexpr const char* kComparisonSchema = "dsplan.comparison/1";
+
+void describe_comparisons(Fields& fields, std::vector<ReceiptComparison>& comparisons,
+                          std::vector<StratumRow>& strata) {
+  fields.constant("schema", kComparisonSchema);
+  fields.derived("differs", differs(comparisons));
+  fields.list("receipts", comparisons, {"a receipt"}, [&](ReceiptComparison& one) { describe(fields, one); });
+  fields.list("strata", strata, {"a stratum"}, [&](StratumRow& row) { describe(fields, row); });
 }
 
 std::string number(const std::optional<std::int64_t>& value) { return value ? grouped(*value) : "-"; }
@@ -74,15 +103,16 @@ std::string number(const std::optional<std::int64_t>& value) { return value ? gr
 }  // namespace
 
 std::string comparisons_json(const std::vector<ReceiptComparison>& comparisons, const std::vector<StratumRow>& strata) {
-  Json receipts = Json::array();
-  for (const ReceiptComparison& comparison : comparisons) receipts.push_back(value_of(comparison));
-  Json by_stratum = Json::array();
-  for (const StratumRow& row : strata) by_stratum.push_back(value_of(row));
-  const Json value = {{"schema", "dsplan.comparison/1"},
-                      {"differs", differs(comparisons)},
-                      {"receipts", std::move(receipts)},
-                      {"strata", std::move(by_stratum)}};
-  return json_text(value, 2) + "\n";
+  return written([&](Fields& fields) { describe_comparisons(fields, described(comparisons), described(strata)); });
+}
+
+std::string comparison_schema() {
+  return schema_of(kComparisonSchema, "What `dsplan compare --format json` prints (docs/comparing.md).",
+                   [](Fields& fields) {
+                     std::vector<ReceiptComparison> any;
+                     std::vector<StratumRow> strata;
+                     describe_comparisons(fields, any, strata);
+                   });
 }
 
 std::string comparisons_csv(const std::vector<ReceiptComparison>& comparisons) {
@@ -143,27 +173,63 @@ std::string comparisons_markdown(const std::vector<ReceiptComparison>& compariso
   return text;
 }
 
-std::string verdicts_json(const VerdictCases& cases) {
-  Json rows = Json::array();
-  std::int64_t right = 0;
-  std::map<std::pair<Verdict, Receipt::Outcome>, std::int64_t> counts;
-  for (const VerdictCase& one : cases.rows) {
-    ++counts[{one.verdict, one.outcome}];
-    if (one.right()) ++right;
-  }
+namespace {
+
+constexpr const char* kConfusionSchema = "dsplan.confusion/1";
+
+// How often a verdict was followed by a run and how often by running out of memory.
+struct Confusion {
+  Verdict predicted;
+  std::int64_t ran = 0;
+  std::int64_t out_of_memory = 0;
+};
+
+std::vector<Confusion> confusion_of(const VerdictCases& cases) {
+  std::vector<Confusion> rows;
   for (const Verdict verdict : {Verdict::Fits, Verdict::Tight, Verdict::FitsWithRetries, Verdict::DoesNotFit}) {
-    rows.push_back({{"predicted", name(verdict)},
-                    {"ran", counts[{verdict, Receipt::Outcome::Ran}]},
-                    {"out_of_memory", counts[{verdict, Receipt::Outcome::OutOfMemory}]}});
+    Confusion row{verdict};
+    for (const VerdictCase& one : cases.rows) {
+      if (one.verdict != verdict) continue;
+      if (one.outcome == Receipt::Outcome::Ran) ++row.ran;
+      if (one.outcome == Receipt::Outcome::OutOfMemory) ++row.out_of_memory;
+    }
+    rows.push_back(row);
   }
-  Json wrong = Json::array();
-  for (const VerdictCase& one : cases.rows) {
-    if (!one.right()) wrong.push_back({{"name", one.name}, {"factor_permille", one.permille}});
-  }
-  const Json value = {{"schema", "dsplan.confusion/1"}, {"source", cases.source},
-                      {"cases", cases.rows.size()},     {"right", right},
-                      {"matrix", std::move(rows)},      {"wrong", std::move(wrong)}};
-  return json_text(value, 2) + "\n";
+  return rows;
+}
+
+void describe_confusion(Fields& fields, VerdictCases& cases) {
+  std::vector<VerdictCase> wrong;
+  std::copy_if(cases.rows.begin(), cases.rows.end(), std::back_inserter(wrong),
+               [](const VerdictCase& one) { return !one.right(); });
+  std::vector<Confusion> matrix = confusion_of(cases);
+  fields.constant("schema", kConfusionSchema);
+  fields("source", cases.source);
+  fields.derived("cases", cases.rows.size());
+  fields.derived("right", cases.rows.size() - wrong.size());
+  fields.list("matrix", matrix, {"a verdict"}, [&](Confusion& row) {
+    fields.named("predicted", row.predicted, all_up_to(Verdict::DoesNotFit));
+    fields("ran", row.ran);
+    fields("out_of_memory", row.out_of_memory);
+  });
+  fields.list("wrong", wrong, {"a case"}, [&](VerdictCase& one) {
+    fields("name", one.name);
+    fields("factor_permille", one.permille);
+  });
+}
+
+}  // namespace
+
+std::string verdicts_json(const VerdictCases& cases) {
+  return written([&](Fields& fields) { describe_confusion(fields, described(cases)); });
+}
+
+std::string confusion_schema() {
+  return schema_of(kConfusionSchema, "What `dsplan compare VERDICTS --format json` prints (docs/comparing.md).",
+                   [](Fields& fields) {
+                     VerdictCases any;
+                     describe_confusion(fields, any);
+                   });
 }
 
 }  // namespace dsplan

@@ -11,6 +11,7 @@ namespace dsplan {
 // "dsplan.comparison/1".
 [[nodiscard]] std::string comparisons_json(const std::vector<ReceiptComparison>& comparisons,
                                            const std::vector<StratumRow>& strata);
+[[nodiscard]] std::string comparison_schema();
 // "receipt,rank,row,kind,predicted,measured,explained,unexplained,tolerance,state,note": every row.
 [[nodiscard]] std::string comparisons_csv(const std::vector<ReceiptComparison>& comparisons);
 // Two tables: the rows of each receipt that stand for the whole run or differ, and the strata.
@@ -19,5 +20,6 @@ namespace dsplan {
 
 // "dsplan.confusion/1": how often each verdict met each outcome.
 [[nodiscard]] std::string verdicts_json(const VerdictCases& cases);
+[[nodiscard]] std::string confusion_schema();
 
 }  // namespace dsplan

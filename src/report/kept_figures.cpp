@@ -100,8 +100,8 @@ void describe_rows(Fields& fields, std::vector<FigureRow>& rows) {
 
 }  // namespace
 
-void describe_versions(Fields& fields, BaselineVersions& versions) {
-  fields.object("written", {"\"written\"", FieldLine::Same}, [&] {
+void describe_versions(Fields& fields, const Key& key, BaselineVersions& versions) {
+  fields.object(key, {"\"written\"", FieldLine::Same}, [&] {
     fields("dsplan", versions.dsplan);
     fields("torch", versions.torch);
     fields("transformers", versions.transformers);

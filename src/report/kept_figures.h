@@ -16,8 +16,7 @@ namespace dsplan {
 
 namespace detail {
 
-// Under "written".
-void describe_versions(Fields& fields, BaselineVersions& versions);
+void describe_versions(Fields& fields, const Key& key, BaselineVersions& versions);
 // Under "ranks"; `what` is one of them: "a rank of a plan". A reader's faults: no rank at all, a rank that stands
 // twice, rows that nobody knows, negative figures.
 void describe_ranks(Fields& fields, std::vector<BaselineRank>& ranks, std::string_view what);

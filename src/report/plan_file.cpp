@@ -30,7 +30,7 @@ void refuse_named_files(ObjectReader& reader, const Value& training) {
 
 void describe_plan(Fields& fields, SavedPlan& plan) {
   describe_head(fields, "plan", plan.source);
-  detail::describe_versions(fields, plan.written);
+  detail::describe_versions(fields, "written", plan.written);
   fields("fingerprint", plan.fingerprint);
   fields.document("deepspeed", plan.deepspeed);
   fields.document("training", plan.training);

@@ -10,8 +10,6 @@
 namespace dsplan {
 namespace {
 
-constexpr const char* kPredictionSchema = "dsplan.prediction/1";
-
 // What a file has beside the prediction: of its job, and of its own nulls.
 struct BesidePrediction {
   std::vector<ResolvedInput> assumptions;  // Name, value, reason, option.

@@ -11,6 +11,8 @@
 
 namespace dsplan {
 
+inline constexpr const char* kPredictionSchema = "dsplan.prediction/1";
+
 // "dsplan.prediction/1". Bytes are integers; an absent value is null and has an entry in "not_modelled".
 [[nodiscard]] std::string prediction_json(const Prediction& prediction, const Job& job);
 // "dsplan.predictions/1": {"schema", "ranks": [prediction, ...]}.

@@ -11,6 +11,7 @@
 namespace dsplan {
 namespace {
 
+constexpr const char* kReceiptSchema = "dsplan.receipt/1";
 constexpr std::array<Counter, 5> kAll = {Counter::Requested, Counter::Allocated, Counter::Active, Counter::Reserved,
                                          Counter::Process};
 constexpr std::array<std::string_view, 4> kPeakKeys = {"peak_requested", "peak_allocated", "peak_active",
@@ -219,7 +220,7 @@ void describe_process(Fields& fields, ProcessBytes& process) {
 
 void describe_run(Fields& fields, Receipt& receipt) {
   using R = Receipt;
-  fields.constant("schema", "dsplan.receipt/1");
+  fields.constant("schema", kReceiptSchema);
   fields("source", receipt.source);
   fields("name", receipt.name);
   if (fields.reader() != nullptr && (receipt.name.empty() || receipt.name.find_first_of("/*") != std::string::npos)) {
@@ -267,6 +268,17 @@ Receipt read_receipt(const Document& document) {
 
 std::string receipt_json(const Receipt& receipt) {
   return written([&](Fields& fields) { describe_receipt(fields, described(receipt)); }, {1});
+}
+
+std::string receipt_schema() {
+  return schema_of(
+      kReceiptSchema,
+      "What `dsplan run` and `dsplan measure` write and `dsplan compare` reads (docs/receipts.md). Sizes are "
+      "bytes; what was not measured is null, with a reason in \"not_measured\".",
+      [](Fields& fields) {
+        Receipt any;
+        describe_receipt(fields, any);
+      });
 }
 
 }  // namespace dsplan

@@ -16,5 +16,6 @@ namespace dsplan {
 
 // The same as text, with nulls where nothing was measured.
 [[nodiscard]] std::string receipt_json(const Receipt& receipt);
+[[nodiscard]] std::string receipt_schema();
 
 }  // namespace dsplan

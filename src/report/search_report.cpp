@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/format.h"
+#include "io/fields.h"
 #include "io/json_text.h"
 #include "io/own_file.h"
 #include "io/text.h"
@@ -14,6 +15,8 @@
 namespace dsplan {
 namespace {
 
+constexpr const char* kSearchSchema = "dsplan.search/1";
+
 // Numbers as numbers, words as words.
 Json setting(const std::string& text) {
   std::int64_t number = 0;
@@ -21,94 +24,132 @@ Json setting(const std::string& text) {
   return fault == std::errc() && at == text.data() + text.size() ? Json(number) : Json(text);
 }
 
-Json settings(const PlanRow& row) {
-  Json value = Json::object();
-  for (std::size_t i = 0; i < kAxes; ++i) value.set(name(static_cast<Axis>(i)), setting(row.settings[i]));
-  value.set("grad_accum", row.grad_accum);
-  value.set("seq", row.seq);
-  return value;
-}
-
-Json time_of(const std::optional<StepTime>& time) {
-  if (!time) return nullptr;
-  return {{"total_s", time->total},
-          {"low_s", time->low},
-          {"high_s", time->high},
-          {"tokens_per_second", time->tokens_per_second},
-          {"mfu", time->mfu},
-          {"hfu", time->hfu},
-          {"kind", time->calibrated ? "calibrated" : "estimated"}};
-}
-
-Json row_value(const PlanRow& row) {
-  return {{"settings", settings(row)},
-          {"world_size", row.world},
-          {"dp", row.dp},
-          {"fate", name(row.fate)},
-          {"reason", row.reason},
-          {"time", time_of(row.time)},
-          {"least_process_bytes", row.least},
-          {"process_bytes", row.process},
-          {"missing_bytes", row.missing},
-          {"host_bytes_per_node", row.host},
-          {"nvme_bytes_per_node", row.nvme},
-          {"wire_bytes_per_step", row.wire}};
-}
-
-Json rows_value(const std::vector<PlanRow>& rows) {
-  Json value = Json::array();
-  for (const PlanRow& row : rows) value.push_back(row_value(row));
-  return value;
-}
-
-Json changes_value(const std::vector<PlanChange>& changes) {
-  Json value = Json::array();
-  for (const PlanChange& change : changes) {
-    Json axes = Json::array();
-    for (const Axis axis : change.axes) axes.push_back(name(axis));
-    Json one = {{"changed", std::move(axes)}, {"speed", change.speed}};
-    one.update(row_value(change.row));
-    value.push_back(std::move(one));
+// Of which type an axis's values are, in the words of a schema.
+Json type_of(Axis axis) {
+  switch (axis) {
+    case Axis::ZeroStage: return Json::array({"integer", "string"});  // Or fsdp2, hsdp.
+    case Axis::Offload:
+    case Axis::Loss:
+    case Axis::Checkpoint: return "string";
+    default: return "integer";
   }
-  return value;
 }
 
-Json space_value(const SearchSpace& space) {
-  Json value = Json::object();
+void describe_settings(Fields& fields, PlanRow& row) {
   for (std::size_t i = 0; i < kAxes; ++i) {
-    const AxisValues& axis = space.axes[i];
-    Json values = Json::array();
-    for (const std::string& text : axis.values) values.push_back(setting(text));
-    value.set(name(static_cast<Axis>(i)),
-              {{"values", std::move(values)}, {"origin", name(axis.origin)}, {"reason", axis.reason}});
+    const auto axis = static_cast<Axis>(i);
+    fields.other(name(axis), setting(row.settings[i]), {{"type", type_of(axis)}});
   }
-  value.set("global_batch", space.global_batch);
-  return value;
+  fields("grad_accum", row.grad_accum);
+  fields("seq", row.seq);
 }
 
-Json counts_value(const PlanAnswer& answer) {
-  const SearchCounts& counts = answer.counts;
-  Json why = Json::array();
-  for (const RefusalCount& one : answer.refusals) why.push_back({{"why", one.why}, {"count", one.count}});
-  return {{"candidates", counts.candidates}, {"impossible", counts.refused},  {"too_large_by_bound", counts.bounded},
-          {"slower", counts.slower},         {"simulated", counts.simulated}, {"why_impossible", std::move(why)}};
+void describe(Fields& fields, StepTime& time) {
+  fields("total_s", time.total);
+  fields("low_s", time.low);
+  fields("high_s", time.high);
+  fields("tokens_per_second", time.tokens_per_second);
+  fields("mfu", time.mfu);
+  fields("hfu", time.hfu);
+  std::string kind = time.calibrated ? "calibrated" : "estimated";
+  fields.word("kind", kind, {"estimated", "calibrated"});
 }
 
-Json ways_value(const std::vector<FittingChange>& ways) {
-  Json value = Json::array();
-  for (const FittingChange& way : ways) {
-    value.push_back(
-        {{"options", way.options}, {"verdict", name(way.verdict)}, {"process_bytes", way.process}, {"note", way.note}});
-  }
-  return value;
+void describe(Fields& fields, PlanRow& row) {
+  fields.object("settings", {"a plan's settings"}, [&] { describe_settings(fields, row); });
+  fields("world_size", row.world);
+  fields("dp", row.dp);
+  fields.named("fate", row.fate, all_up_to(Fate::Slower));
+  fields("reason", row.reason);
+  fields.object("time", row.time, {"a step's time"}, [&](StepTime& time) { describe(fields, time); });
+  fields("least_process_bytes", row.least);
+  fields("process_bytes", row.process);
+  fields("missing_bytes", row.missing);
+  fields("host_bytes_per_node", row.host);
+  fields("nvme_bytes_per_node", row.nvme);
+  fields("wire_bytes_per_step", row.wire);
 }
 
-Json advice_value(const std::vector<Advice>& advice) {
-  Json value = Json::array();
-  for (const Advice& one : advice) {
-    value.push_back({{"rule", one.rule}, {"key", one.key}, {"costs_bytes", one.costs}, {"text", one.text}});
+void describe(Fields& fields, PlanChange& change) {
+  std::vector<std::string> axes;
+  for (const Axis axis : change.axes) axes.emplace_back(name(axis));
+  fields.texts("changed", axes, "an axis");
+  fields("speed", change.speed);
+  describe(fields, change.row);
+}
+
+template <class T>
+void describe_all(Fields& fields, const Key& key, std::vector<T>& rows) {
+  fields.list(key, rows, {"a plan"}, [&](T& row) { describe(fields, row); });
+}
+
+void describe_one(Fields& fields, const Key& key, std::optional<PlanRow>& row) {
+  fields.object(key, row, {"a plan"}, [&](PlanRow& plan) { describe(fields, plan); });
+}
+
+void describe(Fields& fields, SearchSpace& space) {
+  for (std::size_t i = 0; i < kAxes; ++i) {
+    AxisValues& axis = space.axes[i];
+    fields.object(name(static_cast<Axis>(i)), {"an axis"}, [&] {
+      Json values = Json::array();
+      for (const std::string& text : axis.values) values.push_back(setting(text));
+      fields.other("values", values, {{"type", "array"}, {"items", {{"type", Json::array({"string", "integer"})}}}});
+      fields.named("origin", axis.origin, {Origin::Given, Origin::Derived, Origin::Assumed});
+      fields("reason", axis.reason);
+    });
   }
-  return value;
+  fields("global_batch", space.global_batch);
+}
+
+void describe_counts(Fields& fields, PlanAnswer& answer) {
+  fields("candidates", answer.counts.candidates);
+  fields("impossible", answer.counts.refused);
+  fields("too_large_by_bound", answer.counts.bounded);
+  fields("slower", answer.counts.slower);
+  fields("simulated", answer.counts.simulated);
+  fields.list("why_impossible", answer.refusals, {"a reason"}, [&](RefusalCount& one) {
+    fields("why", one.why);
+    fields("count", one.count);
+  });
+}
+
+void describe(Fields& fields, FittingChange& way) {
+  fields("options", way.options);
+  fields.named("verdict", way.verdict, all_up_to(Verdict::Unknown));
+  fields("process_bytes", way.process);
+  fields("note", way.note);
+}
+
+void describe(Fields& fields, Advice& one) {
+  fields("rule", one.rule);
+  fields("key", one.key);
+  fields("costs_bytes", one.costs);
+  fields("text", one.text);
+}
+
+void describe_answer(Fields& fields, PlanAnswer& answer, const Json& prediction) {
+  fields.constant("schema", kSearchSchema);
+  fields("model", answer.model);
+  fields.named("objective", answer.objective, all_up_to(Objective::Layers));
+  fields("found", answer.found);
+  fields.derived("feasible", answer.chosen.has_value());
+  fields("complete", answer.complete);
+  fields("budget_bytes", answer.budget);
+  fields("limit_bytes", answer.limit);
+  fields.object("space", {"a space"}, [&] { describe(fields, answer.space); });
+  fields.object("counts", {"counts"}, [&] { describe_counts(fields, answer); });
+  describe_one(fields, "chosen", answer.chosen);
+  fields.other("prediction", prediction, {{"$ref", kPredictionSchema}});
+  describe_all(fields, "next", answer.next);
+  describe_all(fields, "neighbours", answer.neighbours);
+  describe_all(fields, "front", answer.front);
+  describe_one(fields, "nearest", answer.nearest);
+  fields("states", answer.states);
+  describe_all(fields, "remedies", answer.remedies);
+  fields.list("other_ways", answer.offers, {"another way"}, [&](FittingChange& way) { describe(fields, way); });
+  fields.texts("assumed", answer.assumed, "an assumption");
+  fields.texts("not_searched", answer.not_searched, "what is left out");
+  fields.list("advice", answer.advice, {"advice"}, [&](Advice& one) { describe(fields, one); });
 }
 
 // The rows that a table of all named plans has, with what each is.
@@ -169,29 +210,17 @@ std::string plan_answer_json(const PlanAnswer& answer) {
   if (answer.prediction && answer.job) {
     prediction = parse_json({}, prediction_json(*answer.prediction, *answer.job)).root;
   }
-  const Json value = {{"schema", "dsplan.search/1"},
-                      {"model", answer.model},
-                      {"objective", name(answer.objective)},
-                      {"found", answer.found},
-                      {"feasible", answer.chosen.has_value()},
-                      {"complete", answer.complete},
-                      {"budget_bytes", answer.budget},
-                      {"limit_bytes", answer.limit},
-                      {"space", space_value(answer.space)},
-                      {"counts", counts_value(answer)},
-                      {"chosen", answer.chosen ? row_value(*answer.chosen) : Json()},
-                      {"prediction", std::move(prediction)},
-                      {"next", rows_value(answer.next)},
-                      {"neighbours", changes_value(answer.neighbours)},
-                      {"front", rows_value(answer.front)},
-                      {"nearest", answer.nearest ? row_value(*answer.nearest) : Json()},
-                      {"states", answer.states},
-                      {"remedies", changes_value(answer.remedies)},
-                      {"other_ways", ways_value(answer.offers)},
-                      {"assumed", answer.assumed},
-                      {"not_searched", answer.not_searched},
-                      {"advice", advice_value(answer.advice)}};
-  return json_text(value, 2) + "\n";
+  return written([&](Fields& fields) { describe_answer(fields, described(answer), prediction); });
+}
+
+std::string plan_answer_schema() {
+  return schema_of(kSearchSchema,
+                   "What `dsplan plan MODEL --format json` prints (docs/planning.md). \"prediction\" is of the schema "
+                   "dsplan.prediction/1. All sizes are bytes of one rank.",
+                   [](Fields& fields) {
+                     PlanAnswer any;
+                     describe_answer(fields, any, nullptr);
+                   });
 }
 
 std::string plan_answer_csv(const PlanAnswer& answer) {
@@ -236,6 +265,8 @@ const std::string& option_name(const Chain& chain, std::int32_t stage, std::int3
   return chain.stages[static_cast<std::size_t>(stage - 1)].options[static_cast<std::size_t>(option)].name;
 }
 
+constexpr const char* kChainSchema = "dsplan.chain/1";
+
 Json segments_value(const ChainPlan& plan, const Chain& chain) {
   Json list = Json::array();
   for (const ChainSegment& segment : plan.segments) {
@@ -256,28 +287,41 @@ Json operations_value(const ChainPlan& plan, const Chain& chain) {
   return list;
 }
 
-Json figures(const ChainPlan& plan, const Chain& chain) {
-  Json gap = nullptr;
-  if (plan.time && plan.lower_bound && *plan.lower_bound > Ticks(0)) {
-    gap =
-        static_cast<double>((*plan.time - *plan.lower_bound).value()) / static_cast<double>(plan.lower_bound->value());
-  }
-  return {{"schema", "dsplan.chain/1"},
-          {"feasible", plan.feasible},
-          {"method", plan.method},
-          {"time", time_value(chain, plan.time)},
-          {"time_without_recompute", time_value(chain, plan.time_without_recompute)},
-          {"lower_bound", time_value(chain, plan.lower_bound)},
-          {"gap", gap},
-          {"optimal", plan.feasible ? Json(plan.optimal) : Json(nullptr)},
-          {"method_bound", time_value(chain, plan.method_bound)},
-          {"budget_bytes", plan.budget.value()},
-          {"peak_bytes", plan.peak},
-          {"minimum_bytes", plan.minimum.value()},
-          {"memory_bound", {{"bytes", plan.memory_bound.value()}, {"stage", plan.culprit}}},
-          {"times_rounded", chain.times_rounded},
-          {"fitting", plan.fitting}};
+std::optional<double> gap_of(const ChainPlan& plan) {
+  if (!plan.time || !plan.lower_bound || *plan.lower_bound <= Ticks(0)) return std::nullopt;
+  return static_cast<double>((*plan.time - *plan.lower_bound).value()) / static_cast<double>(plan.lower_bound->value());
 }
+
+void describe_figures(Fields& fields, ChainPlan& plan, const Chain& chain) {
+  const auto time = [&](const char* key, const std::optional<Ticks>& ticks) {
+    fields.other(key, time_value(chain, ticks), {{"type", Json::array({"number", "null"})}});
+  };
+  fields.constant("schema", kChainSchema);
+  fields("feasible", plan.feasible);
+  fields("method", plan.method);
+  time("time", plan.time);
+  time("time_without_recompute", plan.time_without_recompute);
+  time("lower_bound", plan.lower_bound);
+  fields.derived("gap", gap_of(plan));
+  fields.derived("optimal", plan.feasible ? std::optional(plan.optimal) : std::nullopt);
+  time("method_bound", plan.method_bound);
+  fields("budget_bytes", plan.budget);
+  fields("peak_bytes", plan.peak);
+  fields("minimum_bytes", plan.minimum);
+  fields.object("memory_bound", {"a bound"}, [&] {
+    fields("bytes", plan.memory_bound);
+    fields("stage", plan.culprit);
+  });
+  fields.derived("times_rounded", chain.times_rounded);
+  fields.texts("fitting", plan.fitting, "a method");
+}
+
+// The figures as JSON without the two lists.
+std::string figures_text(const ChainPlan& plan, const Chain& chain) {
+  return written([&](Fields& fields) { describe_figures(fields, described(plan), chain); });
+}
+
+Value figures(const ChainPlan& plan, const Chain& chain) { return parse_json({}, figures_text(plan, chain)).root; }
 
 std::string in_words(const Value& value) {
   if (value.is(Value::Kind::String)) return value.string;
@@ -294,8 +338,7 @@ std::string field(const Value& value) {
 }  // namespace
 
 std::string chain_plan_json(const ChainPlan& plan, const Chain& chain) {
-  Json value = figures(plan, chain);
-  const std::string head = json_text(value, 2);
+  const std::string head = figures_text(plan, chain);
   // One segment or operation to a line: a chain has thousands.
   const auto lines = [](const Json& list) {
     std::string text;
@@ -304,14 +347,30 @@ std::string chain_plan_json(const ChainPlan& plan, const Chain& chain) {
     }
     return text.empty() ? std::string("[]") : formatted("[{}\n  ]", text);
   };
-  return formatted("{},\n  \"segments\": {},\n  \"operations\": {}\n}}\n", head.substr(0, head.size() - 2),
-                   lines(segments_value(plan, chain)), lines(operations_value(plan, chain)));
+  constexpr std::string_view kEnd = "\n}\n";
+  return formatted("{},\n  \"segments\": {},\n  \"operations\": {}{}", head.substr(0, head.size() - kEnd.size()),
+                   lines(segments_value(plan, chain)), lines(operations_value(plan, chain)), kEnd);
+}
+
+std::string chain_plan_schema() {
+  return schema_of(
+      kChainSchema,
+      "What `dsplan plan CHAIN --format json` prints (docs/recompute-plans.md). A segment is [first, last, "
+      "mode] and may name an option, an operation [step, stage] likewise; stages count from 1. Times are in "
+      "the chain's own unit, sizes bytes.",
+      [](Fields& fields) {
+        const Json rows = {{"type", "array"},
+                           {"items", {{"type", "array"}, {"items", {{"type", Json::array({"integer", "string"})}}}}}};
+        ChainPlan any;
+        describe_figures(fields, any, Chain());
+        fields.other("segments", nullptr, rows);
+        fields.other("operations", nullptr, rows);
+      });
 }
 
 std::string chain_plan_csv(const ChainPlan& plan, const Chain& chain) {
   std::string text = "path,value\n";
-  const Json value = figures(plan, chain);
-  for (const Member& member : value.value().members) {
+  for (const Member& member : figures(plan, chain).members) {
     if (!member.value.is(Value::Kind::Object)) text += formatted("{},{}\n", member.key, field(member.value));
     for (const Member& part : member.value.members) {
       text += formatted("{}.{},{}\n", member.key, part.key, field(part.value));
@@ -329,10 +388,10 @@ std::string chain_plan_csv(const ChainPlan& plan, const Chain& chain) {
 
 std::string chain_plan_markdown(const ChainPlan& plan, const Chain& chain) {
   std::string text = formatted("## {}\n\n| figure | value |\n|:--|--:|\n", detail::cell(chain.name));
-  const Json value = figures(plan, chain);
+  const Value value = figures(plan, chain);
   for (const char* key : {"method", "feasible", "time", "time_without_recompute", "lower_bound", "gap", "budget_bytes",
                           "peak_bytes", "minimum_bytes"}) {
-    const Value& item = *value.value().find(key);
+    const Value& item = *value.find(key);
     text +=
         formatted("| {} | {} |\n", detail::cell(key), item.is(Value::Kind::Null) ? "-" : detail::cell(in_words(item)));
   }

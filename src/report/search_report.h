@@ -10,6 +10,7 @@ namespace dsplan {
 
 // dsplan.search/1 (docs/planning.md).
 [[nodiscard]] std::string plan_answer_json(const PlanAnswer& answer);
+[[nodiscard]] std::string plan_answer_schema();
 // One row for each plan that is named: the chosen one, those after it, its neighbours, the front.
 [[nodiscard]] std::string plan_answer_csv(const PlanAnswer& answer);
 [[nodiscard]] std::string plan_answer_markdown(const PlanAnswer& answer);
@@ -21,6 +22,7 @@ namespace dsplan {
 // a fourth item, "fitting", "times_rounded". An operation that saves by an option names it as a third item. Times are
 // in the file's unit. What there is none of is null.
 [[nodiscard]] std::string chain_plan_json(const ChainPlan& plan, const Chain& chain);
+[[nodiscard]] std::string chain_plan_schema();
 
 // path,value: the same without the two lists, then "segments.1", ... and "operations.1", ... in words.
 [[nodiscard]] std::string chain_plan_csv(const ChainPlan& plan, const Chain& chain);

@@ -3,7 +3,6 @@
 #include <cstdlib>
 #include <filesystem>
 #include <optional>
-#include <utility>
 
 #include "cli/assemble.h"
 #include "cli/commands.h"
@@ -13,6 +12,7 @@
 #include "cli/screen/table.h"
 #include "cli/wrap.h"
 #include "core/format.h"
+#include "io/fields.h"
 #include "io/json_text.h"
 #include "io/text.h"
 #include "planner/predict/predict.h"
@@ -53,41 +53,6 @@ struct Difference {
   std::optional<std::int64_t> moves;  // Bytes of the process, of A with this one as B has it.
   std::string refused;                // Why it cannot be alone.
 };
-
-// As a shell splits words: quotes, and a backslash before one character.
-Words shell_words(const std::string& line, const std::string& what) {
-  Words words;
-  std::string word;
-  bool any = false;
-  char quote = 0;
-  for (std::size_t i = 0; i < line.size(); ++i) {
-    const char c = line[i];
-    if (quote != 0) {
-      if (c == quote) {
-        quote = 0;
-      } else if (c == '\\' && quote == '"' && i + 1 < line.size()) {
-        word += line[++i];
-      } else {
-        word += c;
-      }
-    } else if (c == '\'' || c == '"') {
-      quote = c;
-      any = true;
-    } else if (c == '\\' && i + 1 < line.size()) {
-      word += line[++i];
-      any = true;
-    } else if (c == ' ' || c == '\t' || c == '\n') {
-      if (any) words.push_back(std::exchange(word, {}));
-      any = false;
-    } else {
-      word += c;
-      any = true;
-    }
-  }
-  if (quote != 0) throw Refusal(what, formatted("a quote {} is not closed", std::string(1, quote)));
-  if (any) words.push_back(word);
-  return words;
-}
 
 bool is_file(const std::string& text) {
   std::error_code failed;
@@ -422,48 +387,74 @@ std::string table_of(const DiffSide& a, const DiffSide& b, const std::vector<Dif
   return text + "\n" + figures(a.prediction, b.prediction);
 }
 
+constexpr const char* kDiffSchema = "dsplan.diff/1";
+
+struct Diff {
+  DiffSide a;
+  DiffSide b;
+  std::string sentence;
+  std::vector<Difference> differences;
+  std::vector<InputChange> inputs;
+  std::vector<DiffRow> rows;
+};
+
+void describe_side(Fields& fields, const char* key, DiffSide& side) {
+  fields.object(key, {"a side"}, [&] {
+    Prediction& of = side.prediction;
+    fields("name", side.name);
+    fields("fingerprint", of.fingerprint);
+    fields.named("verdict", of.verdict, all_up_to(Verdict::Unknown));
+    fields("shortfall_bytes", of.shortfall);
+    fields.derived("tokens_per_second", of.time ? std::optional(of.time->tokens_per_second) : std::nullopt);
+  });
+}
+
+void describe_row(Fields& fields, DiffRow& row) {
+  const bool both = row.a && row.b;
+  fields.derived("row", row.what.substr(std::min(row.what.find_first_not_of(' '), row.what.size())));
+  fields("a", row.a);
+  fields("b", row.b);
+  fields.derived("difference", both ? std::optional(*row.b - *row.a) : std::nullopt, INT64_MIN);
+}
+
+void describe(Fields& fields, Diff& diff) {
+  fields.constant("schema", kDiffSchema);
+  describe_side(fields, "a", diff.a);
+  describe_side(fields, "b", diff.b);
+  fields("sentence", diff.sentence);
+  fields.list("differs", diff.differences, {"a difference"}, [&](Difference& one) {
+    fields("what", one.name);
+    fields("a", one.before);
+    fields("b", one.after);
+    fields("place", one.place);
+    fields("process_alone_bytes", one.moves, INT64_MIN);
+    fields("refused_alone", one.refused);
+  });
+  fields.list("resolved", diff.inputs, {"an input"}, [&](InputChange& one) {
+    fields("name", one.name);
+    fields("a", one.before);
+    fields("b", one.after);
+    fields("reason", one.reason);
+  });
+  fields.list("rows", diff.rows, {"a row"}, [&](DiffRow& row) { describe_row(fields, row); });
+}
+
 std::string json_of(const DiffSide& a, const DiffSide& b, const std::vector<Difference>& differences,
                     const std::vector<InputChange>& inputs) {
-  const auto side = [](const DiffSide& of) {
-    return Json{{"name", of.name},
-                {"fingerprint", of.prediction.fingerprint},
-                {"verdict", name(of.prediction.verdict)},
-                {"shortfall_bytes", of.prediction.shortfall},
-                {"tokens_per_second",
-                 of.prediction.time ? std::optional(of.prediction.time->tokens_per_second) : std::nullopt}};
-  };
-  Json changed = Json::array();
-  for (const Difference& one : differences) {
-    changed.push_back({{"what", one.name},
-                       {"a", one.before},
-                       {"b", one.after},
-                       {"place", one.place},
-                       {"process_alone_bytes", one.moves},
-                       {"refused_alone", one.refused}});
-  }
-  Json resolved = Json::array();
-  for (const InputChange& one : inputs) {
-    resolved.push_back({{"name", one.name}, {"a", one.before}, {"b", one.after}, {"reason", one.reason}});
-  }
-  Json rows = Json::array();
-  for (const DiffRow& row : rows_of(a.prediction, b.prediction)) {
-    Json one = {{"row", row.what.substr(row.what.find_first_not_of(' '))}, {"a", row.a}, {"b", row.b}};
-    one.set("difference", row.a && row.b ? Json(*row.b - *row.a) : Json());
-    rows.push_back(std::move(one));
-  }
-  std::string said = sentence(a, b);
-  std::replace(said.begin(), said.end(), '\x1f', ' ');
-  const Json value = {{"schema", "dsplan.diff/1"},
-                      {"a", side(a)},
-                      {"b", side(b)},
-                      {"sentence", said},
-                      {"differs", std::move(changed)},
-                      {"resolved", std::move(resolved)},
-                      {"rows", std::move(rows)}};
-  return json_text(value, 2) + "\n";
+  Diff diff{a, b, sentence(a, b), differences, inputs, rows_of(a.prediction, b.prediction)};
+  std::replace(diff.sentence.begin(), diff.sentence.end(), '\x1f', ' ');
+  return written([&](Fields& fields) { describe(fields, diff); });
 }
 
 }  // namespace
+
+std::string diff_schema() {
+  return schema_of(kDiffSchema, "What `dsplan diff A B --format json` prints. Rows count bytes but for parameters.",
+                   [](Fields& fields) {
+                     Diff any;
+                     describe(fields, any);
+                   });
+}
 
 int diff_command(const Words& words) {
   const bool asks_help = std::find(words.begin(), words.end(), "--help") != words.end();

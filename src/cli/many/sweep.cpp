@@ -15,9 +15,8 @@
 #include "cli/screen/table.h"
 #include "cli/wrap.h"
 #include "core/format.h"
-#include "core/settings.h"
-#include "io/json_text.h"
 #include "core/machine/in_parallel.h"
+#include "core/settings.h"
 #include "planner/predict/predict.h"
 #include "report/cells.h"
 
@@ -176,9 +175,9 @@ std::string first_reason(const Refusal& refusal) {
 
 // Axes whose values name files, or change the model: their inputs are read anew.
 bool reads_files(const SweepAxis& axis) {
-  for (const char* one : {"model", "--deepspeed", "--training", "--hardware", "--cluster", "--calibration",
-                          "--checkpoint", "--lora", "--env", "--quantization", "--double-quant", "--quant-compute-dtype",
-                          "--quant-storage", "--kbit-prepare"}) {
+  for (const char* one :
+       {"model", "--deepspeed", "--training", "--hardware", "--cluster", "--calibration", "--checkpoint", "--lora",
+        "--env", "--quantization", "--double-quant", "--quant-compute-dtype", "--quant-storage", "--kbit-prepare"}) {
     if (axis.option == one) return true;
   }
   return false;
@@ -360,57 +359,6 @@ std::string table_of(const std::vector<SweepAxis>& axes, const std::vector<Sweep
   return painted(text, Paint::Strong, colour) + "\n\n" + table.lines(points.size());
 }
 
-std::string csv_of(const std::vector<SweepAxis>& axes, const std::vector<SweepPoint>& points) {
-  std::string text;
-  for (const SweepAxis& axis : axes) text += axis.name + ",";
-  text +=
-      "verdict,process_bytes,needed_bytes,shortfall_bytes,persistent_bytes,host_bytes_per_node,wire_bytes_per_step,"
-      "tokens_per_second,step_seconds,retries,reason\n";
-  for (const SweepPoint& point : points) {
-    for (const std::string& value : point.values) text += detail::quoted(value) + ",";
-    const SweepFigures f = point.prediction ? figures_at(*point.prediction) : SweepFigures{};
-    text += point.prediction ? std::string(name(point.prediction->verdict)) : "refused";
-    for (const std::optional<Bytes>* one : {&f.process, &f.needed, &f.shortfall, &f.persistent, &f.host, &f.wire}) {
-      text += "," + (*one ? std::to_string((**one).value()) : std::string());
-    }
-    text += "," + (f.tokens ? formatted("{:.1f}", *f.tokens) : std::string());
-    text += "," + (f.seconds ? formatted("{:.6g}", *f.seconds) : std::string());
-    text += formatted(",{},{}\n", f.retries ? std::to_string(*f.retries) : "", detail::quoted(remark(point)));
-  }
-  return text;
-}
-
-std::string json_of(const std::string& model, const std::vector<SweepAxis>& axes,
-                    const std::vector<SweepPoint>& points) {
-  Json names = Json::array();
-  for (const SweepAxis& axis : axes) names.push_back({{"name", axis.name}, {"values", axis.values}});
-  Json rows = Json::array();
-  for (const SweepPoint& point : points) {
-    Json values = Json::object();
-    for (std::size_t i = 0; i < axes.size(); ++i) values.set(axes[i].name, point.values[i]);
-    const SweepFigures f = point.prediction ? figures_at(*point.prediction) : SweepFigures{};
-    Json row = {{"values", std::move(values)},
-                {"verdict", point.prediction ? std::string(name(point.prediction->verdict)) : std::string("refused")},
-                {"process_bytes", f.process},
-                {"needed_bytes", f.needed},
-                {"shortfall_bytes", f.shortfall},
-                {"persistent_bytes", f.persistent},
-                {"host_bytes_per_node", f.host},
-                {"wire_bytes_per_step", f.wire},
-                {"tokens_per_second", f.tokens},
-                {"step_seconds", f.seconds},
-                {"reason", remark(point)},
-                {"capacity_bytes", f.capacity},
-                {"uncertainty_bytes", f.doubt},
-                {"retries", f.retries},
-                {"fingerprint", f.fingerprint}};
-    rows.push_back(std::move(row));
-  }
-  const Json value = {
-      {"schema", "dsplan.sweep/1"}, {"model", model}, {"axes", std::move(names)}, {"points", std::move(rows)}};
-  return json_text(value, 2) + "\n";
-}
-
 // The words without --vary and what it takes.
 Words without_vary(const Words& words) {
   Words rest;
@@ -472,9 +420,9 @@ int sweep_command(const Words& words) {
   });
   progress.clear();
   if (format == "csv") {
-    output.add(csv_of(axes, points));
+    output.add(sweep_csv(axes, points));
   } else if (format == "json") {
-    output.add(json_of(said.model, axes, points));
+    output.add(sweep_json(said.model, axes, points));
   } else if (format == "html") {
     output.add(sweep_page(said.model, axes, points, command_line("sweep", words)));
   } else {

@@ -39,6 +39,11 @@ struct SweepFigures {
 // The answer first: how many fit, and the fastest of them.
 [[nodiscard]] std::string summary(const std::vector<SweepAxis>& axes, const std::vector<SweepPoint>& points);
 
+[[nodiscard]] std::string sweep_csv(const std::vector<SweepAxis>& axes, const std::vector<SweepPoint>& points);
+// "dsplan.sweep/1".
+[[nodiscard]] std::string sweep_json(const std::string& model, const std::vector<SweepAxis>& axes,
+                                     const std::vector<SweepPoint>& points);
+
 // One page with lines over the axis that has the most values, and the device's limit. `command` made it.
 [[nodiscard]] std::string sweep_page(const std::string& model, const std::vector<SweepAxis>& axes,
                                      const std::vector<SweepPoint>& points, std::string command);
