@@ -41,17 +41,23 @@ struct Readings {
   TrafficMeter traffic;
   HostMeter host;
   PlacementOptions options;
+  Detail detail;
   BothPlacements placements;
   BothEnds ends;
+  // Under the verdict's limits, where those matter.
+  std::optional<Placement> limited;
   // Where frees wait for other streams and the machine's rates are known: estimated times, and the allocator by them.
   std::optional<EventTimes> times;
   std::optional<Placement> expected;
   // Beyond the two steps of the schedule; not with a planned arena, which does not change.
   std::optional<LongRun> long_run;
 
+  // The allocator fails under the verdict's limits.
+  [[nodiscard]] bool fails() const { return limited && limited->failed_event; }
+
  private:
   void read(const Job& job, bool timed);
-  void place_further(const Job& job, const DeviceRoom& room, Detail detail);
+  void place_further(const Job& job, const DeviceRoom& room);
   void go_on(const Job& job, const DeviceRoom& room);
 };
 

@@ -155,20 +155,23 @@ Judgement judge_device(const Readings& readings, const ModelSpec& model, const J
     return judged;
   }
   PlacementOptions options = under_limit(job, room);
-  Placement asked;
+  Placement asked = readings.limited.value_or(Placement());
   std::int64_t retries_low = 0;
   std::optional<std::int64_t> retries_expected;
   const auto retries_of = [&](const std::optional<Placement>& without_limit, const PlacementOptions& how) {
     const bool fits = !fraction && without_limit && most_reserved(*without_limit) <= limit.limit;
     return fits ? 0 : place_again(readings.schedule, unlimited, how).retries;
   };
-  const bool other = unlimited.asked.waited && options.frees == StreamFrees::AtSync;
-  in_parallel({[&] { asked = place_again(readings.schedule, unlimited, options); },
+  const bool over = readings.fails() && readings.detail != Detail::Verdict;  // Nobody asks how else it would fail.
+  const bool other = unlimited.asked.waited && options.frees == StreamFrees::AtSync && !over;
+  in_parallel({[&] {
+                 if (!readings.limited) asked = place_again(readings.schedule, unlimited, options);
+               },
                [&] {
                  if (other) retries_low = retries_of(unlimited.other, other_end(options));
                },
                [&] {
-                 if (!readings.times) return;
+                 if (!readings.times || over) return;
                  PlacementOptions timed = options;
                  timed.times = &*readings.times;
                  retries_expected = retries_of(readings.expected, timed);
