@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "core/recorded_events.h"
 #include "core/schedule.h"
+#include "sim/recorded_events.h"
 
 namespace dsplan {
 

@@ -1,8 +1,9 @@
 #include "sim/stream_waits.h"
 
 #include <algorithm>
+#include <bit>
 
-#include "core/recorded_events.h"
+#include "sim/recorded_events.h"
 
 namespace dsplan {
 
@@ -55,8 +56,8 @@ StreamWaits::Uses StreamWaits::uses(BufferId buffer) const {
 }
 
 void AllocatorStreams::complete_waited() {
-  for (StreamId user = 0; user < kStreams; ++user) {
-    if ((waiting_ & bit_of(user)) == 0) continue;
+  for (unsigned left = waiting_; left != 0; left &= left - 1) {
+    const auto user = static_cast<StreamId>(std::countr_zero(left));
     std::deque<Waiting>& queue = queues_[user];
     std::size_t done = 0;
     for (; !queue.empty() && is_over(queue.front()); ++done) queue.pop_front();
@@ -85,17 +86,13 @@ StreamSet AllocatorStreams::record_uses(BufferId buffer, BlockId block) {
 
 void AllocatorStreams::retried() {
   for (StreamId user = 0; user < kStreams; ++user) given_back_[user] += queues_[user].size();
-  forget_waiting();
-}
-
-void AllocatorStreams::forget_waiting() {
   for (std::deque<Waiting>& queue : queues_) queue.clear();
   waiting_ = 0;
 }
 
 void AllocatorStreams::empty_cache() {
   allocator_.empty_cache();
-  forget_waiting();
+  retried();
   given_back_ = {};
 }
 

@@ -134,7 +134,6 @@ class AllocatorStreams {
     return *waits_;
   }
   void complete_waited();
-  void forget_waiting();
   StreamSet record_uses(BufferId buffer, BlockId block);
 
   CachingAllocator& allocator_;

@@ -8,8 +8,8 @@
 #include <functional>
 #include <vector>
 
-#include "core/recorded_events.h"
 #include "core/schedule.h"
+#include "sim/recorded_events.h"
 
 namespace dsplan {
 

@@ -416,22 +416,18 @@ const ActivationBytes& Evaluator::activations_of(PlanGraph& graph, const Job& jo
   return *graph.activations;
 }
 
-// At most `thinned_` recompute plans that no other beats, of a job with the smallest micro-batch.
-const std::vector<Checkpointing>& Evaluator::plans_of(const Job& job, const std::string& graph_key) {
-  const std::string whole = formatted("{} {} {}", thinned_, job.training.micro_batch, graph_key);
-  const auto known = graphs_.fronts.find(whole);
-  if (known != graphs_.fronts.end()) return known->second;
-  PlanGraph& made = graph_of(job);
-  const ActivationBytes& activations = activations_of(made, job);
-  const bool few = made.of_few && !made.repeats;  // Its regions are not those of the model.
-  const Graph whole_graph = few ? build_graph(inputs_.model, graph_options(inputs_.model, job)) : Graph{};
-  const Chain chain = chain_of(inputs_.model, job, few ? whole_graph : made.graph, activations, made.times);
+namespace {
+
+// At most `most` recompute plans that no other beats.
+std::vector<Checkpointing> plans_of(const Chain& chain, const Checkpointing& like, std::size_t most) {
   std::vector<Checkpointing> plans;
-  for (SegmentationChoice& choice : dsplan::front_of(chain, job.training.checkpoint, thinned_, kQuickLabels)) {
+  for (SegmentationChoice& choice : front_of(chain, like, most, kQuickLabels)) {
     plans.push_back(std::move(choice.checkpoint));
   }
-  return graphs_.fronts.emplace(whole, std::move(plans)).first->second;
+  return plans;
 }
+
+}  // namespace
 
 // Those of the front whose groups no listed recompute plan has.
 const Evaluator::Front& Evaluator::front_of(const PlanFamily& family) {
@@ -446,8 +442,18 @@ const Evaluator::Front& Evaluator::front_of(const PlanFamily& family) {
   for (const std::string& text : space_[Axis::Checkpoint].values) {
     if (text != "auto") listed.push_back(segmentation(family, text, ignored));
   }
+  const std::string whole = formatted("{} {} {}", thinned_, options.micro_batch, key);
+  auto plans = graphs_.fronts.find(whole);
+  if (plans == graphs_.fronts.end()) {
+    PlanGraph& made = graph_of(job);
+    const ActivationBytes& activations = activations_of(made, job);
+    const bool few = made.of_few && !made.repeats;  // Its regions are not those of the model.
+    const Chain chain = chain_of(inputs_.model, job, few ? build_graph(inputs_.model, options) : made.graph,
+                                 activations, made.times);
+    plans = graphs_.fronts.emplace(whole, plans_of(chain, job.training.checkpoint, thinned_)).first;
+  }
   Front front;
-  for (const Checkpointing& plan : plans_of(job, key)) {
+  for (const Checkpointing& plan : plans->second) {
     const bool is_listed = std::any_of(listed.begin(), listed.end(), [&](const auto& one) {
       return one != nullptr && one->modules.empty() && one->groups == plan.groups;
     });

@@ -110,7 +110,6 @@ class Evaluator {
                                                std::string& refusal) const;
   [[nodiscard]] PlanGraph& graph_of(const Job& job);
   [[nodiscard]] const ActivationBytes& activations_of(PlanGraph& graph, const Job& job) const;
-  [[nodiscard]] const std::vector<Checkpointing>& plans_of(const Job& job, const std::string& graph_key);
   using Front = std::vector<std::shared_ptr<const Checkpointing>>;
   [[nodiscard]] const Front& front_of(const PlanFamily& family);
   [[nodiscard]] std::shared_ptr<const Checkpointing> segmentation(const PlanFamily& family, const std::string& value,

@@ -48,17 +48,16 @@ void Readings::read(const Job& job, bool timed) {
 }
 
 // What a verdict rests on: where the allocator has no room without a limit, how it fares under one, and the other end
-// of what waiting frees can do. Whoever shows a screen alone asks for no more of the latter than the judge does, and
-// shows no expected sizes of what retries or fails.
+// of what waiting frees can do. A screen has the latter from the judge, and no expected size of what retries or fails.
 void Readings::place_further(const Job& job, const DeviceRoom& room) {
   const std::optional<VerdictLimit> limit = verdict_limit(room);
   const bool ample = limit && most_reserved(placements.asked) <= limit->limit && !job.allocator.memory_fraction;
   const bool fraction = job.allocator.memory_fraction.value_or(1) < 1;
   const bool asks = limit && (fraction || placements.asked.peak.reserved > limit->limit);  // The judge, and by replay.
-  if (asks && detail != Detail::All && job.placement == PlacementKind::Caching) {
-    limited = place_again(schedule, placements, under_limit(job, room));
-    if (detail == Detail::Fate && fails()) return;
-    if (detail == Detail::Screen && (fails() || limited->retries > 0)) return;
+  if (asks && job.placement == PlacementKind::Caching) {
+    if (detail == Detail::Screen) return;
+    if (detail == Detail::Fate) limited = place_again(schedule, placements, under_limit(job, room));
+    if (fails()) return;
   }
   Beside by_clock(
       [&] {
@@ -83,7 +82,7 @@ SharedEvidence::SharedEvidence(const ModelSpec& of, const Job& resolved, Detail 
     : model(of),
       job(resolved),
       detail(how),
-      fingerprint(dsplan::fingerprint(of, resolved)),
+      fingerprint(tells_what(how) ? dsplan::fingerprint(of, resolved) : std::string()),
       formulas(footprint(of, resolved)),
       room(device_room(resolved)),
       unsupported(dsplan::unsupported(of, resolved)) {

@@ -26,6 +26,9 @@
 
 namespace dsplan {
 
+// Whether a prediction says what memory is made of, buffer by buffer, what is advised, and its fingerprint.
+[[nodiscard]] constexpr bool tells_what(Detail detail) { return detail == Detail::All || detail == Detail::Verdict; }
+
 // Events of a schedule that is worth several threads.
 inline constexpr std::size_t kWorthThreads = 10'000;
 
@@ -44,9 +47,10 @@ struct Readings {
   Detail detail;
   BothPlacements placements;
   BothEnds ends;
-  // Under the verdict's limits, where those matter.
+  // Of a fate alone: under the verdict's limits, where those matter.
   std::optional<Placement> limited;
-  // Where frees wait for other streams and the machine's rates are known: estimated times, and the allocator by them.
+  // Where frees wait for other streams and the machine's rates are known: estimated times, and the allocator by them,
+  // which a screen has only where there is room without a limit.
   std::optional<EventTimes> times;
   std::optional<Placement> expected;
   // Beyond the two steps of the schedule; not with a planned arena, which does not change.
