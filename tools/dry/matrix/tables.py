@@ -5,6 +5,8 @@ attention, one H100. Real models mostly; a model with fewer layers (`layers`) wh
 import functools
 import itertools
 
+from . import chance
+
 FAMILIES = [
     "gpt2",
     "gpt2-medium",
@@ -826,6 +828,7 @@ def jobs():
         *heldout(),
         *offload(),
         *fsdp(),
+        *chance.jobs(job, "chance", 1, 100),
     ]
     names = [row["name"] for row in made]
     twice = {name for name in names if names.count(name) > 1}

@@ -164,7 +164,7 @@ class Worker:
         return AutoModelForCausalLM.from_config(
             config,
             dtype=self.types[self.dtype()],
-            attn_implementation="eager" if self.training.get("attention") == "eager" else "sdpa",
+            attn_implementation="eager" if self.training.get("attention") == "eager" else None,  # transformers' choice.
         )
 
     def dtype(self):
