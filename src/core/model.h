@@ -56,6 +56,7 @@ struct Parameter {
   Split split = Split::Unknown;
   std::uint8_t split_dim = 0;
   std::optional<DType> dtype = {};  // Of its own, whatever the model's: adapters.
+  bool made_by_class = false;       // That dtype is what its class asks for: zero.Init casts it all the same.
 };
 
 struct ModelBuffer {

@@ -259,7 +259,8 @@ struct Training {
   }
   // In which a parameter is when it is used.
   [[nodiscard]] DType dtype_of(const Parameter& parameter) const {
-    return casts_parameters() ? dtype : parameter.dtype.value_or(dtype);
+    const bool cast = casts_parameters() || (parameter.made_by_class && under_zero_init());
+    return cast ? dtype : parameter.dtype.value_or(dtype);
   }
   // In which the model is made: FSDP2 gathers parameters in another dtype than it keeps them in.
   [[nodiscard]] DType made_dtype(const Parameter& parameter) const {

@@ -43,6 +43,8 @@ bool replace(std::string& name, std::string_view from, std::string_view to) {
   return true;
 }
 
+bool has_blocks(const ModelSpec& model) { return model.family == "mixtral" || model.family == "minimax_m2"; }
+
 // The parameter's name in a file, experts apart.
 std::string file_name(const ModelSpec& model, std::string name) {
   if (model.family == "gpt_neox" && name == "lm_head.weight") return "embed_out.weight";
@@ -51,7 +53,8 @@ std::string file_name(const ModelSpec& model, std::string name) {
     if (!replace(name, "model.language_model.", "language_model.model.")) replace(name, "model.", "");
     return name;
   }
-  if (model.family == "mixtral") replace(name, ".mlp.", ".block_sparse_moe.");
+  if (has_blocks(model)) replace(name, ".mlp.", ".block_sparse_moe.");
+  if (model.family == "ernie4_5_moe") replace(name, ".gate.moe_statics.", ".moe_statics.");
   if (model.family == "granitemoe") {
     static constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kOld{{
         {"experts.gate_up_proj", "input_linear.weight"},
@@ -98,7 +101,7 @@ struct Expected {
 // Experts are saved one by one: gate and up apart, each [ffn, hidden].
 void add_experts(std::vector<Expected>& list, const ModelSpec& model, ParameterId id) {
   const Parameter& parameter = model.parameters[static_cast<std::size_t>(id)];
-  const bool mixtral = model.family == "mixtral";
+  const bool mixtral = has_blocks(model);
   const bool fused = parameter.name.ends_with("gate_up_proj");
   const std::string base = file_name(model, parameter.name.substr(0, parameter.name.rfind('.')));
   const auto& dims = parameter.shape.dims;
@@ -131,7 +134,7 @@ std::vector<Expected> expected_of(const ModelSpec& model) {
     }
   }
   for (const ModelBuffer& buffer : model.buffers) {
-    if (is_saved(buffer)) list.push_back({buffer.name, dims_of(buffer.shape), kNone});
+    if (is_saved(buffer)) list.push_back({file_name(model, buffer.name), dims_of(buffer.shape), kNone});
   }
   return list;
 }

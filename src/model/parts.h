@@ -15,13 +15,15 @@
 namespace dsplan {
 
 enum class NormKind : std::uint8_t {
-  Rms,           // In fp32, back to the input's dtype, times the weight (llama).
-  RmsPlusOne,    // In fp32, times one plus the weight in fp32, back (gemma).
-  RmsWide,       // In fp32, times the weight, then back (olmo2).
-  RmsLast,       // In fp32 without variables, back, which the weight multiplies, if there is one (llama4).
-  Layer,         // nn.LayerNorm.
-  LayerPlusOne,  // nn.functional.layer_norm with one plus the weight (nemotron).
-  Centred,       // Mean and variance as operators in fp32 (cohere).
+  Rms,            // In fp32, back to the input's dtype, times the weight (llama).
+  RmsPlusOne,     // In fp32, times one plus the weight in fp32, back (gemma).
+  RmsWide,        // In fp32, times the weight, then back (olmo2).
+  RmsLast,        // In fp32 without variables, back, which the weight multiplies, if there is one (llama4).
+  RmsWideWeight,  // The same, with the weight brought to fp32 behind the norm (helium).
+  Layer,          // nn.LayerNorm.
+  LayerBare,      // Without weight and bias, in fp32, back (olmo).
+  LayerPlusOne,   // nn.functional.layer_norm with one plus the weight (nemotron).
+  Centred,        // Mean and variance as operators in fp32 (cohere).
 };
 
 // Where queries and keys are normalised.
@@ -92,6 +94,9 @@ enum class Router : std::uint8_t {
   Scattered,    // Sigmoids of the largest logits, over all experts, each of which sees every token (llama4).
   Fp32Softmax,  // Product and softmax in fp32, the largest of the kept groups, times `scale` (deepseek_v2).
   Fp32Sigmoid,  // Product in fp32; chosen by sigmoid and a bias, divided if `normalised`, times `scale` (deepseek_v3).
+  Sigmoid,      // Product as it is; chosen by sigmoid in fp32 and the block's bias, divided by their sum (minimax_m2).
+  Module,       // A Linear of the gate's own in fp32, then as WideSoftmax (hunyuan_v1_moe).
+  Fp32Biased,   // Product and softmax in fp32, chosen with a bias, divided, in the hidden state's dtype (ernie4_5_moe).
 };
 
 // Widths of deepseek's attention. The keys' parts are joined by copies into a tensor of their own.
@@ -109,13 +114,22 @@ enum class TextHead : std::uint8_t {
   Token,  // Classes of each token.
 };
 
+// The expert that sees every token.
+enum class SharedPlace : std::uint8_t {
+  Gated,   // Called first on the rows, times sigmoid of a gate, added to them (qwen2_moe).
+  Behind,  // Called behind the others and added (deepseek).
+  Rows,    // Called first on the rows, and added to them (ernie4_5_moe).
+  Whole,   // Called first on what the block is given, and added at its end (hunyuan_v1_moe).
+};
+
 struct ExpertParts {
   std::string_view block = "mlp";
   std::string_view gate = "gate";
   Router router = Router::WideSoftmax;
   std::int64_t ffn = 0;         // Of one expert.
   std::int64_t shared_ffn = 0;  // Of the expert that sees every token; 0: none.
-  bool shared_plainly = false;  // It is called behind the others, and added without a gate (deepseek).
+  SharedPlace shared = SharedPlace::Gated;
+  std::string_view shared_module = "shared_expert";
   bool normalised = true;
   std::int64_t groups = 0;  // Of experts, of which `kept_groups` may be chosen; 0: none.
   std::int64_t kept_groups = 0;
@@ -173,10 +187,12 @@ struct DecoderParts {
   double embedding_multiplier = 0;  // 0: no such operator.
   double residual_multiplier = 0;
   double attention_scale = 0;  // 0: one by the root of a head's width.
+  double hidden_divisor = 0;   // Of what the head reads (minicpm3).
   double logits_divisor = 0;
   double logits_multiplier = 0;
 
   TextHead head = TextHead::Words;
+  bool regresses = false;       // To one number: a reward.
   bool pads = false;            // There is an id of padding, which a head over the text looks for.
   std::string head_activation;  // Of a head with one of its own (modernbert).
   bool mean_pooled = false;     // A head over the text reads the mean of all tokens (modernbert).

@@ -297,6 +297,8 @@ class Run:
             shapes["pixel_values"] = (shape[0] * self.training["images"], 3, size, size)
         # The weights' own dtype is what a convolution takes.
         dtypes = {"pixel_values": torch.float32, "input_features": DTYPES[self.training["dtype"]]}
+        if kind.endswith("ForSequenceClassification") and config.get("num_labels") == 1:
+            dtypes["labels"] = torch.float32  # What is regressed to.
         return {name: torch.empty(of, dtype=dtypes.get(name, torch.int64), device=DEVICE) for name, of in shapes.items()}
 
     def asks_for_biases(self):

@@ -166,6 +166,26 @@ NEMOTRON = {**without(config("nemotron", vocab_size=739, bos_token_id=2, eos_tok
                              hidden_act="relu2"), "rms_norm_eps"), "norm_eps": 1e-05}
 ERNIE4_5 = config("ernie4_5", vocab_size=743, head_dim=32, tie_word_embeddings=True)
 HUNYUAN = config("hunyuan_v1_dense", vocab_size=751, head_dim=32, pad_token_id=0, eos_token_id=1)
+ARCEE = config("arcee", vocab_size=877, hidden_act="relu2")
+SEED_OSS = config("seed_oss", vocab_size=881, head_dim=16, residual_dropout=0.1, pad_token_id=0)
+OLMO = without(config("olmo", vocab_size=883, pad_token_id=0, eos_token_id=1), "rms_norm_eps")
+OLMOE = config("olmoe", vocab_size=887, pad_token_id=0, eos_token_id=1, num_experts=6, num_experts_per_tok=2)
+MINISTRAL = config("ministral", vocab_size=907, head_dim=16, sliding_window=256, **KINDS)
+CWM = config("cwm", vocab_size=911, head_dim=16, sliding_window=256, bos_token_id=0, eos_token_id=1,
+             layer_types=["full_attention", "sliding_attention"])
+GLM = config("glm", vocab_size=919, head_dim=16, pad_token_id=0, eos_token_id=1)
+HELIUM = config("helium", vocab_size=929, head_dim=16, pad_token_id=0)
+ROUTED = {"n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "n_shared_experts": 1}
+DOTS1 = config("dots1", vocab_size=937, head_dim=16, first_k_dense_replace=1, norm_topk_prob=True, **ROUTED)
+SOLAR_OPEN = config("solar_open", vocab_size=941, head_dim=16, **ROUTED)
+HUNYUAN_MOE = config("hunyuan_v1_moe", vocab_size=947, head_dim=32, num_experts=6, moe_topk=2, pad_token_id=0,
+                     eos_token_id=1)
+ERNIE4_5_MOE = config("ernie4_5_moe", vocab_size=953, head_dim=32, moe_num_experts=6, moe_k=2, moe_intermediate_size=48,
+                      moe_num_shared_experts=2, pad_token_id=0)
+MINICPM3 = config("minicpm3", vocab_size=967, q_lora_rank=24, kv_lora_rank=40, qk_nope_head_dim=16, qk_rope_head_dim=8,
+                  v_head_dim=16, dim_model_base=32, num_key_value_heads=4, pad_token_id=0)
+MINIMAX_M2 = config("minimax_m2", vocab_size=971, head_dim=16, num_local_experts=6, num_experts_per_tok=2,
+                    bos_token_id=0, eos_token_id=1)
 
 FAMILIES = {
     **family("gemma", GEMMA, odd={"num_key_value_heads": 1}),
@@ -292,6 +312,25 @@ FAMILIES = {
     "falcon-rw-fp32": case(FALCON_RW, micro_batch=2, seq=70, dtype="fp32", attention="mem-efficient"),
     "bloom-fp32": case(BLOOM, micro_batch=2, seq=70, dtype="fp32", attention="eager"),
     "falcon-rw-parallel": case({**FALCON_RW, "parallel_attn": True}, seq=64, attention="mem-efficient"),
+    **family("arcee", ARCEE, odd={"num_key_value_heads": 4, "attention_bias": True, "mlp_bias": True}),
+    **family("seed-oss", SEED_OSS, odd={"num_key_value_heads": 4, "residual_dropout": 0.0, "attention_out_bias": True,
+                                        "attention_bias": False, "mlp_bias": True, "attention_dropout": 0.0}),
+    **family("olmo", OLMO, odd={"num_key_value_heads": 4, "attention_bias": True}),
+    **family("olmoe", OLMOE, experts=True, odd={"num_key_value_heads": 4, "norm_topk_prob": True}),
+    **family("ministral", MINISTRAL, odd={"num_key_value_heads": 4}),
+    "ministral-window": case({**MINISTRAL, "sliding_window": 32}, micro_batch=2, seq=77),
+    **family("cwm", CWM, odd={"num_key_value_heads": 1, "mlp_bias": True}),
+    "cwm-window": case({**CWM, "sliding_window": 32}, micro_batch=2, seq=77),
+    **family("glm", GLM, odd={"num_key_value_heads": 1, "attention_bias": False}),
+    **family("helium", HELIUM, odd={"num_key_value_heads": 4, "attention_bias": True, "mlp_bias": True}),
+    **family("dots1", DOTS1, experts=True, odd={"attention_bias": True, "n_group": 4, "topk_group": 2, "norm_topk_prob": False}),
+    **family("solar-open", SOLAR_OPEN, experts=True, odd={"attention_bias": True, "norm_topk_prob": False, "num_key_value_heads": 1}),
+    **family("hunyuan-moe", HUNYUAN_MOE, experts=True, odd={"num_key_value_heads": 4, "attention_bias": True}),
+    **family("ernie4-5-moe", ERNIE4_5_MOE, experts=True, odd={"num_key_value_heads": 4, "use_bias": True, "moe_num_shared_experts": 0,
+                                                              "moe_layer_start_index": 0}),
+    **family("minicpm3", MINICPM3, targets=("q_b_proj", "kv_b_proj"), attention="mem-efficient",
+             odd={"q_lora_rank": None, "v_head_dim": 32, "attention_bias": True}),
+    **family("minimax-m2", MINIMAX_M2, experts=True, odd={"num_key_value_heads": 4, "partial_rotary_factor": 0.5}),
     **family("glm4-moe", GLM4_MOE, experts=True,
              odd={"use_qk_norm": True, "attention_bias": True, "n_group": 4, "topk_group": 2, "norm_topk_prob": False}),
     **family("granitemoe", GRANITEMOE, experts=True, odd={"num_key_value_heads": 4, "attention_bias": True}),
@@ -303,6 +342,28 @@ FAMILIES = {
     **heads_of("mixtral", {**MIXTRAL, "pad_token_id": 0}, prefix="Mixtral"),
     "qwen3-text-checkpoint": case({**heads_of("", {**QWEN3, "pad_token_id": 0}, prefix="Qwen3")["-text"]["config"]},
                                   micro_batch=2, seq=64, checkpoint="full"),
+    "llama-reward": case(heads_of("", {**config("llama"), "pad_token_id": 0}, 1, "Llama")["-text"]["config"],
+                         micro_batch=2, seq=64, dtype="fp32", attention="math"),
+    "llama-reward-autocast": case(heads_of("", {**config("llama"), "pad_token_id": 0}, 1, "Llama")["-text"]["config"],
+                                  micro_batch=2, seq=64, dtype="fp32", autocast="bf16"),
+    "qwen2-reward-lora": case(heads_of("", {**QWEN2, "pad_token_id": 0}, 1, "Qwen2")["-text"]["config"],
+                              micro_batch=3, seq=50, dtype="fp32", autocast="bf16", lora={**LORA, "save": ["score"]}),
+    "qwen3-reward-checkpoint": case(heads_of("", {**QWEN3, "pad_token_id": 0}, 1, "Qwen3")["-text"]["config"],
+                                    micro_batch=2, seq=64, dtype="fp32", autocast="bf16", checkpoint="full"),
+    "llama-reward-one-row": case(heads_of("", config("llama"), 1, "Llama")["-text"]["config"], seq=64, dtype="fp32",
+                                 autocast="bf16"),
+    **heads_of("phi", {**PHI, "pad_token_id": 0}, prefix="Phi"),
+    **heads_of("phi3", PHI3, prefix="Phi3"),
+    **heads_of("stablelm", {**STABLELM, "pad_token_id": 0}, prefix="StableLm"),
+    **heads_of("nemotron", {**NEMOTRON, "pad_token_id": 0}, prefix="Nemotron"),
+    **heads_of("exaone4", {**EXAONE4, "pad_token_id": 0}, prefix="Exaone4"),
+    **heads_of("smollm3", SMOLLM3, prefix="SmolLM3"),
+    **heads_of("starcoder2", {**STARCODER2, "pad_token_id": 0}, prefix="Starcoder2"),
+    **heads_of("glm4", GLM4, prefix="Glm4"),
+    "olmo2-text": heads_of("", OLMO2, prefix="Olmo2")["-text"],
+    "hunyuan-moe-text": heads_of("", HUNYUAN_MOE, prefix="HunYuanMoEV1")["-text"],
+    **heads_of("seed-oss", SEED_OSS, prefix="SeedOss"),
+    **heads_of("helium", HELIUM, prefix="Helium"),
     "llama-text-one-row": case(heads_of("", config("llama"), prefix="Llama")["-text"]["config"], seq=64),
     **{name: {**made, "training": {**made["training"], "seq": 37, "micro_batch": 2}}
        for name, made in family("vit", VIT, frozen=("vit.embeddings.*", "vit.layers.0.*"),

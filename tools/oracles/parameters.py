@@ -25,6 +25,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, CONFIG_MAPPING
 
 FAMILIES = ("gpt2 opt bloom gpt_neox falcon llama mistral mixtral qwen2 qwen2_moe qwen3 qwen3_moe gemma gemma2 "
             "gemma3_text phi phi3 deepseek_v2 deepseek_v3 bert roberta distilbert t5 vit whisper modernbert llama4_text glm4_moe granitemoe gpt_oss "
+            "arcee seed_oss olmo olmoe ministral cwm glm helium dots1 solar_open hunyuan_v1_moe ernie4_5_moe minicpm3 minimax_m2 "
             "clip_vision_model siglip_vision_model clip siglip llava gemma3").split()
 
 # Fields of every config class that move no byte of a training step.
@@ -108,7 +109,7 @@ def inputs_for(model):
     ids = torch.arange(2 * 8).reshape(2, 8) % (config.vocab_size - 8) + 4
     kind = type(model).__name__
     if kind.endswith("ForSequenceClassification"):
-        return {"input_ids": ids, "labels": torch.tensor([0, 1])}
+        return {"input_ids": ids, "labels": torch.tensor([0, 1], dtype=torch.float if config.num_labels == 1 else torch.long)}
     if kind.endswith("ForTokenClassification"):
         return {"input_ids": ids, "labels": ids % config.num_labels}
     if config.model_type in ("bert", "roberta", "distilbert", "modernbert"):

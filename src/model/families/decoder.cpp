@@ -24,6 +24,7 @@ void register_norm(ModelBuilder& b, const Decoder& decoder, const Names& names, 
   const NormKind kind = decoder.parts.norm;
   const bool layer_norm = kind == NormKind::Layer;
   const auto scope = b.module(name, layer_norm ? std::string_view("LayerNorm") : std::string_view(names.norm));
+  if (kind == NormKind::LayerBare) return;
   b.parameter("weight", shape, Split::Replicated);
   if ((layer_norm || kind == NormKind::LayerPlusOne) && decoder.norm_bias) {
     b.parameter("bias", shape, Split::Replicated);
@@ -63,30 +64,50 @@ void register_biased_experts(ModelBuilder& b, std::string_view type, std::int64_
   b.parameter("down_proj_bias", {experts, hidden}, Split::Replicated);
 }
 
+// Its weight, or a Linear; what is made in fp32 whatever the model's dtype stays so.
+void register_router(ModelBuilder& b, const Decoder& decoder) {
+  const Dimensions& d = decoder.dims;
+  const Experts& experts = decoder.experts;
+  const ExpertParts& parts = decoder.parts.experts;
+  const auto gate = b.module(parts.gate, experts.router_class);
+  if (parts.router == Router::Module) {
+    b.linear("wg", experts.count, d.hidden, false, Cut::Whole);
+    return b.in_fp32();
+  }
+  b.parameter("weight", {experts.count, d.hidden}, Split::Replicated);
+  if (parts.biased) b.parameter("bias", {experts.count}, Split::Replicated);
+  if (parts.router == Router::Fp32Biased) {
+    b.in_fp32();
+    const auto statics = b.module("moe_statics", prefixed(decoder.prefix, "Statics"));
+    b.parameter("e_score_correction_bias", {1, experts.count}, Split::Replicated);
+    b.in_fp32();
+    b.not_trained();
+  }
+  if (parts.router != Router::Fp32Sigmoid) return;
+  b.buffer("e_score_correction_bias", {experts.count}, DType::Float32, !experts.wide_correction);
+  b.count_buffer();
+}
+
 void register_expert_block(ModelBuilder& b, const Decoder& decoder, const Names& names) {
   const Dimensions& d = decoder.dims;
   const Experts& experts = decoder.experts;
   const ExpertParts& parts = decoder.parts.experts;
   const auto scope = b.module(parts.block, names.block);
-  const auto router = [&] {
-    const auto gate = b.module(parts.gate, experts.router_class);
-    b.parameter("weight", {experts.count, d.hidden}, Split::Replicated);
-    if (parts.biased) b.parameter("bias", {experts.count}, Split::Replicated);
-    if (parts.router != Router::Fp32Sigmoid) return;
-    b.buffer("e_score_correction_bias", {experts.count}, DType::Float32, !experts.wide_correction);
+  if (parts.router == Router::Sigmoid) {
+    b.buffer("e_score_correction_bias", {experts.count}, DType::Float32, true);
     b.count_buffer();
-  };
-  if (experts.router_first) router();
+  }
+  if (experts.router_first) register_router(b, decoder);
   if (parts.biased) {
     register_biased_experts(b, names.experts, experts.count, parts.ffn, d.hidden);
   } else {
     register_experts(b, names.experts, experts.count, parts.ffn, d.hidden, d.activation);
   }
-  if (!experts.router_first) router();
+  if (!experts.router_first) register_router(b, decoder);
   const std::int64_t shared_ffn = parts.shared_ffn;
   if (shared_ffn == 0) return;
-  if (parts.shared_plainly) {
-    const auto shared = b.module("shared_experts", names.mlp);
+  if (parts.shared != SharedPlace::Gated) {
+    const auto shared = b.module(parts.shared_module, names.mlp);
     return register_gated_mlp(b, d.hidden, shared_ffn, decoder.mlp_bias, d.activation);
   }
   {
@@ -141,12 +162,19 @@ std::string attention_forward(const DecoderParts& parts) {
 
 std::string mlp_forward(const DecoderParts& parts, bool with_experts) {
   if (with_experts) {
-    const std::string_view inner = parts.experts.biased ? "" : "(act_fn)";
-    const std::string routed = formatted("{} experts{}", parts.experts.gate, inner);
-    constexpr std::string_view kShared = "(gate_proj act_fn up_proj down_proj)";
-    if (parts.experts.shared_ffn == 0) return formatted("{}({})", parts.experts.block, routed);
-    return parts.experts.shared_plainly ? formatted("mlp({} shared_experts{})", routed, kShared)
-                                        : formatted("mlp(shared_expert{} {} shared_expert_gate)", kShared, routed);
+    const ExpertParts& experts = parts.experts;
+    const std::string_view inner = experts.biased ? "" : "(act_fn)";
+    const std::string_view within = experts.router == Router::Module       ? "(wg)"
+                                    : experts.router == Router::Fp32Biased ? "(moe_statics)"
+                                                                           : "";
+    const std::string routed = formatted("{}{} experts{}", experts.gate, within, inner);
+    if (experts.shared_ffn == 0) return formatted("{}({})", experts.block, routed);
+    const std::string shared = formatted("{}(gate_proj act_fn up_proj down_proj)", experts.shared_module);
+    switch (experts.shared) {
+      case SharedPlace::Gated: return formatted("mlp({} {} shared_expert_gate)", shared, routed);
+      case SharedPlace::Behind: return formatted("mlp({} {})", routed, shared);
+      default: return formatted("mlp({} {})", shared, routed);
+    }
   }
   if (parts.mlp == MlpKind::Gated) return std::string(kGatedMlpForward);
   return formatted("mlp({} {} {})", parts.up, parts.activation, parts.down);
@@ -202,11 +230,14 @@ std::string_view class_of_head(TextHead head) {
   return {};
 }
 
-// Returns its part of the forward.
+}  // namespace
+
+std::string class_of(const Decoder& decoder) { return prefixed(decoder.prefix, class_of_head(decoder.parts.head)); }
+
 std::string_view register_head(ModelBuilder& b, const Decoder& decoder, ParameterId embedding) {
   const Dimensions& d = decoder.dims;
   if (decoder.parts.head == TextHead::Words) {
-    const ParameterId head = b.linear("lm_head", d.vocab, d.hidden, false, Cut::Vocabulary);
+    const ParameterId head = b.linear("lm_head", d.vocab, d.hidden, decoder.head_bias, Cut::Vocabulary);
     if (decoder.tied) b.tie(head, embedding);
     return "lm_head";
   }
@@ -215,8 +246,6 @@ std::string_view register_head(ModelBuilder& b, const Decoder& decoder, Paramete
   b.linear("score", d.labels, d.hidden, token, Cut::Whole);
   return token ? "dropout score" : "score";
 }
-
-}  // namespace
 
 void register_gated_mlp(ModelBuilder& b, std::int64_t hidden, std::int64_t ffn, bool bias,
                         std::string_view activation) {
@@ -281,6 +310,8 @@ void read_head(ConfigReader& config, Decoder& decoder, std::optional<std::int64_
     return;
   }
   const std::optional<std::string> problem = config.maybe_string("problem_type");
+  decoder.parts.regresses = d.labels == 1 && problem.value_or("regression") == "regression";
+  if (decoder.parts.regresses) return;
   if (d.labels == 1 || (problem && *problem != "single_label_classification")) {
     const std::string_view key = problem ? "problem_type" : config.present("id2label") ? "id2label" : "num_labels";
     config.gaps.push_back({config.find(key), std::string(key), "another loss than that of one class among several"});
@@ -341,7 +372,7 @@ std::vector<bool> read_layer_flags(ConfigReader& config, std::string_view key, s
 ModelSpec build_decoder(const ConfigReader& config, const Decoder& decoder) {
   const Dimensions& d = decoder.dims;
   const Names names(decoder.prefix, decoder.norm_class, decoder.experts.block_class);
-  ModelBuilder b(config, prefixed(decoder.prefix, class_of_head(decoder.parts.head)));
+  ModelBuilder b(config, class_of(decoder));
   const std::string dense_forward = layer_forward(decoder, false);
   const std::string expert_forward = layer_forward(decoder, true);
   ParameterId embedding = kNone;

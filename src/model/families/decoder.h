@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "core/model.h"
-#include "model/families/builder.h"
 #include "model/config/config_reader.h"
+#include "model/families/builder.h"
 #include "model/parts.h"
 
 namespace dsplan {
@@ -33,6 +33,7 @@ struct Decoder {
   bool qkv_bias = false;
   bool output_bias = false;
   bool mlp_bias = false;
+  bool head_bias = false;  // Of a head over words.
   DecoderParts parts;
   Experts experts;
   // Of a layer, in the order of its constructor.
@@ -80,6 +81,10 @@ void read_head(ConfigReader& config, Decoder& decoder, std::optional<std::int64_
 // One number or boolean for each layer; `fallback` where the key is missing or null.
 [[nodiscard]] std::vector<bool> read_layer_flags(ConfigReader& config, std::string_view key, std::int64_t layers,
                                                  const std::function<bool(std::int64_t)>& fallback);
+
+// The class that the head makes of it, and the head's registration with its part of the forward.
+[[nodiscard]] std::string class_of(const Decoder& decoder);
+std::string_view register_head(ModelBuilder& b, const Decoder& decoder, ParameterId embedding);
 
 [[nodiscard]] ModelSpec build_decoder(const ConfigReader& config, const Decoder& decoder);
 // Throws the collected faults first.

@@ -1,6 +1,8 @@
-// deepseek_v2 and deepseek_v3: attention through low-rank latents (MLA), the first layers with a plain MLP and the
-// others with routed and shared experts. The multi-token-prediction layers of the published checkpoints are no part of
-// the model that transformers builds.
+// deepseek_v2, deepseek_v3 and minicpm3: attention through low-rank latents (MLA). Of the first two the first layers
+// with a plain MLP and the others with routed and shared experts. The multi-token-prediction layers of the published
+// checkpoints are no part of the model that transformers builds.
+#include <cmath>
+
 #include "core/format.h"
 #include "model/families/decoder.h"
 #include "model/families/family.h"
@@ -13,15 +15,18 @@ struct DeepSeek {
   std::string_view block;  // The class of the expert block; v2 and v3 spell it differently.
   Dimensions dims;
   bool tied = false, attention_bias = false, mlp_bias = false;
-  bool correction_bias = false;  // v3's router balances with a buffer.
-  std::int64_t shared = 0, first_dense = 0;
+  bool correction_bias = false;              // v3's router balances with a buffer.
+  std::int64_t shared = 0, first_dense = 0;  // As many layers, and all layers, have a plain MLP.
+  DType scale_dtype = DType::Float32;        // Of the embedding's factor: an integer makes an integer.
   DecoderParts parts;
 };
 
 struct Defaults {
-  std::int64_t vocab, hidden, ffn, layers, heads, positions, expert_ffn, shared, first_dense;
+  std::int64_t vocab, hidden, ffn, layers, heads, positions, expert_ffn = 0, shared = 0, first_dense = 0;
   std::optional<std::int64_t> per_token, kv_heads;
   double scale;
+  LatentParts latent = {.query_rank = 1536, .key_rank = 512, .nope = 128, .rope = 64, .value = 128};
+  bool tied = false;
 };
 
 // Keys and defaults that both versions share; `defaults` holds the ones that differ.
@@ -36,30 +41,34 @@ void read_deepseek(ConfigReader& config, DeepSeek& m, const Defaults& defaults) 
   d.max_positions = config.size("max_position_embeddings", defaults.positions);
   d.attention_dropout = config.probability("attention_dropout", 0);
   d.activation = config.activation("hidden_act", "silu");
-  m.tied = config.flag("tie_word_embeddings", false);
+  m.tied = config.flag("tie_word_embeddings", defaults.tied);
   m.attention_bias = config.flag("attention_bias", false);
   d.norm_epsilon = config.maybe_number("rms_norm_eps").value_or(1e-6);
   d.rotary_base = config.rotary_base(10000);
   LatentParts& latent = m.parts.latent;
-  latent.query_rank = config.maybe_size("q_lora_rank", 1536).value_or(0);
-  latent.key_rank = config.size("kv_lora_rank", 512);
-  latent.nope = config.size("qk_nope_head_dim", 128);
-  latent.rope = config.size("qk_rope_head_dim", 64);
-  latent.value = config.size("v_head_dim", 128);
-  m.parts.experts.ffn = config.size("moe_intermediate_size", defaults.expert_ffn);
-  m.shared = config.size("n_shared_experts", defaults.shared);
-  m.parts.experts.shared_ffn = config.times(m.parts.experts.ffn, m.shared);
-  m.parts.experts.shared_plainly = true;
-  m.parts.experts.scale = config.maybe_number("routed_scaling_factor", defaults.scale).value_or(1);
+  latent.query_rank = config.maybe_size("q_lora_rank", defaults.latent.query_rank).value_or(0);
+  latent.key_rank = config.size("kv_lora_rank", defaults.latent.key_rank);
+  latent.nope = config.size("qk_nope_head_dim", defaults.latent.nope);
+  latent.rope = config.size("qk_rope_head_dim", defaults.latent.rope);
+  // 0: where the key is missing, as Llama's heads.
+  latent.value = defaults.latent.value > 0 ? config.size("v_head_dim", defaults.latent.value)
+                                           : config.maybe_size("v_head_dim").value_or(d.hidden / d.heads);
   m.parts.projections = Projections::Latent;
-  m.first_dense = config.count("first_k_dense_replace", defaults.first_dense);
-  d.experts_per_token = config.maybe_size("num_experts_per_tok", defaults.per_token).value_or(0);
-  config.require_at_most("num_experts_per_tok", d.experts_per_token, "n_routed_experts", d.experts);
   config.require_divides("num_key_value_heads", d.kv_heads, "num_attention_heads", d.heads);
   if (d.kv_heads != d.heads) {
     config.gaps.push_back(
         {config.find("num_key_value_heads"), "num_key_value_heads", "fewer key heads than latents give"});
   }
+  if (d.experts == 0) return;
+  m.parts.experts.ffn = config.size("moe_intermediate_size", defaults.expert_ffn);
+  m.shared = config.size("n_shared_experts", defaults.shared);
+  m.parts.experts.shared_ffn = config.times(m.parts.experts.ffn, m.shared);
+  m.parts.experts.shared = SharedPlace::Behind;
+  m.parts.experts.shared_module = "shared_experts";
+  m.parts.experts.scale = config.maybe_number("routed_scaling_factor", defaults.scale).value_or(1);
+  m.first_dense = config.count("first_k_dense_replace", defaults.first_dense);
+  d.experts_per_token = config.maybe_size("num_experts_per_tok", defaults.per_token).value_or(0);
+  config.require_at_most("num_experts_per_tok", d.experts_per_token, "n_routed_experts", d.experts);
 }
 
 // Groups of experts, of which some may be chosen.
@@ -125,7 +134,13 @@ ModelSpec build(const ConfigReader& config, const DeepSeek& m) {
   ParameterId embedding = kNone;
   {
     const auto model = b.module("model", named("Model"));
-    embedding = b.embedding("embed_tokens", d.vocab, d.hidden, Split::Vocabulary);
+    if (m.parts.scaled_embedding) {
+      const auto scope = b.module("embed_tokens", named("ScaledWordEmbedding"));
+      embedding = b.parameter("weight", {d.vocab, d.hidden}, Split::Vocabulary);
+      b.buffer("embed_scale", Shape(), m.scale_dtype, m.scale_dtype == DType::Float32);
+    } else {
+      embedding = b.embedding("embed_tokens", d.vocab, d.hidden, Split::Vocabulary);
+    }
     {
       const auto list = b.module("layers", "ModuleList");
       for (std::int64_t i = 0; i < d.layers; ++i) {
@@ -212,6 +227,37 @@ ModelSpec build_deepseek_v3(ConfigReader& config) {
   m.parts.experts.router = Router::Fp32Sigmoid;
   m.parts.experts.normalised = config.flag("norm_topk_prob", true);
   m.parts.rotary.sorts_pairs = config.flag("rope_interleave", true);
+  config.throw_if_any();
+  return build(config, m);
+}
+
+// Llama's rotary positions and MLP around latents; factors on the embedding, on what joins the residual stream, and on
+// what the head reads.
+ModelSpec build_minicpm3(ConfigReader& config) {
+  DeepSeek m;
+  m.prefix = "MiniCPM3";
+  Defaults defaults{.vocab = 73448,
+                    .hidden = 2560,
+                    .ffn = 6400,
+                    .layers = 62,
+                    .heads = 40,
+                    .positions = 32768,
+                    .kv_heads = 40,
+                    .scale = 1,
+                    .latent = {.query_rank = 768, .key_rank = 256, .nope = 64, .rope = 32, .value = 0},
+                    .tied = true};
+  read_deepseek(config, m, defaults);
+  m.mlp_bias = config.flag("mlp_bias", false);
+  m.first_dense = m.dims.layers;
+  m.parts.scaled_embedding = true;
+  const Value* scale = config.find("scale_emb");
+  m.scale_dtype = scale == nullptr || scale->is(Value::Kind::Integer) ? DType::Int64 : DType::Float32;
+  const double layers = std::sqrt(static_cast<double>(m.dims.layers));
+  m.parts.residual_multiplier = config.maybe_number("scale_depth", 1.4).value_or(layers) / layers;
+  const auto hidden = static_cast<double>(m.dims.hidden);
+  m.parts.hidden_divisor =
+      hidden / static_cast<double>(config.maybe_size("dim_model_base", 256).value_or(m.dims.hidden));
+  config.require_divides("num_attention_heads", m.dims.heads, "hidden_size", m.dims.hidden);
   config.throw_if_any();
   return build(config, m);
 }

@@ -22,6 +22,7 @@ ModelSpec build_exaone4(ConfigReader& config) {
   for (const LayerKind kind : parts.kinds) {
     parts.turned.push_back(d.sliding_window == 0 || kind == LayerKind::Sliding);
   }
+  read_head(config, decoder);
   return finish_decoder(config, decoder);
 }
 

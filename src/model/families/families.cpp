@@ -2,8 +2,8 @@
 
 #include "core/error.h"
 #include "core/format.h"
-#include "model/config_remarks.h"
 #include "model/config/config_keys.h"
+#include "model/config_remarks.h"
 #include "model/families/family.h"
 
 namespace dsplan {
@@ -45,6 +45,20 @@ const std::vector<Family>& families() {
       {"nemotron", build_nemotron, true},
       {"ernie4_5", build_ernie4_5, true},
       {"hunyuan_v1_dense", build_hunyuan_v1_dense, true},
+      {"arcee", build_arcee, true},
+      {"seed_oss", build_seed_oss, true},
+      {"olmo", build_olmo, true},
+      {"olmoe", build_olmoe, true},
+      {"ministral", build_ministral, true},
+      {"cwm", build_cwm, true},
+      {"glm", build_glm, true},
+      {"helium", build_helium, true},
+      {"dots1", build_dots1, true},
+      {"solar_open", build_solar_open, true},
+      {"hunyuan_v1_moe", build_hunyuan_v1_moe, true},
+      {"ernie4_5_moe", build_ernie4_5_moe, true},
+      {"minicpm3", build_minicpm3, true},
+      {"minimax_m2", build_minimax_m2, true},
       {"llama4_text", build_llama4_text, true},
       // Of the class of both pretraining tasks the body with its pooler is built.
       {"bert", build_bert, true, {"BertForPreTraining"}},

@@ -42,6 +42,7 @@ ModelSpec build_gpt_oss(ConfigReader& config) {
   decoder.experts.router_class = "GptOssTopKRouter";
   decoder.experts.block_class = "MLP";
   config.require_at_most("num_experts_per_tok", decoder.experts.per_token, "num_local_experts", decoder.experts.count);
+  read_head(config, decoder);
   return finish_decoder(config, decoder);
 }
 

@@ -1,5 +1,5 @@
-// llama (1 to 3.3), mistral, mixtral, qwen2, qwen3 and their mixtures of experts: each is a Decoder with its own
-// defaults and its own choice of biases, norms and windows.
+// llama (1 to 3.3), mistral, mixtral, qwen2, qwen3 and their mixtures of experts, arcee, ministral and cwm: each is a
+// Decoder with its own defaults and its own choice of biases, norms and windows.
 #include "model/families/decoder.h"
 #include "model/families/family.h"
 
@@ -38,6 +38,15 @@ void read_qwen_experts(ConfigReader& config, Decoder& decoder, std::int64_t ffn,
   if (shared > 0) parts.shared_ffn = config.size("shared_expert_intermediate_size", shared);
 }
 
+// layer_types of models that make both masks whatever they say, for which they need a window.
+void read_both_kinds(ConfigReader& config, Decoder& decoder, std::int64_t window,
+                     const std::function<LayerKind(std::int64_t)>& fallback) {
+  config.refuse_null("sliding_window", "an integer");
+  decoder.dims.sliding_window = config.size("sliding_window", window);
+  decoder.parts.both_masks = true;
+  decoder.parts.kinds = read_layer_kinds(config, decoder.dims.layers, fallback);
+}
+
 }  // namespace
 
 ModelSpec build_llama(ConfigReader& config) {
@@ -57,6 +66,72 @@ ModelSpec build_mistral(ConfigReader& config) {
       read_decoder(config, "Mistral", {.ffn = 14336, .kv_heads = 8, .positions = 131072, .head_dim_may_be_null = true});
   decoder.dims.sliding_window = config.maybe_size("sliding_window", 4096).value_or(0);
   read_head(config, decoder);
+  return finish_decoder(config, decoder);
+}
+
+ModelSpec build_ministral(ConfigReader& config) {
+  Decoder decoder = read_decoder(config, "Ministral",
+                                 {.ffn = 14336, .kv_heads = 8, .positions = 131072, .head_dim_may_be_null = true});
+  if (config.find("head_dim") == nullptr)
+    config.fault("head_dim", "\"head_dim\" is missing, which this class reads as it is");
+  read_both_kinds(config, decoder, 4096, [](std::int64_t) { return LayerKind::Sliding; });
+  read_head(config, decoder);
+  return finish_decoder(config, decoder);
+}
+
+// Every fourth layer sees all.
+ModelSpec build_cwm(ConfigReader& config) {
+  Decoder decoder = read_decoder(config, "Cwm",
+                                 {.vocab = 128256,
+                                  .hidden = 6144,
+                                  .ffn = 21504,
+                                  .layers = 64,
+                                  .heads = 48,
+                                  .kv_heads = 8,
+                                  .head_dim = 128,
+                                  .positions = 131072});
+  decoder.mlp_bias = config.flag("mlp_bias", false);
+  read_both_kinds(config, decoder, 8192,
+                  [](std::int64_t layer) { return layer % 4 == 0 ? LayerKind::Full : LayerKind::Sliding; });
+  return finish_decoder(config, decoder);
+}
+
+// Llama with a plain MLP.
+ModelSpec build_arcee(ConfigReader& config) {
+  Decoder decoder = read_decoder(config, "Arcee",
+                                 {.hidden = 2560,
+                                  .ffn = 18432,
+                                  .positions = 4096,
+                                  .activation = "relu2",
+                                  .kv_heads_may_be_null = true,
+                                  .head_dim_may_be_null = true});
+  decoder.qkv_bias = decoder.output_bias = config.flag("attention_bias", false);
+  decoder.mlp_bias = config.flag("mlp_bias", false);
+  decoder.parts.mlp = MlpKind::Plain;
+  read_head(config, decoder);
+  return finish_decoder(config, decoder);
+}
+
+// Llama with dropout at the end of attention and MLP.
+ModelSpec build_seed_oss(ConfigReader& config) {
+  Decoder decoder = read_decoder(config, "SeedOss",
+                                 {.vocab = 155136,
+                                  .hidden = 4096,
+                                  .ffn = 27648,
+                                  .layers = 64,
+                                  .heads = 80,
+                                  .kv_heads = 8,
+                                  .head_dim = 128,
+                                  .positions = 524288,
+                                  .kv_heads_may_be_null = true,
+                                  .head_dim_may_be_null = true});
+  decoder.qkv_bias = config.flag("attention_bias", true);
+  decoder.output_bias = config.flag("attention_out_bias", false);
+  decoder.mlp_bias = config.flag("mlp_bias", false);
+  decoder.dims.attention_dropout = config.probability("attention_dropout", 0.1);
+  decoder.dims.residual_dropout = config.probability("residual_dropout", 0.1);
+  decoder.parts.inner_dropout = true;
+  read_head(config, decoder, 1);
   return finish_decoder(config, decoder);
 }
 

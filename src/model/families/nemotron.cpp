@@ -23,6 +23,7 @@ ModelSpec build_nemotron(ConfigReader& config) {
   parts.norm = NormKind::LayerPlusOne;
   parts.rotary.part = RotaryPart::JoinedAtOnce;
   parts.mlp = MlpKind::Plain;
+  read_head(config, decoder);
   return finish_decoder(config, decoder);
 }
 

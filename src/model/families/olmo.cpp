@@ -1,5 +1,5 @@
-// olmo2 and olmo3: norms behind attention and MLP only, and over all heads of queries and keys together; positions stay
-// in fp32. olmo3 has windows in three layers of four, with tables by kind of layer.
+// olmo, olmoe, olmo2 and olmo3. The last two: norms behind attention and MLP only, and over all heads of queries and
+// keys together; positions stay in fp32. olmo3 has windows in three layers of four, with tables by kind of layer.
 #include "model/families/decoder.h"
 #include "model/families/family.h"
 
@@ -21,9 +21,56 @@ Decoder read_olmo(ConfigReader& config, std::string_view prefix) {
   return decoder;
 }
 
+void judge_clipping(ConfigReader& config) {
+  const Value* clip = config.find("clip_qkv");
+  if (clip != nullptr) config.gaps.push_back({clip, "clip_qkv", "queries, keys and values clamped in place"});
+}
+
 }  // namespace
 
-ModelSpec build_olmo2(ConfigReader& config) { return finish_decoder(config, read_olmo(config, "Olmo2")); }
+// The first: Llama's shape with norms that have no weights.
+ModelSpec build_olmo(ConfigReader& config) {
+  Decoder decoder = read_decoder(config, "Olmo", {.vocab = 50304, .kv_heads_may_be_null = true});
+  decoder.qkv_bias = decoder.output_bias = config.flag("attention_bias", false);
+  decoder.norm_class = "LayerNorm";
+  decoder.parts.norm = NormKind::LayerBare;
+  decoder.parts.views_behind = true;
+  decoder.parts.rotary.wide_tables = true;
+  decoder.dims.norm_epsilon = 1e-5;
+  judge_clipping(config);
+  read_head(config, decoder, 1);
+  return finish_decoder(config, decoder);
+}
+
+ModelSpec build_olmoe(ConfigReader& config) {
+  Decoder decoder = read_decoder(config, "Olmoe",
+                                 {.vocab = 50304,
+                                  .hidden = 2048,
+                                  .ffn = 2048,
+                                  .layers = 16,
+                                  .heads = 16,
+                                  .positions = 4096,
+                                  .kv_heads_may_be_null = true});
+  decoder.qkv_bias = decoder.output_bias = config.flag("attention_bias", false);
+  decoder.parts.views_behind = true;
+  decoder.parts.head_norm = HeadNorm::Whole;
+  ExpertParts& parts = decoder.parts.experts;
+  parts.router = Router::Softmax;
+  parts.normalised = config.flag("norm_topk_prob", false);
+  parts.ffn = decoder.dims.ffn;
+  decoder.experts.count = config.size("num_experts", 64, "num_local_experts");
+  decoder.experts.per_token = config.size("num_experts_per_tok", 8);
+  decoder.experts.router_class = "OlmoeTopKRouter";
+  config.require_at_most("num_experts_per_tok", decoder.experts.per_token, "num_experts", decoder.experts.count);
+  judge_clipping(config);
+  return finish_decoder(config, decoder);
+}
+
+ModelSpec build_olmo2(ConfigReader& config) {
+  Decoder decoder = read_olmo(config, "Olmo2");
+  read_head(config, decoder, 1);
+  return finish_decoder(config, decoder);
+}
 
 ModelSpec build_olmo3(ConfigReader& config) {
   Decoder decoder = read_olmo(config, "Olmo3");
@@ -32,6 +79,7 @@ ModelSpec build_olmo3(ConfigReader& config) {
   decoder.parts.kinds = read_layer_kinds(config, decoder.dims.layers, [](std::int64_t layer) {
     return (layer + 1) % 4 != 0 ? LayerKind::Sliding : LayerKind::Full;
   });
+  read_head(config, decoder, 1);
   return finish_decoder(config, decoder);
 }
 

@@ -1,5 +1,6 @@
 // phi (1, 1.5, 2): attention and MLP side by side behind one LayerNorm, part of each head rotated, a head with a bias.
 // phi3 (and 4): Llama's shape with query-key-value and gate-up projections fused, and dropouts behind each half.
+#include "core/format.h"
 #include "model/families/builder.h"
 #include "model/families/decoder.h"
 #include "model/families/family.h"
@@ -70,6 +71,8 @@ ModelSpec build_phi(ConfigReader& config) {
                                   .kv_heads_may_be_null = true});
   const bool qk_layernorm = config.flag("qk_layernorm", false);
   read_phi(config, decoder.dims, 0.5);
+  read_head(config, decoder);
+  decoder.head_bias = true;
   config.throw_if_any();
   const Dimensions& d = decoder.dims;
   const std::string_view forward =
@@ -77,7 +80,7 @@ ModelSpec build_phi(ConfigReader& config) {
                      "mlp(fc1 activation_fn fc2) resid_dropout"
                    : "input_layernorm self_attn(q_proj k_proj v_proj dense) resid_dropout "
                      "mlp(fc1 activation_fn fc2) resid_dropout";
-  ModelBuilder b(config, "PhiForCausalLM");
+  ModelBuilder b(config, class_of(decoder));
   ParameterId embedding = kNone;
   {
     const auto model = b.module("model", "PhiModel");
@@ -93,9 +96,8 @@ ModelSpec build_phi(ConfigReader& config) {
     b.leaf("embed_dropout", "Dropout");
     b.layer_norm("final_layernorm", d.hidden);
   }
-  const ParameterId head = b.linear("lm_head", d.vocab, d.hidden, true, Cut::Vocabulary);
-  if (decoder.tied) b.tie(head, embedding);
-  ModelSpec spec = b.finish("model(embed_tokens embed_dropout rotary_emb layers* final_layernorm) lm_head");
+  const std::string_view head = register_head(b, decoder, embedding);
+  ModelSpec spec = b.finish(formatted("model(embed_tokens embed_dropout rotary_emb layers* final_layernorm) {}", head));
   spec.dims = d;
   DecoderParts& parts = decoder.parts;
   parts.norm = NormKind::Layer;
@@ -122,9 +124,10 @@ ModelSpec build_phi3(ConfigReader& config) {
       config, "Phi3", {.vocab = 32064, .hidden = 3072, .ffn = 8192, .positions = 4096, .kv_heads_may_be_null = true});
   read_phi(config, decoder.dims, 1.0);
   decoder.dims.sliding_window = config.maybe_size("sliding_window").value_or(0);
+  read_head(config, decoder, 32000);
   config.throw_if_any();
   const Dimensions& d = decoder.dims;
-  ModelBuilder b(config, "Phi3ForCausalLM");
+  ModelBuilder b(config, class_of(decoder));
   ParameterId embedding = kNone;
   {
     const auto model = b.module("model", "Phi3Model");
@@ -142,9 +145,8 @@ ModelSpec build_phi3(ConfigReader& config) {
     b.rms_norm("norm", d.hidden, "Phi3RMSNorm");
     b.rotary("rotary_emb", "Phi3RotaryEmbedding", rotated(d));
   }
-  const ParameterId head = b.linear("lm_head", d.vocab, d.hidden, false, Cut::Vocabulary);
-  if (decoder.tied) b.tie(head, embedding);
-  ModelSpec spec = b.finish("model(embed_tokens rotary_emb layers* norm) lm_head");
+  const std::string_view head = register_head(b, decoder, embedding);
+  ModelSpec spec = b.finish(formatted("model(embed_tokens rotary_emb layers* norm) {}", head));
   spec.dims = d;
   DecoderParts& parts = decoder.parts;
   parts.projections = Projections::Fused;

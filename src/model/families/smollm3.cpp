@@ -26,6 +26,7 @@ ModelSpec build_smollm3(ConfigReader& config) {
   decoder.parts.kinds = read_layer_kinds(config, d.layers, [&](std::int64_t layer) {
     return slides && !decoder.parts.turns(static_cast<std::size_t>(layer)) ? LayerKind::Sliding : LayerKind::Full;
   });
+  read_head(config, decoder, 128004);
   return finish_decoder(config, decoder);
 }
 

@@ -27,6 +27,7 @@ ModelSpec build_stablelm(ConfigReader& config) {
   parts.rotary.part = RotaryPart::Held;
   parts.mlp_dropout = "dropout";
   parts.rebinds_dropout = true;
+  read_head(config, decoder);
   return finish_decoder(config, decoder);
 }
 

@@ -29,6 +29,7 @@ ModelSpec build_starcoder2(ConfigReader& config) {
   parts.up = "c_fc";
   parts.down = "c_proj";
   parts.activation = "act";
+  read_head(config, decoder);
   return finish_decoder(config, decoder);
 }
 

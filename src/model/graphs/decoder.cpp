@@ -38,7 +38,8 @@ class DecoderGraph {
   Graph build() {
     const TensorId ids = g_.batch_input(Shape{g_.options().micro_batch, g_.options().seq}, DType::Int64);
     const bool of_text = p_.head == TextHead::Text;
-    const TensorId labels = g_.batch_input(of_text ? Shape{g_.options().micro_batch} : g_.shape(ids), DType::Int64);
+    const TensorId labels = g_.batch_input(of_text ? Shape{g_.options().micro_batch} : g_.shape(ids),
+                                           p_.regresses ? DType::Float32 : DType::Int64);
     const bool masked = batch_has_mask(g_.options().transformers);
     const TensorId ones = masked ? g_.batch_input(g_.shape(ids), DType::Int64) : kNone;
     const std::int64_t pictures = g_.options().images * g_.options().micro_batch;
@@ -47,13 +48,17 @@ class DecoderGraph {
     std::erase(batch, kNone);
     g_.set_batch(batch);
     g_.enter_model();
-    const TensorId hidden = pixels == kNone ? body(ids, ones) : shown_body(ids, pixels);
+    TensorId hidden = pixels == kNone ? body(ids, ones) : shown_body(ids, pixels);
+    if (p_.hidden_divisor > 0) {
+      held_.push_back(hidden);  // By the body's outputs.
+      hidden = g_.unary(Op::DivScalar, hidden, p_.hidden_divisor);
+    }
     if (p_.head == TextHead::Words) {
       return g_.finish(causal_loss(
           g_, hidden, labels, [&](TensorId x) { return logits_of(x); }, held_));
     }
     const TensorId logits = of_text ? text_logits(ids, hidden) : token_logits(hidden);
-    const TensorId loss = class_loss(g_, logits, labels, !of_text);
+    const TensorId loss = p_.regresses ? squared_loss(g_, logits, labels) : class_loss(g_, logits, labels, !of_text);
     g_.drop({hidden});
     for (TensorId one : held_) g_.drop({one});
     return g_.finish(end_model(g_, logits, loss));

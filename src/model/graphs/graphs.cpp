@@ -274,11 +274,19 @@ std::optional<std::string> unsupported_on_rank(const ModelSpec& model, const Tra
   if (model.parts != nullptr && model.parts->head == TextHead::Text && !model.parts->pads && training.micro_batch > 1) {
     return formatted("several rows without pad_token_id, which {} refuses", model.graph_class);
   }
+  if (model.parts != nullptr && model.parts->regresses && !training.autocast && training.dtype != DType::Float32) {
+    return "regression in 16 bits, whose loss PyTorch does not differentiate beside labels in fp32";
+  }
   if (const auto tower = tower_unsupported(model, training)) return tower;
   if (const auto picture = picture_unsupported(model, training)) return picture;
-  if (!causal && training.loss != Loss::HuggingFace) return formatted("another loss than hf of {}", model.graph_class);
+  const bool divides = model.parts != nullptr && model.parts->hidden_divisor > 0;
+  if ((!causal || divides) && training.loss != Loss::HuggingFace)
+    return formatted("another loss than hf of {}", model.graph_class);
   if (const auto packed = packed_unsupported(model, training)) return packed;
   const bool grouped = model.dims.experts > 0 && model.parts->experts.router != Router::Scattered;
+  if (training.autocast && model.parts != nullptr && model.parts->projections == Projections::Latent) {
+    return "attention from latents under autocast";
+  }
   if (grouped && training.autocast) return "a mixture's grouped product under autocast";
   return std::nullopt;
 }

@@ -205,6 +205,16 @@ TensorId class_loss(GraphBuilder& g, TensorId logits, TensorId labels, bool wide
   return loss;
 }
 
+TensorId squared_loss(GraphBuilder& g, TensorId logits, TensorId labels) {
+  const Shape each = g.shape(labels);
+  const TensorId rows = g.view(logits, each);
+  const TensorId targets = g.view(labels, each);
+  const TensorId wide = g.widened(rows);
+  const TensorId loss = g.make(Op::MseLoss, Shape(), DType::Float32, {wide, targets}, true);
+  g.drop({wide, rows, targets});
+  return loss;
+}
+
 // Zeros into which the labels are copied, and where they do not count a token.
 TensorId shifted_right(GraphBuilder& g, TensorId labels) {
   const Shape shape = g.shape(labels);

@@ -2,6 +2,7 @@
 // product (integrations/moe.py, grouped_mm_experts_forward). Every shape depends on tokens * experts_per_token only, so
 // that routing moves no byte here.
 #include <limits>
+#include <tuple>
 
 #include "core/error.h"
 #include "model/graphs/graphs.h"
@@ -43,9 +44,113 @@ Routing route_late(GraphBuilder& g, const ExpertParts& parts, ModuleId gate, Ten
   return {logits, weights, experts};
 }
 
+// weights /= weights.sum(-1, keepdim=True), rebinding the variable.
+TensorId divided_by_sum(GraphBuilder& g, TensorId weights) {
+  const TensorId sum = g.make(Op::SumDim, Shape{g.shape(weights).dims[0], 1}, DType::Float32, {weights}, true);
+  const TensorId divided = g.in_place(Op::Div, weights, sum);
+  g.drop({sum, weights});
+  return divided;
+}
+
+// hunyuan_v1_moe: the product is a Linear of the gate's own, in fp32 unless somebody has cast its weight.
+Routing route_by_module(GraphBuilder& g, ModuleId gate, TensorId hidden) {
+  const Dimensions& d = g.dims();
+  const ModuleId linear = g.child(gate, "wg");
+  g.enter(gate);
+  const TensorId flat = g.view(hidden, g.shape(hidden));
+  const TensorId seen = g.cast(flat, g.dtype(g.parameter_of(linear, "weight")));
+  g.drop({flat});
+  const TensorId logits = linear_module(g, linear, seen, d.experts);
+  const TensorId probabilities = probabilities_of(g, Router::Softmax, logits);
+  const auto [top, experts] = g.select(Op::TopK, probabilities, Shape{g.shape(hidden).dims[0], d.experts_per_token});
+  g.drop({probabilities});
+  const TensorId divided = divided_by_sum(g, top);
+  const TensorId weights = g.cast(divided, g.dtype(logits));
+  g.drop({divided, seen});
+  g.exit(gate);
+  return {logits, weights, experts};
+}
+
+// Which experts is decided with a bias added to the scores, with what weight by the scores alone. The values that topk
+// gives have a name until the gate returns.
+struct Biased {
+  TensorId values = kNone;
+  TensorId experts = kNone;
+  TensorId weights = kNone;
+};
+
+// `named`: the sum has a name as well, which the caller lets go of.
+Biased chosen_with(GraphBuilder& g, TensorId scores, TensorId sum, bool named) {
+  const Shape chosen{g.shape(scores).dims[0], g.dims().experts_per_token};
+  Biased made;
+  std::tie(made.values, made.experts) = g.select(Op::TopK, sum, chosen);
+  if (!named) g.drop({sum});
+  made.weights = g.make(Op::Gather, chosen, DType::Float32, {scores, made.experts}, true);
+  return made;
+}
+
+void let_go(GraphBuilder& g, const Biased& made) {
+  g.drop({made.values});
+  g.forget(made.values);
+}
+
+// minimax_m2; `bias` is the block's.
+Routing route_by_sigmoid(GraphBuilder& g, ModuleId gate, TensorId hidden, TensorId bias) {
+  g.enter(gate);
+  const TensorId flat = g.view(hidden, g.shape(hidden));
+  const TensorId logits = g.linear(flat, g.parameter("weight"), kNone, g.dims().experts);
+  const TensorId wide = g.cast(logits, DType::Float32);
+  const TensorId scores = g.unary(Op::Sigmoid, wide);
+  g.drop({wide});
+  const TensorId sum = g.binary(Op::Add, scores, bias);
+  const Biased made = chosen_with(g, scores, sum, true);
+  const TensorId weights = divided_by_sum(g, made.weights);
+  let_go(g, made);
+  g.forget(sum);
+  g.drop({flat, scores, sum});
+  g.exit(gate);
+  return {logits, weights, made.experts};
+}
+
+// ernie4_5_moe; the bias is added by a module.
+Routing route_with_statics(GraphBuilder& g, ModuleId gate, TensorId hidden) {
+  constexpr double kLeast = 1e-12;
+  const Shape shape{g.shape(hidden).dims[0], g.dims().experts};
+  const ModuleId statics = g.child(gate, "moe_statics");
+  g.enter(gate);
+  const TensorId wide = g.cast(hidden, DType::Float32);
+  const TensorId weight = g.cast(g.parameter("weight"), DType::Float32);
+  const TensorId logits = g.linear(wide, weight, kNone, g.dims().experts);
+  g.drop({wide, weight});
+  const TensorId scores = g.unary(Op::Softmax, logits);
+  g.enter(statics);
+  const TensorId bias = g.view(g.parameter("e_score_correction_bias"), Shape{shape.dims[1]});
+  const TensorId sum = g.binary(Op::Add, scores, bias);
+  g.drop({bias});
+  g.exit(statics);
+  const Biased made = chosen_with(g, scores, sum, false);
+  g.drop({scores});
+  const TensorId total = g.make(Op::SumDim, Shape{shape.dims[0], 1}, DType::Float32, {made.weights}, true);
+  const TensorId bounded = g.unary(Op::Clamp, total, kLeast, Node::kLowerBound);
+  g.drop({total});
+  const TensorId divided = g.binary(Op::Div, made.weights, bounded);
+  g.drop({bounded, made.weights});
+  const TensorId weights = g.cast(divided, g.dtype(hidden));
+  let_go(g, made);
+  g.forget(sum);
+  g.drop({divided});
+  g.exit(gate);
+  return {logits, weights, made.experts};
+}
+
 Routing route(GraphBuilder& g, const ExpertParts& parts, ModuleId gate, TensorId hidden) {
-  if (parts.router == Router::LateSoftmax || parts.router == Router::BareSoftmax) {
-    return route_late(g, parts, gate, hidden);
+  switch (parts.router) {
+    case Router::LateSoftmax:
+    case Router::BareSoftmax: return route_late(g, parts, gate, hidden);
+    case Router::Module: return route_by_module(g, gate, hidden);
+    case Router::Fp32Biased: return route_with_statics(g, gate, hidden);
+    case Router::Sigmoid: return route_by_sigmoid(g, gate, hidden, g.buffer("e_score_correction_bias"));
+    default: break;
   }
   const Dimensions& d = g.dims();
   const std::int64_t tokens = g.shape(hidden).dims[0];
@@ -55,11 +160,7 @@ Routing route(GraphBuilder& g, const ExpertParts& parts, ModuleId gate, TensorId
   const TensorId probabilities = probabilities_of(g, parts.router, logits);
   const auto [top, experts] = g.select(Op::TopK, probabilities, Shape{tokens, d.experts_per_token});
   TensorId weights = top;
-  if (parts.normalised) {
-    const TensorId sum = g.make(Op::SumDim, Shape{tokens, 1}, DType::Float32, {top}, true);
-    weights = g.in_place(Op::Div, top, sum);
-    g.drop({sum, top});
-  }
+  if (parts.normalised) weights = divided_by_sum(g, top);
   if (parts.router == Router::Softmax) {
     const TensorId narrow = g.cast(weights, g.dtype(logits));
     g.drop({weights});
@@ -301,14 +402,22 @@ TensorId moe_beside_shared(GraphBuilder& g, const ExpertParts& parts, ModuleId b
 Mixed moe_block(GraphBuilder& g, const ExpertParts& parts, ModuleId block, TensorId hidden,
                 const SharedExpert& shared) {
   if (parts.router == Router::Scattered) return every_expert(g, block, hidden, shared);
-  if (parts.shared_plainly) return {moe_beside_shared(g, parts, block, hidden, shared), kNone};
+  if (parts.shared == SharedPlace::Behind) return {moe_beside_shared(g, parts, block, hidden, shared), kNone};
   const Shape shape = g.shape(hidden);
   g.enter(block);
+  const bool has_shared = parts.shared_ffn > 0;
+  const ModuleId beside_module = has_shared ? g.child(block, parts.shared_module) : kNone;
+  const bool whole = has_shared && parts.shared == SharedPlace::Whole;
+  const TensorId around = whole ? shared(beside_module, hidden) : kNone;
   const TensorId flat = g.view(hidden, Shape{shape.dims[0] * shape.dims[1], shape.dims[2]});
-  TensorId beside = parts.shared_ffn > 0 ? shared(g.child(block, "shared_expert"), flat) : kNone;
+  TensorId beside = has_shared && !whole ? shared(beside_module, flat) : kNone;
   const Routing routing = route(g, parts, g.child(block, parts.gate), flat);
   TensorId mixed = run_experts(g, parts, g.child(block, "experts"), flat, routing);
-  if (beside != kNone) {
+  if (beside != kNone && parts.shared == SharedPlace::Rows) {
+    const TensorId sum = g.binary(Op::Add, mixed, beside);
+    g.drop({mixed});
+    mixed = sum;
+  } else if (beside != kNone) {
     const TensorId open = linear_module(g, g.child(block, "shared_expert_gate"), flat, 1);
     const TensorId share = g.unary(Op::Sigmoid, open);
     g.drop({open});
@@ -319,7 +428,12 @@ Mixed moe_block(GraphBuilder& g, const ExpertParts& parts, ModuleId block, Tenso
     mixed = sum;
     beside = scaled;
   }
-  const TensorId out = g.view(mixed, shape);
+  TensorId out = g.view(mixed, shape);
+  if (whole) {
+    const TensorId sum = g.binary(Op::Add, out, around);
+    g.drop({out, around});
+    out = sum;
+  }
   const bool held = parts.router == Router::BareSoftmax;  // By the layer, as a second result.
   if (held) g.keep(routing.weights);
   g.drop({mixed, flat, routing.logits, routing.weights, routing.experts});

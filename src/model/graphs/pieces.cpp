@@ -27,15 +27,17 @@ TensorId normalised(GraphBuilder& g, TensorId x, TensorId* variance) {
   return result;
 }
 
-// `wide`: the product with the weight comes before the cast.
-TensorId rms(GraphBuilder& g, TensorId weight, TensorId hidden, bool wide_product) {
+// `wide_product`: the product with the weight comes before the cast; `wide_weight`: and the weight is brought to fp32.
+TensorId rms(GraphBuilder& g, TensorId weight, TensorId hidden, bool wide_product, bool wide_weight = false) {
   const TensorId wide = g.cast(hidden, DType::Float32);
   TensorId variance = kNone;
   const TensorId norm = normalised(g, wide, &variance);
   g.drop({wide});
   TensorId out = kNone;
   if (wide_product) {
-    const TensorId product = g.binary(Op::Mul, weight, norm);
+    const TensorId factor = g.cast(weight, wide_weight ? DType::Float32 : g.dtype(weight));
+    const TensorId product = g.binary(Op::Mul, factor, norm);
+    g.drop({factor});
     out = g.cast(product, g.dtype(hidden));
     g.drop({product});
   } else {
@@ -103,6 +105,15 @@ TensorId layer_plus_one(GraphBuilder& g, TensorId weight, TensorId bias, TensorI
   return out;
 }
 
+TensorId layer_bare(GraphBuilder& g, TensorId hidden) {
+  const TensorId wide = g.cast(hidden, DType::Float32);
+  const TensorId norm = layer_norm(g, wide, kNone, kNone);
+  g.drop({wide});
+  const TensorId out = g.cast(norm, g.dtype(hidden));
+  g.drop({norm});
+  return out;
+}
+
 }  // namespace
 
 TensorId norm_module(GraphBuilder& g, NormKind kind, ModuleId module, TensorId x) {
@@ -112,6 +123,8 @@ TensorId norm_module(GraphBuilder& g, NormKind kind, ModuleId module, TensorId x
   switch (kind) {
     case NormKind::Rms: out = rms(g, weight, x, false); break;
     case NormKind::RmsWide: out = rms(g, weight, x, true); break;
+    case NormKind::RmsWideWeight: out = rms(g, weight, x, true, true); break;
+    case NormKind::LayerBare: out = layer_bare(g, x); break;
     case NormKind::RmsPlusOne: out = rms_plus_one(g, weight, x); break;
     case NormKind::RmsLast: out = rms_last(g, weight, x); break;
     case NormKind::Layer: out = layer_norm(g, x, weight, g.parameter("bias")); break;
@@ -603,7 +616,7 @@ TensorId gated(GraphBuilder& g, const DecoderParts& p, ModuleId module, TensorId
   g.drop({active, up});
   const TensorId out = row_linear_module(g, g.child(module, p.down), product, g.dims().hidden);
   g.drop({product});
-  return out;
+  return inner_dropout(g, p, out);
 }
 
 TensorId fused_gate(GraphBuilder& g, const DecoderParts& p, ModuleId module, TensorId hidden, std::int64_t ffn) {

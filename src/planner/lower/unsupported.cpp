@@ -57,7 +57,7 @@ std::optional<std::string> mixed_unsupported(const ModelSpec& model, const Train
   }
   if (!mixed) return std::nullopt;
   const Zero& zero = training.zero;
-  if (trained) return "adapters in fp32 beside trained weights in 16 bits under ZeRO-3";
+  if (trained) return "parameters in fp32 beside trained weights in 16 bits under ZeRO-3";
   if (zero.quantized_weights) return "adapters in fp32 with zero_quantized_weights";
   if (zero.all_reduce_for_fetch) return "adapters in fp32 with use_all_reduce_for_fetch_params";
   if (zero.offload_param.device != OffloadDevice::None) return "adapters in fp32 with parameter offload";

@@ -429,7 +429,9 @@ bool add_batch(const ModelSpec& model, const Training& training, Footprint& resu
   const std::optional<Answers> answers = answers_of(model, training);
   if (!answers) return false;
   Bytes& inputs = result.persistent[Role::Inputs];
-  inputs = storage(Elements(answers->places), DType::Int64);
+  // What is regressed to is a number, not a class.
+  const bool number = model.dims.labels == 1 && model.graph_class.ends_with("ForSequenceClassification");
+  inputs = storage(Elements(answers->places), number ? DType::Float32 : DType::Int64);
   if (model.family == "whisper") {
     inputs += spectrum_bytes(model, training);
   } else if (model.dims.image > 0) {
