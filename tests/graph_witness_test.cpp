@@ -27,7 +27,10 @@ Graph graph_of(const ModelSpec& model) {
   options.seq = model.dims.image > 0 || sound ? model.dims.max_positions : 8;
   options.target_seq = model.dims.decoder_layers > 0 ? 8 : 0;
   if (model.family == "t5") options.attention = AttentionKernel::MemoryEfficient;
-  options.images = picture_tokens(model) > 0 ? 1 : 0;
+  if (const TowerParts* tower = sized_tower(model)) {
+    options.image_size = {2 * tower->patch * tower->merge, 3 * tower->patch * tower->merge};
+  }
+  options.images = picture_tokens(model, options.image_size) > 0 ? 1 : 0;
   options.eager_attention = eager_alone(model);
   return build_graph(model, options);
 }

@@ -91,6 +91,7 @@ enum class Line : std::uint8_t {
   DdpReduction,
   FsdpOffload,
   Images,
+  ImageSize,
   Count,  // Of the lines above; none itself.
 };
 

@@ -160,7 +160,8 @@ class LigerPieces {
     for (std::int64_t at = 0, number = 0; at < rows_; at += chunk_, ++number) {
       const std::int64_t left = std::min(chunk_, rows_ - at);
       const bool rest = left != chunk_;
-      const std::uint8_t now = rest ? temporary(piece(left, vocabulary_), dtype_) : logits[static_cast<std::size_t>(number % 2)];
+      const std::uint8_t now =
+          rest ? temporary(piece(left, vocabulary_), dtype_) : logits[static_cast<std::size_t>(number % 2)];
       const std::uint8_t gradient = rest ? temporary(piece(left, hidden_), dtype_) : states;
       make(now);
       if (before != kNone && !held) w_.forward_drop(before);

@@ -63,8 +63,7 @@ std::pair<TensorId, TensorId> parallel_cross_entropy(GraphBuilder& g, TensorId l
   TensorId softmax = kNone;
   if (g.dtype(logits) == DType::Float32) {
     g.graph_.nodes.back().in_place = true;
-    softmax =
-        g.output_of(node, g.add_tensor(rows, DType::Float32, g.graph_.tensor(logits).storage, false, node));
+    softmax = g.output_of(node, g.add_tensor(rows, DType::Float32, g.graph_.tensor(logits).storage, false, node));
   } else {
     softmax = g.add_output(rows, DType::Float32, node);
     g.graph_.tensors[softmax].requires_grad = false;
