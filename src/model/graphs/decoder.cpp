@@ -53,12 +53,12 @@ class DecoderGraph {
     if (scores_in_pieces(g_.options().loss)) {
       return trl_model(g_, [this](TensorId ids, TensorId ones) {
         model_ = text_body(g_, p_);
-        return body(ids, ones);
+        return body(ids, ones, {});
       });
     }
     if (of_rewards(g_.options().loss)) {
       return reward_model(g_, [this](TensorId ids, TensorId ones) {
-        const TensorId hidden = body(ids, ones);
+        const TensorId hidden = body(ids, ones, {});
         const TensorId rewards = text_logits(ids, hidden);
         g_.drop({hidden});
         for (TensorId one : held_) g_.drop({one});
