@@ -336,6 +336,7 @@ class Worker:
 def layers_of(model):
     base = model.get_base_model() if hasattr(model, "peft_config") else model
     inner = getattr(base, base.base_model_prefix)
+    inner = getattr(inner, "decoder", inner)
     return getattr(inner, "layers", None) or inner.h, inner, base
 
 
