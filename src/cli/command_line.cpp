@@ -63,7 +63,6 @@ constexpr Elsewhere kElsewhere[] = {
     {"--world-size", "it is --gpus"},
     {"--nproc-per-node", "it is --gpus, or the launch line after --"},
     {"--num-gpus", "it is --gpus"},
-    {"--gpu", "how many is --gpus, which is --hardware"},
     {"--device", "it is --hardware"},
     {"--max-length", "it is --seq"},
     {"--sequence-length", "it is --seq"},

@@ -295,7 +295,7 @@ std::optional<std::string> trl_unsupported(const ModelSpec& model, const Trainin
     if (!classes) return formatted("rewards of {}, which has no head of one label", model.graph_class);
     return std::nullopt;
   }
-  if (const auto head = fused_head_unsupported(model)) return "TRL's fused head and " + *head;
+  if (const auto head = fused_head_unsupported(model)) return formatted("TRL's fused head and {}", *head);
   if (shards) return "TRL's fused head under fully_shard";
   if (training.runtime != Runtime::DeepSpeed) return std::nullopt;
   if (training.zero.stage == 3) return "TRL's fused head under ZeRO-3";

@@ -141,9 +141,7 @@ void ModelLoading::build_packed(const ModelSpec& model, const std::function<void
 void ModelLoading::prepare(const ModelSpec& model) {
   const DType beside = packing_of(model)->others();
   for (std::size_t at = 0; at < parameters_; ++at) {
-    const auto id = static_cast<ParameterId>(at);
-    const DType type = made(model.parameters[at], id).dtype;
-    cast(id, of_whole_numbers(type) ? type : beside);
+    cast(static_cast<ParameterId>(at), model.parameters[at].dtype.value_or(beside));
   }
   if (packing_of(model)->prepared) eager_.emitter().empty_cache();
 }
