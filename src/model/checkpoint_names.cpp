@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "core/format.h"
+#include "model/parts.h"
 
 namespace dsplan {
 namespace {
@@ -49,6 +50,10 @@ std::string file_name(const ModelSpec& model, std::string name) {
   if (model.family == "llava" || model.family == "gemma3") {  // As transformers 4 named them.
     if (name == "lm_head.weight") return "language_model.lm_head.weight";
     if (!replace(name, "model.language_model.", "language_model.model.")) replace(name, "model.", "");
+    return name;
+  }
+  if (model.parts != nullptr && model.parts->tower != nullptr && model.parts->tower->merge > 0) {  // Likewise.
+    if (!replace(name, "model.language_model.", "model.")) replace(name, "model.visual.", "visual.");
     return name;
   }
   if (model.family == "mixtral") replace(name, ".mlp.", ".block_sparse_moe.");
