@@ -44,6 +44,10 @@ bool replace(std::string& name, std::string_view from, std::string_view to) {
   return true;
 }
 
+bool has_sized_tower(const ModelSpec& model) {
+  return model.parts != nullptr && model.parts->tower != nullptr && model.parts->tower->merge > 0;
+}
+
 // The parameter's name in a file, experts apart.
 std::string file_name(const ModelSpec& model, std::string name) {
   if (model.family == "gpt_neox" && name == "lm_head.weight") return "embed_out.weight";
@@ -52,7 +56,7 @@ std::string file_name(const ModelSpec& model, std::string name) {
     if (!replace(name, "model.language_model.", "language_model.model.")) replace(name, "model.", "");
     return name;
   }
-  if (model.parts != nullptr && model.parts->tower != nullptr && model.parts->tower->merge > 0) {  // Likewise.
+  if (has_sized_tower(model)) {  // Likewise.
     if (!replace(name, "model.language_model.", "model.")) replace(name, "model.visual.", "visual.");
     return name;
   }
