@@ -96,15 +96,9 @@ TensorId pooled(GraphBuilder& g, const TowerParts& tower, ModuleId module, Tenso
   return out;
 }
 
-// Behind two layers a list of pictures, which the model joins again.
 TensorId projected(GraphBuilder& g, const TowerParts& tower, ModuleId module, TensorId seen) {
-  if (tower.projection == ProjectorKind::Pooled) return pooled(g, tower, module, seen);
-  const TensorId whole = two_linears(g, tower, module, seen);
-  const std::vector<TensorId> pictures = unbind(g, whole);
-  g.drop({whole});
-  const TensorId joint = g.cat(pictures, 0);
-  for (const TensorId picture : pictures) g.drop({picture});
-  return joint;
+  return tower.projection == ProjectorKind::Pooled ? pooled(g, tower, module, seen)
+                                                   : two_linears(g, tower, module, seen);
 }
 
 // get_placeholder_mask: which tokens stand for pictures, and whether they are as many as the pictures' places.
@@ -133,12 +127,17 @@ Pictured show_pictures(GraphBuilder& g, const TowerParts& tower, ModuleId body, 
   const TensorId read = of_states ? result.states[static_cast<std::size_t>(tower.read_layers)] : result.last;
   const Shape shape = g.shape(read);
   const TensorId seen = tower.drops_first ? g.slice(read, 1, 1, shape.dims[1] - 1) : g.keep(read);
-  const TensorId projection = projected(g, tower, g.child(body, tower.projector), seen);
+  const TensorId whole = projected(g, tower, g.child(body, tower.projector), seen);
+  // LlavaModel makes a list of pictures, and joins it again.
+  const std::vector<TensorId> pictures = of_states ? unbind(g, whole) : std::vector<TensorId>{};
+  if (of_states) g.drop({whole});
   g.drop({seen});
   drop_result(g, result, read);
+  const TensorId joint = of_states ? g.cat(pictures, 0) : whole;
   Pictured shown;
-  shown.features = g.cast(projection, g.dtype(embedded));
-  g.drop({projection});
+  shown.features = g.cast(joint, g.dtype(embedded));
+  g.drop({joint});
+  for (const TensorId picture : pictures) g.drop({picture});
   shown.flags = placeholder_flags(g, tower, ids);
   shown.merged =
       g.make(Op::MaskedScatter, g.shape(embedded), g.dtype(embedded), {embedded, shown.flags, shown.features}, true);
