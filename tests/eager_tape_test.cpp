@@ -341,6 +341,15 @@ TEST_CASE("eager tape: fully_shard, every group, dtype, world and accumulation")
           job.training.loop = world == 2 ? LoopKind::Minimal : LoopKind::Trainer;
           check(c, model_of(model), job);
         }
+        for (const std::int64_t ahead : {1, 2}) {
+          auto [c, job] = sharded(model, wrap, 3, policy);
+          if (std::string_view(wrap) == "root") continue;
+          job.training.fsdp.forward_prefetch = ahead;
+          check(c, model_of(model), job);
+          job.training.fsdp.backward_prefetch = 3 - ahead;
+          job.training.grad_accum = c.accumulation = 2;
+          check(c, model_of(model), job);
+        }
         auto [c, job] = sharded(model, wrap, 4, policy);
         job.training.fsdp.reshard_after_forward = 2;
         check(c, model_of(model), job);

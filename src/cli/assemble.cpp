@@ -113,6 +113,7 @@ void lay_hardware(const Document& document, const Place& place, Inputs& into) {
 }
 
 bool is_checkpoint_file(const std::string& text) {
+  if (text.starts_with("keep:") || text.starts_with("groups:")) return false;  // "keep:linear/2".
   return text == kStandardInput || text.find('/') != std::string::npos || text.ends_with(".json") ||
          text.ends_with(".hjson") || text.ends_with(".yaml") || text.ends_with(".yml");
 }
@@ -194,7 +195,8 @@ void complete(Said& said, Inputs& inputs, Diagnostics& diagnostics) {
 void read_what_it_names(Inputs& inputs, Diagnostics& diagnostics) {
   Request& request = inputs.request;
   attempt(diagnostics, [&] { read_checkpoint_groups(request); });
-  if (inputs.model.recording) lay_recording(*inputs.model.recording, inputs.deepspeed ? &*inputs.deepspeed : nullptr, request);
+  if (inputs.model.recording)
+    lay_recording(*inputs.model.recording, inputs.deepspeed ? &*inputs.deepspeed : nullptr, request);
   if (!inputs.model.modules.empty()) {
     attempt(diagnostics, [&] { inputs.model = model_of(std::move(inputs.model), request); });
   }

@@ -91,6 +91,8 @@ enum class Line : std::uint8_t {
   DdpReduction,
   FsdpOffload,
   Images,
+  FsdpPrefetch,
+  FsdpIgnored,
   Count,  // Of the lines above; none itself.
 };
 

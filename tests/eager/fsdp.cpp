@@ -101,6 +101,14 @@ class Units : public Runtime {
     unit.gathered = block("all-gather output", share * among);
   }
 
+  [[nodiscard]] Unit& layer(std::size_t at) { return units_[plan_.layers[at]]; }
+  // As many as there are: none.
+  [[nodiscard]] std::size_t layer_of(const Unit* unit) {
+    std::size_t at = 0;
+    while (at < plan_.layers.size() && &layer(at) != unit) ++at;
+    return at;
+  }
+
   // torch.split_with_sizes_copy's table needs a device.
   void copy_out(Unit& unit, bool forward) {
     if (!unit.gathered) return;
@@ -173,6 +181,9 @@ class Fsdp : public Units {
     unit->first = module;
     unshard(*unit);
     copy_out(*unit, true);
+    const std::size_t at = layer_of(unit);
+    const std::size_t last = at + plan_.forward_prefetch;
+    for (std::size_t next = at + 1; last < plan_.layers.size() && next <= last; ++next) unshard(layer(next));
   }
 
   void post_forward(int module) override {
@@ -195,6 +206,12 @@ class Fsdp : public Units {
     if (unit == nullptr || unit->last != module) return;
     unshard(*unit);
     copy_out(*unit, false);
+    const std::size_t at = layer_of(unit);
+    const std::size_t ahead = plan_.backward_prefetch;
+    if (ahead > 0 && at < plan_.layers.size() && at >= ahead) {
+      for (std::size_t by = 1; by <= ahead; ++by) unshard(layer(at - by));
+      return;
+    }
     if (unit->places.empty()) return;
     const std::size_t before = unit->places.back();
     unit->places.pop_back();

@@ -58,7 +58,8 @@ void GraphBuilder::exit_model() {
 }
 
 DType GraphBuilder::dtype_of(const Parameter& parameter) const {
-  return options_->one_dtype ? options_->dtype : parameter.dtype.value_or(options_->dtype);
+  const bool number = !parameter.dtype || is_floating(*parameter.dtype);  // Packed weights are cast by nobody.
+  return options_->one_dtype && number ? options_->dtype : parameter.dtype.value_or(options_->dtype);
 }
 
 std::int32_t GraphBuilder::begin_region(Region region) {

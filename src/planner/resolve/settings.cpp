@@ -6,6 +6,7 @@
 
 #include "core/document.h"
 #include "core/format.h"
+#include "model/quantized.h"
 #include "planner/resolve/resolver.h"
 
 namespace dsplan {
@@ -98,6 +99,15 @@ void resolve_model_init(Resolver& resolver) {
   Training& training = resolver.training();
   const bool shards = training.runtime == Runtime::Fsdp2;
   training.model_init = cuts ? ModelInit::ZeroInit : shards ? ModelInit::Meta : ModelInit::Device;
+  const bool packed = packing_of(resolver.model).has_value();
+  if (shards && packed) {
+    training.model_init = ModelInit::Device;
+    if (wished.given() && *wished != "device") {
+      return resolver.fault(wished.place, formatted("model_init \"{}\" with packed weights", *wished),
+                            "from_pretrained packs them on the device, and fully_shard cuts them there");
+    }
+    return resolver.derived("model_init", "device", "from_pretrained packs weights on the device", "--training");
+  }
   if (!wished.given()) {
     if (shards) {
       return resolver.assumed("model_init", "meta", "made on no device, and empty in shards; else it is whole first",
