@@ -3,9 +3,8 @@
     tools/dry/run --world 1 -- python tools/oracles/fsdp_witness.py OUT.json [--match TEXT]
 
 What a rank's allocator did from the model's first shard to the end of the second step, in order: (size * 8 + stream),
-negative where it is freed. Streams are numbered as they first allocate; what torch's FakeTensor asks
-for and later batches are left out,
-and of a model that is made on the device what its rotary tables are computed by.
+negative where it is freed. Streams are numbered as they first allocate; what torch's FakeTensor asks for
+is left out, and so are later batches, and of a model that is made on the device what its rotary tables are computed by.
 tests/fsdp_witness_test.cpp reads the file.
 """
 
@@ -115,7 +114,8 @@ def asked_for():
     }
     for name, config, world, rank in (("llama", LLAMA, 4, 3), ("tied", TIED, 2, 0)):
         for way, (fsdp, more) in ways.items():
-            yield f"{name}-{way}-w{world}-r{rank}", config, world, rank, fsdp, more
+            if fsdp.get("replicate") != world:
+                yield f"{name}-{way}-w{world}-r{rank}", config, world, rank, fsdp, more
 
 
 def on_host():

@@ -21,6 +21,11 @@ REASONS = [
         "stay until the next step's first collective; and one that goes counts as requested until the next allocation",
     ),
     (r"/adapters-.*-z3-save-head-full", "not traced: a gathered head whose free waits when the second step begins"),
+    (
+        r"/packed-.*-fsdp-",
+        "not traced: small blocks in the load of 4-bit weights, and into which free blocks tensors are put once whole weights "
+        "have been cut",
+    ),
     (r"/packed-.*-nf4-(trl|llama-factory)", "not traced: small blocks in the load of 4-bit weights"),
     (r"^heldout/", "not traced: rests of free blocks under ZeRO-3 on 32 ranks"),
     (r"/offload-.*-z3-5-", "not traced: a gathered parameter whose free waits when the step begins"),
