@@ -341,20 +341,32 @@ TEST_CASE("eager tape: fully_shard, every group, dtype, world and accumulation")
           job.training.loop = world == 2 ? LoopKind::Minimal : LoopKind::Trainer;
           check(c, model_of(model), job);
         }
-        for (const std::int64_t ahead : {1, 2}) {
-          auto [c, job] = sharded(model, wrap, 3, policy);
-          if (std::string_view(wrap) == "root") continue;
-          job.training.fsdp.forward_prefetch = ahead;
-          check(c, model_of(model), job);
-          job.training.fsdp.backward_prefetch = 3 - ahead;
-          job.training.grad_accum = c.accumulation = 2;
-          check(c, model_of(model), job);
-        }
         auto [c, job] = sharded(model, wrap, 4, policy);
         job.training.fsdp.reshard_after_forward = 2;
         check(c, model_of(model), job);
         job.training.fsdp.reshard_after_forward = 1;
         job.training.fsdp.replicate = 2;
+        check(c, model_of(model), job);
+      }
+    }
+  }
+}
+
+TEST_CASE("eager tape: fully_shard, layers gathered ahead") {
+  for (const Model& model : {kGpt2, kLlamaTied}) {
+    for (const char* wrap : {"layers", "ends"}) {
+      for (const std::int64_t ahead : {1, 2}) {
+        Case c{.name = "fully_shard ahead", .model = model, .world = 3};
+        Job job = job_of(c);
+        Training& t = job.training;
+        t.runtime = Runtime::Fsdp2;
+        t.model_init = ModelInit::Meta;
+        t.fsdp.wrap = wrap;
+        t.master_dtype = t.communication_dtype = t.dtype;
+        t.fsdp.forward_prefetch = ahead;
+        check(c, model_of(model), job);
+        t.fsdp.backward_prefetch = 3 - ahead;
+        t.grad_accum = c.accumulation = 2;
         check(c, model_of(model), job);
       }
     }

@@ -86,6 +86,19 @@ std::optional<std::string> ignored_unsupported(const ModelSpec& model, const Tra
   return std::nullopt;
 }
 
+// param_dtype casts whatever floats, packed weights too.
+std::optional<std::string> packed_shards_unsupported(const ModelSpec& model, const Training& training) {
+  const std::optional<Quantization> packing = packing_of(model);
+  if (!packing) return std::nullopt;
+  for (const Parameter& p : model.parameters) {
+    const DType gathered = training.dtype_of(p);
+    if (p.dtype != packing->storage || gathered == packing->storage || training.is_ignored(p)) continue;
+    return formatted("packed weights kept in {} and gathered in {}, a cast of their bits", name(packing->storage),
+                     name(gathered));
+  }
+  return std::nullopt;
+}
+
 std::optional<std::string> fsdp_unsupported(const ModelSpec& model, const Job& job) {
   const Training& training = job.training;
   if (const auto ignored = ignored_unsupported(model, training)) return ignored;
@@ -115,13 +128,9 @@ std::optional<std::string> fsdp_unsupported(const ModelSpec& model, const Job& j
   if (kind != OptimizerKind::Adam && kind != OptimizerKind::AdamW && kind != OptimizerKind::Sgd) {
     return "optimizers other than Adam and SGD under fully_shard";
   }
-  const std::optional<Quantization> packing = packing_of(model);
+  if (const auto packed = packed_shards_unsupported(model, training)) return packed;
   for (const Parameter& p : model.parameters) {
     const DType gathered = training.dtype_of(p);
-    if (packing && p.dtype == packing->storage && gathered != packing->storage && !training.is_ignored(p)) {
-      return formatted("packed weights kept in {} and gathered in {}, a cast of their bits", name(packing->storage),
-                       name(gathered));
-    }
     if (half(gathered) || half(training.made_dtype(p))) return "fully_shard in fp16";
     if (gathered == DType::Float32 && training.communication_dtype == DType::BFloat16 && training.dtype != gathered &&
         training.fsdp.casts_parameters) {

@@ -27,6 +27,28 @@ void promise_update(Emitter& emitter, const ShardedParameters& parameters, Param
   if (real.bytes > Bytes(0)) emitter.promise_update(real.buffer, real.offset, real.bytes);
 }
 
+// set_modules_to_forward_prefetch and _backward_prefetch, as PyTorch's own example calls them: layers that lack so many
+// neighbours on that side are left as they are.
+void set_prefetches(const Fsdp& fsdp, const std::vector<ParamGroup*>& layers) {
+  const auto forward = static_cast<std::size_t>(fsdp.forward_prefetch);
+  const auto backward = static_cast<std::size_t>(fsdp.backward_prefetch);
+  for (std::size_t at = 0; at < layers.size(); ++at) {
+    std::vector<ParamGroup*> next;
+    std::vector<ParamGroup*> last;
+    for (std::size_t ahead = 1; ahead <= forward && at + forward < layers.size(); ++ahead) {
+      next.push_back(layers[at + ahead]);
+    }
+    for (std::size_t ahead = 1; ahead <= backward && at >= backward; ++ahead) last.push_back(layers[at - ahead]);
+    layers[at]->gather_ahead(std::move(next), std::move(last));
+  }
+}
+
+// What fully_shard is told to ignore is on the device by then, or moved there as accelerate moves it.
+Variable load_ignored(ModelLoading& loading, const Parameter& parameter, ParameterId id, DType kept) {
+  const NamedParameter p{id, parameter.shape.elements().value(), true, kept};
+  return loading.load(p, {Role::Parameters, "parameter that is not sharded"});
+}
+
 class Fsdp2Runtime final : public RuntimeBase {
  public:
   Fsdp2Runtime(const Job& job, const ModelSpec& model, std::int64_t rank, Emitter& emitter);
@@ -48,8 +70,6 @@ class Fsdp2Runtime final : public RuntimeBase {
 
  private:
   [[nodiscard]] ParamGroup* group_of(ModuleId module) { return of_module_[static_cast<std::size_t>(module)]; }
-  void set_prefetches();
-  void take_ignored(ParameterId id);
   void shard_whole_model();
   void end_backward();
   [[nodiscard]] std::vector<StepParameter> step_parameters(const std::vector<const NamedParameter*>& group) const;
@@ -101,27 +121,11 @@ Fsdp2Runtime::Fsdp2Runtime(const Job& job, const ModelSpec& model, std::int64_t 
     }
   }
   uninitialised_ = states_;
-  set_prefetches();
-}
-
-// As PyTorch's own example calls it: layers that lack so many neighbours on that side are left as they are.
-void Fsdp2Runtime::set_prefetches() {
-  const auto forward = static_cast<std::size_t>(training().fsdp.forward_prefetch);
-  const auto backward = static_cast<std::size_t>(training().fsdp.backward_prefetch);
-  if (forward + backward == 0) return;
   std::vector<ParamGroup*> layers;
-  for (const std::size_t at : layer_groups(model_, facts_)) {
+  for (const std::size_t at : layer_groups(model, facts_)) {
     layers.push_back(of_module_[static_cast<std::size_t>(facts_[at].modules.front())]);
   }
-  for (std::size_t at = 0; at < layers.size(); ++at) {
-    std::vector<ParamGroup*> next;
-    std::vector<ParamGroup*> last;
-    for (std::size_t ahead = 1; ahead <= forward && at + forward < layers.size(); ++ahead) {
-      next.push_back(layers[at + ahead]);
-    }
-    for (std::size_t ahead = 1; ahead <= backward && at >= backward; ++ahead) last.push_back(layers[at - ahead]);
-    layers[at]->gather_ahead(std::move(next), std::move(last));
-  }
+  set_prefetches(job.training.fsdp, layers);
 }
 
 // to_empty goes through children first, then through a module's own parameters and buffers (torch/nn/modules/module.py,
@@ -141,10 +145,11 @@ void Fsdp2Runtime::build(ModelInit where, const std::function<void(ModuleId)>& b
   }
   children_first(model_, [&](ModuleId module) {
     for (const ParameterId id : own[static_cast<std::size_t>(module)]) {
-      if (!parameters_.ignored(id)) {
+      const Parameter& parameter = model_.parameters[at(id)];
+      if (!training().is_ignored(parameter)) {
         parameters_.make_empty(id);
-      } else if (model_.parameters[at(id)].module == module) {
-        take_ignored(id);
+      } else if (parameter.module == module) {
+        parameters_.make_whole(id, load_ignored(loading_, parameter, id, parameters_.kept(id)));
       }
     }
     buffers_of(module);
@@ -168,17 +173,13 @@ void Fsdp2Runtime::initialise(const std::vector<BufferId>& /*buffers*/) {
   }
 }
 
-// On the device by then, or moved there as accelerate moves it.
-void Fsdp2Runtime::take_ignored(ParameterId id) {
-  const NamedParameter p{id, model_.parameters[at(id)].shape.elements().value(), true, parameters_.kept(id)};
-  parameters_.keep_whole(id, loading_.load(p, {Role::Parameters, "parameter that is not sharded"}));
-}
-
 // fully_shard by fully_shard: what it manages is moved to the device, then cut; the whole ones go when it returns.
 void Fsdp2Runtime::shard_whole_model() {
-  for (std::size_t id = 0; id < model_.parameters.size(); ++id) {
-    const bool own = model_.parameters[id].tied_to == kNone;
-    if (own && parameters_.ignored(static_cast<ParameterId>(id))) take_ignored(static_cast<ParameterId>(id));
+  for (std::size_t at = 0; at < model_.parameters.size(); ++at) {
+    const Parameter& parameter = model_.parameters[at];
+    const auto id = static_cast<ParameterId>(at);
+    if (parameter.tied_to != kNone || !training().is_ignored(parameter)) continue;
+    parameters_.make_whole(id, load_ignored(loading_, parameter, id, parameters_.kept(id)));
   }
   for (const FsdpGroup& facts : facts_) {
     std::vector<Variable> whole;
