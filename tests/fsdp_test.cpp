@@ -105,6 +105,12 @@ constexpr Ways kWays[] = {
      [](Job& j) {
        j.training.freeze = {"*proj*", "*embed*", "*wte*", "*lm_head*", "*attn*"};
      }},
+    {"the next layer gathered ahead", [](Job& j) { j.training.fsdp.forward_prefetch = 1; }},
+    {"gathered ahead both ways, accumulation",
+     [](Job& j) {
+       j.training.fsdp.forward_prefetch = j.training.fsdp.backward_prefetch = 1;
+       j.training.grad_accum = 2;
+     }},
     {"script loop", [](Job& j) { j.training.loop = LoopKind::Script; }},
     {"native loss", [](Job& j) { j.training.loss = Loss::Native; }},
 };
@@ -210,6 +216,31 @@ TEST_CASE("fsdp: every way makes legal schedules whose states and traffic are th
   }
 }
 
+TEST_CASE("fsdp: ignored parameters are whole on each rank, and nobody gathers them") {
+  const ModelSpec model = lowered::bundled("tiny-llama");
+  for (const ModelInit init : {ModelInit::Meta, ModelInit::Device, ModelInit::Host}) {
+    for (const std::int64_t ranks : {2, 3}) {
+      for (const char* glob : {"*mlp*", "*embed*+*self_attn*"}) {
+        Job job = sharded(ranks, DType::BFloat16, DType::BFloat16, DType::BFloat16);
+        job.training.model_init = init;
+        job.training.fsdp.ignored = glob;
+        job.training.freeze = {"*mlp*", "*embed*", "*self_attn*"};
+        check(model, job);
+      }
+    }
+  }
+  Job job = sharded(2, DType::BFloat16, DType::BFloat16, DType::BFloat16);
+  job.training.fsdp.ignored = "*mlp*";
+  CHECK(unsupported(model, job).value_or("").find("which is trained and which fully_shard ignores") !=
+        std::string::npos);
+  job = mixed(2);
+  job.training.fsdp.ignored = "*mlp*";
+  job.training.freeze = {"*mlp*"};
+  CHECK(unsupported(model, job).value_or("").find("in fp32 among modules that compute in bf16") != std::string::npos);
+  job.training.model_init = ModelInit::Rank0;
+  CHECK(unsupported(model, job).value_or("").find("at which accelerate stops") != std::string::npos);
+}
+
 TEST_CASE("fsdp: resharding to fewer ranks, and replicas") {
   const ModelSpec model = lowered::bundled("tiny-llama");
   for (Job job : {mixed(4), mixed(8)}) {
@@ -263,6 +294,50 @@ TEST_CASE("fsdp: frees do not wait for streams") {
   CHECK(at_sync.peak.allocated == at_once.peak.allocated);
   CHECK(at_sync.peak.active == at_sync.peak.allocated);
   CHECK_FALSE(at_sync.waited);
+}
+
+TEST_CASE("fsdp: what is refused of prefetches, ignored parameters and packed weights") {
+  const ModelSpec model = lowered::bundled("tiny-llama");
+  const auto said = [&](void (*change)(Request&)) {
+    Given given{.request = gpus(8), .model = model};
+    set(given.request.seq, std::int64_t{16}, "--seq");
+    set(given.request.runtime, std::string("fsdp2"), "--runtime");
+    change(given.request);
+    return refusal(given);
+  };
+  const auto contains = [](const std::string& text, const char* part) {
+    INFO(text);
+    CHECK(text.find(part) != std::string::npos);
+  };
+  contains(said([](Request& r) { set(r.fsdp.forward_prefetch, std::string("-1"), "--set"); }), "no number of layers");
+  contains(said([](Request& r) { set(r.fsdp.backward_prefetch, std::string("two"), "--set"); }), "no number of layers");
+  contains(said([](Request& r) {
+             set(r.fsdp.wrap, std::string("root"), "--set");
+             set(r.fsdp.forward_prefetch, std::string("1"), "--set");
+           }),
+           "without groups of layers");
+  contains(said([](Request& r) { set(r.fsdp.ignored, std::string("*mlp*+*nobody*"), "--set"); }),
+           "has no parameter \"*nobody*\"");
+  contains(said([](Request& r) {
+             set(r.fsdp.ignored, std::string("*mlp*"), "--set");
+             set(r.torch_version, std::string("2.6.0"), "--torch-version");
+           }),
+           "before PyTorch 2.7");
+  const auto packed = [&](const char* kind, const char* storage, const char* ignored) {
+    Given given{.request = gpus(8)};
+    set(given.request.seq, std::int64_t{2048}, "--seq");
+    set(given.request.runtime, std::string("fsdp2"), "--runtime");
+    set(given.request.quantization, std::string(kind), "--quantization");
+    set(given.request.lora, std::string("r=4,targets=all-linear"), "--lora");
+    if (*storage != 0) set(given.request.quant_storage, std::string(storage), "--quant-storage");
+    if (*ignored != 0) set(given.request.fsdp.ignored, std::string(ignored), "--set");
+    given.model = model_of(model, given.request);
+    return refusal(given);
+  };
+  contains(packed("nf4", "", ""), "only Tensors of floating point dtype can require gradients");
+  contains(packed("int8", "", ""), "only Tensors of floating point dtype can require gradients");
+  CHECK(packed("nf4", "bf16", "") == "accepted");
+  CHECK(packed("nf4", "uint8", "packed") == "accepted");
 }
 
 TEST_CASE("fsdp: what fully_shard does not take is refused, with its rule") {

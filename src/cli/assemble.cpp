@@ -120,6 +120,7 @@ void lay_hardware(const Document& document, const Place& place, Inputs& into) {
 }
 
 bool is_checkpoint_file(const std::string& text) {
+  if (text.starts_with("keep:") || text.starts_with("groups:")) return false;  // "keep:linear/2".
   return text == kStandardInput || text.find('/') != std::string::npos || text.ends_with(".json") ||
          text.ends_with(".hjson") || text.ends_with(".yaml") || text.ends_with(".yml");
 }

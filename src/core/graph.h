@@ -267,6 +267,9 @@ struct Node {
   std::int32_t recorded = kNone;
 };
 
+// aten.mm: with a bias it is addmm.
+[[nodiscard]] inline bool is_plain_product(const Node& node) { return node.op == Op::Linear && node.input_count == 2; }
+
 // Recipes that were recorded: model/recorded.h.
 struct RecordedOperators;
 

@@ -134,7 +134,10 @@ struct FsdpInput {
   Setting<std::string> gradient_sync;  // last|every
   Setting<std::string> shard;          // N ranks
   Setting<std::string> replicate;
-  Setting<std::string> cpu_offload;  // true|false
+  Setting<std::string> cpu_offload;        // true|false
+  Setting<std::string> forward_prefetch;   // N layers
+  Setting<std::string> backward_prefetch;  // N layers
+  Setting<std::string> ignored;            // GLOB+GLOB of parameters, or "packed"
 };
 
 // What DistributedDataParallel is given.

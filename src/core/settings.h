@@ -92,6 +92,8 @@ enum class Line : std::uint8_t {
   FsdpOffload,
   Images,
   ImageSize,
+  FsdpPrefetch,
+  FsdpIgnored,
   Count,  // Of the lines above; none itself.
 };
 

@@ -152,6 +152,18 @@ std::string_view name(CheckpointKind kind) {
   return {};
 }
 
+bool Fsdp::ignores(const Parameter& parameter) const {
+  std::string_view rest = ignored;
+  while (!rest.empty()) {
+    const std::size_t plus = std::min(rest.find('+'), rest.size());
+    const std::string_view word = rest.substr(0, plus);
+    const bool packed = parameter.dtype == DType::UInt8 || parameter.dtype == DType::Int8;
+    if (word == "packed" ? packed : glob_matches(word, parameter.name)) return true;
+    rest.remove_prefix(std::min(plus + 1, rest.size()));
+  }
+  return false;
+}
+
 bool glob_matches(std::string_view glob, std::string_view text) {
   // Greedy with one remembered star: linear in practice, quadratic at worst, never exponential.
   std::size_t g = 0;

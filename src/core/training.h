@@ -130,6 +130,14 @@ struct Fsdp {
   bool casts_outputs = false;     // output_dtype is given, and is `dtype`: the loss is cast to it.
   std::int64_t replicate = 1;     // Ranks that hold the same shard (HSDP); 1: none do.
   bool cpu_offload = false;       // CPUOffloadPolicy: shards, their gradients and the optimizer are the host's.
+  // set_modules_to_forward_prefetch and _backward_prefetch: of each layer that has so many after it, or before it, the
+  // next ones are gathered as it begins. 0: nobody calls it; in backward the group before is gathered all the same.
+  std::int64_t forward_prefetch = 0;
+  std::int64_t backward_prefetch = 0;
+  // ignored_params: names with wildcards, "+" between. "packed": what is kept in whole numbers, as accelerate leaves
+  // out.
+  std::string ignored;
+  [[nodiscard]] bool ignores(const Parameter& parameter) const;
 };
 
 // What DistributedDataParallel is given.
@@ -166,6 +174,7 @@ struct CheckpointGroup {
   // Operators whose results are kept in forward and not computed again (create_selective_checkpoint_contexts);
   // non-reentrant only.
   std::vector<Op> kept = {};
+  bool alternate = false;  // Of products without a bias only the first, the third, ... of each layer are.
   friend bool operator==(const CheckpointGroup&, const CheckpointGroup&) = default;
 };
 
@@ -286,8 +295,12 @@ struct Training {
   [[nodiscard]] DType dtype_of(const Parameter& parameter) const {
     const DType own = parameter.dtype.value_or(dtype);
     const bool whole = own == DType::UInt8 || own == DType::Int8;  // Packed: nothing casts whole numbers.
-    const bool cast = casts_parameters() || (parameter.made_by_class && under_zero_init());
+    const bool cast = (casts_parameters() && !is_ignored(parameter)) || (parameter.made_by_class && under_zero_init());
     return cast && !whole ? dtype : own;
+  }
+  // fully_shard is told to leave it as it is: every rank has all of it, and nobody casts, gathers or reduces it.
+  [[nodiscard]] bool is_ignored(const Parameter& parameter) const {
+    return !fsdp.ignored.empty() && fsdp.ignores(parameter);
   }
   // In which the model is made: FSDP2 gathers parameters in another dtype than it keeps them in.
   [[nodiscard]] DType made_dtype(const Parameter& parameter) const {

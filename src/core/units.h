@@ -73,6 +73,8 @@ template <class Tag>
 
 enum class DType : std::uint8_t { Float64, Float32, Float16, BFloat16, Int64, Int32, Int8, UInt8, Bool };
 
+[[nodiscard]] constexpr bool is_floating(DType dtype) { return dtype <= DType::BFloat16; }
+
 [[nodiscard]] constexpr std::int64_t bytes_per_element(DType dtype) {
   switch (dtype) {
     case DType::Float64:

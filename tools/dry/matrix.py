@@ -34,7 +34,8 @@ def emitted_checkpoints(job, dsplan):
 
 def complete(job, dsplan):
     job = dict(job, config=model_config.config(job))
-    if job["training"].get("checkpoint", "none") not in ("none", "full"):
+    wished = job["training"].get("checkpoint", "none")
+    if wished not in ("none", "full") and not wished.startswith("keep:linear/2"):
         job["checkpointing"] = emitted_checkpoints(job, dsplan)
     return job
 

@@ -2,9 +2,9 @@
 
     tools/dry/run --world 1 -- python tools/oracles/fsdp_witness.py OUT.json [--match TEXT]
 
-One batch serves both steps. What a rank's allocator did from the model's first shard to the end of the second step, in order: (size * 8 + stream),
-negative where it is freed. Streams are numbered as they first allocate; what torch's FakeTensor asks for is left out,
-and of a model that is made on the device what its rotary tables are computed by.
+What a rank's allocator did from the model's first shard to the end of the second step, in order: (size * 8 + stream),
+negative where it is freed. Streams are numbered as they first allocate; what torch's FakeTensor asks for
+is left out, and so are later batches, and of a model that is made on the device what its rotary tables are computed by.
 tests/fsdp_witness_test.cpp reads the file.
 """
 
@@ -83,8 +83,39 @@ def cases():
         yield f"qwen2-{way}-w24-r23", QWEN, 24, 23, fsdp, more
     yield "qwen2-w24-r23", QWEN, 24, 23, {}, {}
     yield from on_host()
+    yield from asked_for()
     for name, config, world, rank in (("llama", LLAMA, 4, 3), ("gpt2", GPT2, 6, 0)):
         yield f"{name}-sent-to-replicas-w{world}-r{rank}", config, world, rank, {**sent[0], "replicate": 2}, sent[1]
+
+
+def asked_for():
+    """Explicit prefetches, ignored parameters, checkpoints by operator, DoRA."""
+    q_v = {"r": 4, "targets": ["q_proj", "v_proj"]}
+    by_operator = {"checkpoint": "keep:linear/2+scaled_dot_product_attention"}
+    ways = {
+        "forward-1": ({"forward_prefetch": "1", **MIXED}, {}),
+        "forward-2": ({"forward_prefetch": "2"}, {}),
+        "backward-2": ({"backward_prefetch": "2", **MIXED}, {}),
+        "both-1": ({"forward_prefetch": "1", "backward_prefetch": "1", "wrap": "ends", **MIXED}, {}),
+        "both-2-accumulated": ({"forward_prefetch": "2", "backward_prefetch": "2"}, {"grad_accum": 2}),
+        "both-1-kept": ({"forward_prefetch": "1", "backward_prefetch": "1", "reshard_after_forward": False}, {}),
+        "both-1-to-two": ({"forward_prefetch": "1", "backward_prefetch": "1", "reshard_after_forward": 2}, {}),
+        "both-1-offload": ({"forward_prefetch": "1", "backward_prefetch": "1", "cpu_offload": True, **MIXED}, {}),
+        "both-1-full": ({"forward_prefetch": "1", "backward_prefetch": "1", **MIXED}, {"checkpoint": "full"}),
+        "both-1-replicas": ({"forward_prefetch": "1", "backward_prefetch": "1", "replicate": 2}, {}),
+        "ignored": ({"ignored": "*embed*"}, {"freeze": ["*embed*"]}),
+        "ignored-mlp": ({"ignored": "*mlp*"}, {"freeze": ["*mlp*"]}),
+        "ignored-device": ({"ignored": "*mlp*+*norm*"}, {"freeze": ["*mlp*", "*norm*"], "model_init": "device"}),
+        "ignored-host": ({"ignored": "*self_attn*"}, {"freeze": ["*self_attn*"], "model_init": "host"}),
+        "ignored-offload": ({"ignored": "*mlp*", "cpu_offload": True}, {"freeze": ["*mlp*"], "model_init": "device"}),
+        "by-operator": (MIXED, by_operator),
+        "by-operator-ends": ({"wrap": "ends"}, {**by_operator, "preserve_rng_state": False}),
+        "dora": ({}, {"lora": {**q_v, "dora": True}}),
+    }
+    for name, config, world, rank in (("llama", LLAMA, 4, 3), ("tied", TIED, 2, 0)):
+        for way, (fsdp, more) in ways.items():
+            if fsdp.get("replicate") != world:
+                yield f"{name}-{way}-w{world}-r{rank}", config, world, rank, fsdp, more
 
 
 def on_host():
@@ -148,9 +179,12 @@ def events_of(path):
     passing = passing_tables(trace)
     for at, (action, size, stream, address, frames) in enumerate(trace):
         if action == "alloc":
-            if at in passing or any("fake_tensor" in frame for frame in frames):
+            passes = any("fake_tensor" in frame or frame.endswith(":next_batch") for frame in frames)
+            if at in passing or passes:
                 skipped.add(address)
                 continue
+            if any(frame.endswith(":batch") for frame in frames):  # Kept for good.
+                skipped.add(address)
             if stream not in streams:
                 streams.append(stream)
             events.append(size * 8 + streams.index(stream))

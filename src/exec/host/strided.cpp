@@ -139,8 +139,6 @@ bool is_contiguous(const dsplan_tensor& tensor) {
   return true;
 }
 
-bool is_floating(DType dtype) { return dtype <= DType::BFloat16; }
-
 void expect_dims(const dsplan_tensor& tensor, std::span<const std::int64_t> dims, const char* what) {
   if (!std::ranges::equal(dims_of(tensor), dims)) throw Fault{std::string(what) + " has other dimensions"};
 }

@@ -44,7 +44,6 @@ struct Half {
   return tensor.rank == 0 ? 1 : tensor.dims[tensor.rank - 1];
 }
 [[nodiscard]] bool is_contiguous(const dsplan_tensor& tensor);
-[[nodiscard]] bool is_floating(DType dtype);
 void expect_dims(const dsplan_tensor& tensor, std::span<const std::int64_t> dims, const char* what);
 void expect_count(const dsplan_tensor& tensor, std::int64_t count, const char* what);
 

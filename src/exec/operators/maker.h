@@ -14,7 +14,6 @@ namespace dsplan::exec {
 [[nodiscard]] constexpr DType accumulating(DType dtype) {
   return dtype == DType::Float64 ? DType::Float64 : DType::Float32;
 }
-[[nodiscard]] constexpr bool is_floating(DType dtype) { return dtype <= DType::BFloat16; }
 [[nodiscard]] constexpr bool is_half(DType dtype) { return dtype == DType::Float16 || dtype == DType::BFloat16; }
 
 class Maker {

@@ -13,10 +13,6 @@ int category(DType dtype) { return is_floating(dtype) ? 2 : dtype == DType::Bool
 
 }  // namespace
 
-bool is_floating(DType dtype) {
-  return dtype == DType::Float64 || dtype == DType::Float32 || dtype == DType::Float16 || dtype == DType::BFloat16;
-}
-
 DType promoted(const Tensor& a, const Tensor& b) {
   if (a.dtype == b.dtype) return a.dtype;
   const int left = category(a.dtype);

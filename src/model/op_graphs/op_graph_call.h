@@ -76,7 +76,6 @@ class OpCall {
   Diagnostics& diagnostics_;
 };
 
-[[nodiscard]] bool is_floating(DType dtype);
 // torch.result_type for tensors: the category first, then the width; a scalar tensor does not widen its own category.
 [[nodiscard]] DType promoted(const Tensor& a, const Tensor& b);
 // Nothing where the shapes do not broadcast.

@@ -99,7 +99,7 @@ std::vector<FsdpGroup> wrapped(const ModelSpec& model, const Fsdp& fsdp) {
 // _get_managed_modules, _get_managed_states).
 class Managed {
  public:
-  Managed(const ModelSpec& model, const std::vector<FsdpGroup>& groups)
+  Managed(const ModelSpec& model, const Fsdp& fsdp, const std::vector<FsdpGroup>& groups)
       : model_(model),
         children_(model.modules.size()),
         own_(model.modules.size()),
@@ -109,6 +109,7 @@ class Managed {
       children_[static_cast<std::size_t>(model.modules[at].parent)].push_back(static_cast<ModuleId>(at));
     }
     for (std::size_t at = 0; at < model.parameters.size(); ++at) {
+      if (!fsdp.ignored.empty() && fsdp.ignores(model.parameters[at])) continue;
       own_[static_cast<std::size_t>(model.parameters[at].module)].push_back(static_cast<ParameterId>(at));
     }
     for (std::size_t at = 0; at < groups.size(); ++at) {
@@ -174,7 +175,7 @@ bool same_shards(const ModelSpec& model, const Job& job, std::int64_t a, std::in
 
 std::vector<FsdpGroup> fsdp_groups(const ModelSpec& model, const Fsdp& fsdp) {
   std::vector<FsdpGroup> groups = wrapped(model, fsdp);
-  Managed managed(model, groups);
+  Managed managed(model, fsdp, groups);
   for (std::size_t at = 0; at < groups.size(); ++at) managed.find(groups[at], at);
   std::vector<std::vector<std::size_t>> passed(model.modules.size());  // By module: the calls that it was passed to.
   for (std::size_t at = 0; at < groups.size(); ++at) {
@@ -190,6 +191,18 @@ std::vector<FsdpGroup> fsdp_groups(const ModelSpec& model, const Fsdp& fsdp) {
   return groups;
 }
 
+std::vector<std::size_t> layer_groups(const ModelSpec& model, const std::vector<FsdpGroup>& groups) {
+  std::vector<std::size_t> found;
+  for (std::size_t at = 0; at < groups.size(); ++at) {
+    const FsdpGroup& group = groups[at];
+    const bool layer = group.modules.size() == 1 && is_layer(model, module_of(model, group.modules.front()));
+    if (layer && !group.parameters.empty()) found.push_back(at);
+  }
+  std::sort(found.begin(), found.end(),
+            [&](std::size_t a, std::size_t b) { return groups[a].modules.front() < groups[b].modules.front(); });
+  return found;
+}
+
 namespace {
 
 // By module, the number of the group that takes it. What lies inside comes first.
@@ -201,9 +214,10 @@ std::vector<std::size_t> numbers_of(const ModelSpec& model, const std::vector<Fs
   return number;
 }
 
-bool unties(const ModelSpec& model, const std::vector<std::size_t>& number) {
+bool unties(const ModelSpec& model, const Training& training, const std::vector<std::size_t>& number) {
   return std::any_of(model.parameters.begin(), model.parameters.end(), [&](const Parameter& parameter) {
     if (parameter.tied_to == kNone) return false;
+    if (training.is_ignored(parameter)) return false;
     const Parameter& first = model.parameters[static_cast<std::size_t>(parameter.tied_to)];
     return number[static_cast<std::size_t>(parameter.module)] != number[static_cast<std::size_t>(first.module)];
   });
@@ -230,7 +244,8 @@ bool trains_two_dtypes(const ModelSpec& model, const Training& training, const F
 
 std::optional<std::string> groups_unsupported(const ModelSpec& model, const Training& training) {
   const std::vector<FsdpGroup> groups = fsdp_groups(model, training.fsdp);
-  if (unties(model, numbers_of(model, groups))) return "a tied weight in two groups of fully_shard, which unties it";
+  if (unties(model, training, numbers_of(model, groups)))
+    return "a tied weight in two groups of fully_shard, which unties it";
   if (std::any_of(groups.begin(), groups.end(),
                   [&](const FsdpGroup& group) { return trains_two_dtypes(model, training, group); })) {
     return "trained parameters of two dtypes in one group, which fully_shard refuses";

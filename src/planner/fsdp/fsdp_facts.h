@@ -46,6 +46,9 @@ struct FsdpGroup {
 // In the order of the calls: what lies inside comes before what lies around it, the model itself last.
 [[nodiscard]] std::vector<FsdpGroup> fsdp_groups(const ModelSpec& model, const Fsdp& fsdp);
 
+// Of those the ones of whole layers, in the order of the layers: set_modules_to_forward_prefetch is called on them.
+[[nodiscard]] std::vector<std::size_t> layer_groups(const ModelSpec& model, const std::vector<FsdpGroup>& groups);
+
 // In words, what fully_shard would do to such groups that nobody wants; nullopt if they are sound.
 [[nodiscard]] std::optional<std::string> groups_unsupported(const ModelSpec& model, const Training& training);
 

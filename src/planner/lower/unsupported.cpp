@@ -64,12 +64,48 @@ std::optional<std::string> mixed_unsupported(const ModelSpec& model, const Train
   return std::nullopt;
 }
 
+// ignored_params: plain tensors beside DTensors, which no operator of PyTorch takes together, and which nobody casts.
+std::optional<std::string> ignored_unsupported(const ModelSpec& model, const Training& training) {
+  if (training.fsdp.ignored.empty()) return std::nullopt;
+  if (training.model_init == ModelInit::Rank0) {
+    return "parameters that fully_shard ignores where rank 0 loads, at which accelerate stops";
+  }
+  if (training.model_init == ModelInit::Meta && training.fsdp.cpu_offload) {
+    return "parameters that fully_shard ignores, made by to_empty on the host";
+  }
+  for (const NamedParameter& p : named_parameters(model, training)) {
+    const Parameter& parameter = model.parameters[static_cast<std::size_t>(p.id)];
+    if (!training.is_ignored(parameter)) continue;
+    if (p.trainable) return formatted("{}, which is trained and which fully_shard ignores", parameter.name);
+    const DType kept = training.made_dtype(parameter);
+    if (kept != training.dtype && is_floating(kept)) {
+      return formatted("{}, which fully_shard ignores, in {} among modules that compute in {}", parameter.name,
+                       name(kept), name(training.dtype));
+    }
+  }
+  return std::nullopt;
+}
+
+// param_dtype casts whatever floats, packed weights too.
+std::optional<std::string> packed_shards_unsupported(const ModelSpec& model, const Training& training) {
+  const std::optional<Quantization> packing = packing_of(model);
+  if (!packing) return std::nullopt;
+  for (const Parameter& p : model.parameters) {
+    const DType gathered = training.dtype_of(p);
+    if (p.dtype != packing->storage || gathered == packing->storage || training.is_ignored(p)) continue;
+    return formatted("packed weights kept in {} and gathered in {}, a cast of their bits", name(packing->storage),
+                     name(gathered));
+  }
+  return std::nullopt;
+}
+
 std::optional<std::string> fsdp_unsupported(const ModelSpec& model, const Job& job) {
   const Training& training = job.training;
+  if (const auto ignored = ignored_unsupported(model, training)) return ignored;
   if (training.torch < Version{2, 6, 0}) return "fully_shard before PyTorch 2.6";
   // _init_mp_dtypes: frozen parameters count until 2.8.
   const bool differ = std::any_of(model.parameters.begin(), model.parameters.end(), [&](const Parameter& p) {
-    return training.made_dtype(p) != training.made_dtype(model.parameters.front());
+    return !training.is_ignored(p) && training.made_dtype(p) != training.made_dtype(model.parameters.front());
   });
   if (differ && training.torch < Version{2, 8, 0}) {
     return "parameters of several dtypes, which fully_shard refuses before PyTorch 2.8";
@@ -92,6 +128,7 @@ std::optional<std::string> fsdp_unsupported(const ModelSpec& model, const Job& j
   if (kind != OptimizerKind::Adam && kind != OptimizerKind::AdamW && kind != OptimizerKind::Sgd) {
     return "optimizers other than Adam and SGD under fully_shard";
   }
+  if (const auto packed = packed_shards_unsupported(model, training)) return packed;
   for (const Parameter& p : model.parameters) {
     const DType gathered = training.dtype_of(p);
     if (half(gathered) || half(training.made_dtype(p))) return "fully_shard in fp16";
@@ -114,13 +151,12 @@ bool magnitudes_cast(const ModelSpec& model, const Training& training) {
   });
 }
 
-// Of which the runtimes know nothing yet: fully_shard's groups and ZeRO-3's gathers go by the modules that are called;
-// DDP's buckets hold one dtype. DeepSpeed with copies of modules has no witness.
+// Of which the runtimes know nothing yet: ZeRO-3's gathers go by the modules that are called; DDP's buckets hold one
+// dtype. DeepSpeed with copies of modules has no witness.
 std::optional<std::string> adapters_unsupported(const ModelSpec& model, const Job& job) {
   const Training& training = job.training;
-  const bool gathers =
-      training.runtime == Runtime::Fsdp2 || (training.runtime == Runtime::DeepSpeed && training.zero.stage == 3);
-  if (has_magnitudes(model) && gathers) return "DoRA where parameters are gathered (ZeRO-3, fully_shard)";
+  const bool gathers = training.runtime == Runtime::DeepSpeed && training.zero.stage == 3;
+  if (has_magnitudes(model) && gathers) return "DoRA where parameters are gathered by ZeRO-3";
   if (has_magnitudes(model) && !magnitudes_cast(model, training)) {
     return "DoRA whose adapters have the dtype in which their layers compute";
   }

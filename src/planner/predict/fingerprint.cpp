@@ -61,7 +61,8 @@ void add_checkpointing(const Job& job, std::string& text) {
   const Checkpointing& c = job.training.checkpoint;
   text += "checkpoint";
   for (const CheckpointGroup& group : c.groups) {
-    const auto& [first, last, kind, preserve_rng_state, kept] = group;  // A field more does not compile: say it here.
+    const auto& [first, last, kind, preserve_rng_state, kept, alternate] =
+        group;  // A field more does not compile: say it here.
     append_formatted(text, " {}-{}", first, last);
     if (kind == CheckpointKind::Reentrant) text += " reentrant";
     if (kind == CheckpointKind::DeepSpeed) {
@@ -70,6 +71,7 @@ void add_checkpointing(const Job& job, std::string& text) {
     }
     if (!preserve_rng_state) text += " without rng";
     for (const Op op : kept) append_formatted(text, " keeps {}", name(op));
+    if (alternate) text += " every second product";
   }
   for (const std::string& module : c.modules) {
     append_formatted(text, " {} {} {}", module, name(c.kind), c.preserve_rng_state);
@@ -182,6 +184,9 @@ constexpr CanonicalLine kLines[] = {
        return ddp.gradient_as_bucket_view || ddp.static_graph || ddp.comm_hook;
      }},
     {Line::FsdpOffload, "fsdp on the host", [](const Job& j) { return j.training.fsdp.cpu_offload; }, true},
+    {Line::FsdpPrefetch, "fsdp prefetch",
+     [](const Job& j) { return j.training.fsdp.forward_prefetch != 0 || j.training.fsdp.backward_prefetch != 0; }},
+    {Line::FsdpIgnored, "fsdp ignored", [](const Job& j) { return !j.training.fsdp.ignored.empty(); }},
 };
 
 // A field as one word of its line.

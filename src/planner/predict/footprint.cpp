@@ -345,7 +345,7 @@ bool recomputes_biased(const ModelSpec& model, const Checkpointing& checkpoint,
                        const std::vector<const Module*>& products) {
   if (checkpoint.modules.empty()) {
     return std::any_of(checkpoint.groups.begin(), checkpoint.groups.end(), [](const CheckpointGroup& group) {
-      return std::find(group.kept.begin(), group.kept.end(), Op::Linear) == group.kept.end();
+      return group.alternate || std::find(group.kept.begin(), group.kept.end(), Op::Linear) == group.kept.end();
     });
   }
   return std::any_of(model.modules.begin(), model.modules.end(), [&](const Module& module) {

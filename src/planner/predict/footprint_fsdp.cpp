@@ -13,21 +13,23 @@ namespace {
 struct ShardedSize {
   const Parameter* parameter;
   bool trained;
-  Elements padded;   // Of one rank.
+  Elements padded;   // Of one rank; of what is ignored all.
   std::int64_t row;  // Elements.
 };
 
 std::int64_t shard_ranks(const Job& job) { return job.parallelism.dp / job.training.fsdp.replicate; }
 
-std::vector<ShardedSize> sharded_sizes(const ModelSpec& model, const Job& job) {
+std::vector<ShardedSize> sharded_sizes(const ModelSpec& model, const Job& job, bool ignored = false) {
   std::vector<ShardedSize> counted;
   const Training& t = job.training;
   for (const Parameter& p : model.parameters) {
-    if (p.tied_to != kNone) continue;
+    if (p.tied_to != kNone || t.is_ignored(p) != ignored) continue;
     const bool frozen = std::any_of(t.freeze.begin(), t.freeze.end(),
                                     [&](const std::string& glob) { return glob_matches(glob, p.name); });
     const std::int64_t row = p.shape.elements().value() / p.shape.dims[0];
-    counted.push_back({&p, p.trainable && !frozen, div_ceil(Elements(p.shape.dims[0]), shard_ranks(job)) * row, row});
+    counted.push_back({&p, p.trainable && !frozen,
+                       ignored ? p.shape.elements() : div_ceil(Elements(p.shape.dims[0]), shard_ranks(job)) * row,
+                       row});
   }
   return counted;
 }
@@ -105,6 +107,9 @@ class Resharding {
 void fsdp_footprint(const ModelSpec& model, const Job& job, std::int64_t rank, Footprint& result) {
   const Training& t = job.training;
   const std::int64_t place = rank % shard_ranks(job);
+  for (const ShardedSize& p : sharded_sizes(model, job, true)) {
+    result.persistent[Role::Parameters] += storage(p.padded, kept(t, *p.parameter));
+  }
   std::optional<DType> norm;  // That the Trainer holds for its log: the gradients', fp32 where they differ.
   for (const ShardedSize& p : sharded_sizes(model, job)) {
     const DType type = kept(t, *p.parameter);

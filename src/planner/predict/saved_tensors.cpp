@@ -26,6 +26,7 @@ class Lister {
       if (instruction.kind == Instruction::Kind::RegionBegins && next != checkpoint.groups.end() &&
           instruction.region() == next->first) {
         group = &*next++;
+        products_ = 0;
         add_closure(graph_.regions[static_cast<std::size_t>(instruction.region())]);
       } else if (instruction.kind == Instruction::Kind::RegionEnds && group != nullptr &&
                  instruction.region() == group->last) {
@@ -120,6 +121,8 @@ class Lister {
 
   void add_kept(NodeId id, const CheckpointGroup& group) {
     const Node& node = graph_.node(id);
+    const bool plain = is_plain_product(node);
+    if (group.alternate && node.op == Op::Linear && (!plain || ++products_ % 2 == 0)) return;
     if (recipes_.entry(id).alias || std::find(group.kept.begin(), group.kept.end(), node.op) == group.kept.end())
       return;
     for (const Slot& slot : recipes_.slots(id)) {
@@ -132,6 +135,7 @@ class Lister {
   const Graph& graph_;
   const RecipeBook& recipes_;
   std::span<const std::string> names_;
+  std::int64_t products_ = 0;  // Of the group, so far.
   Indexed<StorageId, bool> seen_;
   Indexed<NodeId, bool> wanted_;
   std::vector<SavedTensor> rows_;

@@ -103,16 +103,16 @@ std::optional<std::vector<std::string>> words_after(const Setting<std::string>& 
   }
 }
 
-std::vector<Op> operators(const Setting<std::string>& wished, const std::vector<std::string>& words) {
+// Into `group`. "linear/2": of products every second one, as torchtitan's selective_ac_option op keeps them.
+void keep_operators(const Setting<std::string>& wished, const std::vector<std::string>& words, CheckpointGroup& group) {
   std::vector<std::string_view> names;
   for (std::size_t at = 0; at < kOps; ++at) names.emplace_back(name(static_cast<Op>(at)));
-  std::vector<Op> found;
   for (const std::string& word : words) {
-    const std::optional<Op> op = operator_named(word);
+    group.alternate = group.alternate || word == "linear/2";
+    const std::optional<Op> op = operator_named(word == "linear/2" ? "linear" : word);
     if (!op) refuse(wished.place, formatted("no operator \"{}\"", word), did_you_mean(nearest(word, names)));
-    found.push_back(*op);
+    group.kept.push_back(*op);
   }
-  return found;
 }
 
 // One of "groups:0-3,4=reentrant,5-6=keep+linear".
@@ -137,7 +137,7 @@ CheckpointGroup run_of_layers(const Setting<std::string>& wished, std::string_vi
     std::vector<std::string> words;
     for (const std::string_view word : split(mode.substr(5), '+')) words.emplace_back(word);
     one.kind = CheckpointKind::NonReentrant;
-    one.kept = operators(wished, words);
+    keep_operators(wished, words, one);
   } else if (equals != std::string_view::npos) {
     refuse(wished.place, formatted("no mode \"{}\" of a run of layers", mode),
            "modes are reentrant, non_reentrant, keep+OP+OP");
@@ -221,7 +221,7 @@ Checkpointing of_layers(const Request& request, const ModelSpec& model, Checkpoi
     result.groups = std::move(*listed_runs);
   } else if (const auto kept = words_after(wished, "keep")) {
     result.groups = runs(1, layers);
-    for (CheckpointGroup& one : result.groups) one.kept = operators(wished, *kept);
+    for (CheckpointGroup& one : result.groups) keep_operators(wished, *kept, one);
   } else if (const auto modules = words_after(wished, "modules")) {
     result.modules = modules_named(wished, *modules, model);
   } else if (auto chosen = chosen_layers(wished, layers)) {

@@ -2,6 +2,8 @@
 #include <algorithm>
 
 #include "core/format.h"
+#include "model/quantized.h"
+#include "planner/fsdp/fsdp_facts.h"
 #include "planner/resolve/resolver.h"
 
 namespace dsplan {
@@ -149,6 +151,55 @@ void resolve_offload(Resolver& resolver) {
   resolver.training().fsdp.cpu_offload = *offload;
 }
 
+// set_modules_to_forward_prefetch over layers.
+void resolve_prefetch(Resolver& resolver) {
+  Fsdp& fsdp = resolver.training().fsdp;
+  const auto count = [&](const Setting<std::string>& in_file, std::string_view key, std::int64_t& into) {
+    const Setting<std::string> wished = said(resolver, in_file, key);
+    if (!wished.given()) return;
+    const std::optional<std::int64_t> number = whole_number(*wished);
+    if (!number || *number < 0) {
+      return resolver.fault(wished.place, formatted("\"{}\" is \"{}\", no number of layers", key, *wished));
+    }
+    if (*number > 0 && layer_groups(resolver.model, fsdp_groups(resolver.model, fsdp)).empty()) {
+      return resolver.fault(wished.place,
+                            formatted("\"{}\" without groups of layers (fsdp.wrap is \"{}\")", key, fsdp.wrap),
+                            "it is how many layers are gathered ahead");
+    }
+    keep(resolver, wished, key);
+    into = *number;
+  };
+  count(resolver.request.fsdp.forward_prefetch, "fsdp.forward_prefetch", fsdp.forward_prefetch);
+  count(resolver.request.fsdp.backward_prefetch, "fsdp.backward_prefetch", fsdp.backward_prefetch);
+}
+
+// ignored_params. What is trained there is no DTensor beside those that are.
+void resolve_ignored(Resolver& resolver) {
+  constexpr std::string_view kKey = "fsdp.ignored";
+  const Setting<std::string> wished = said(resolver, resolver.request.fsdp.ignored, kKey);
+  if (!wished.given() || wished->empty()) return;
+  keep(resolver, wished, kKey);
+  Fsdp& fsdp = resolver.training().fsdp;
+  fsdp.ignored = *wished;
+  if (resolver.training().torch < Version{2, 7, 0}) {
+    return resolver.fault(wished.place,
+                          formatted("\"{}\" before PyTorch 2.7, whose fully_shard has no such argument", kKey));
+  }
+  std::string_view rest = *wished;
+  const auto& parameters = resolver.model.parameters;
+  while (!rest.empty()) {
+    const std::size_t plus = std::min(rest.find('+'), rest.size());
+    Fsdp one;
+    one.ignored = std::string(rest.substr(0, plus));
+    rest.remove_prefix(std::min(plus + 1, rest.size()));
+    if (std::none_of(parameters.begin(), parameters.end(), [&](const Parameter& p) { return one.ignores(p); })) {
+      resolver.fault(wished.place,
+                     formatted("\"{}\": {} has no parameter \"{}\"", kKey, resolver.model.name, one.ignored),
+                     formatted("such as {}", parameters.front().name));
+    }
+  }
+}
+
 // Adapters have a dtype of their own, and what they are put on keeps the one that it was loaded in.
 void widen_trained(Resolver& resolver, const Setting<DType>& precision) {
   const Setting<std::vector<std::string>>& freeze = resolver.request.freeze;
@@ -187,7 +238,7 @@ void resolve_fsdp_dtypes(Resolver& resolver, const Setting<DType>& precision) {
   const Setting<std::string> output = said(resolver, in.output_dtype, "fsdp.output_dtype");
   auto out = dtype_of(resolver, output, "fsdp.output_dtype");
   if (precision.given()) {
-    widen_trained(resolver, precision);
+    if (!packing_of(resolver.model)) widen_trained(resolver, precision);
     const std::string policy(name(*precision));
     if (!param) resolver.given("fsdp.param_dtype", policy, precision.place, "--set");
     param = param.value_or(*precision);
@@ -235,6 +286,8 @@ void resolve_fsdp(Resolver& resolver) {
     resolver.assumed("fsdp.gradient_sync", "last", "set_requires_gradient_sync in the last micro-batch alone", "--set");
   }
   resolve_offload(resolver);
+  resolve_prefetch(resolver);
+  resolve_ignored(resolver);
 }
 
 }  // namespace dsplan

@@ -251,6 +251,25 @@ void say_of_int8(Resolver& resolver) {
                     "another copy for backward");
 }
 
+// nn.Parameter, as which fully_shard keeps what it has gathered, refuses whole numbers (_fsdp_param.py,
+// init_unsharded_param); accelerate 1.15 leaves such weights out (utils/fsdp_utils.py, fsdp2_prepare_model).
+void shards_packed(Resolver& resolver, const Quantization& packing) {
+  const Request& request = resolver.request;
+  const Setting<std::string> set = set_of(resolver, "fsdp.ignored");
+  const Setting<std::string>& ignored = set.given() ? set : request.fsdp.ignored;
+  const bool out = ("+" + ignored.value_or({}) + "+").find("+packed+") != std::string::npos;
+  constexpr const char* kRule = "\"only Tensors of floating point dtype can require gradients\", PyTorch says";
+  if (packing.eight_bits()) {
+    return resolver.fault(request.quantization.place, formatted("int8 weights under fully_shard: {}", kRule));
+  }
+  if (packing.storage == DType::UInt8 && !out) {
+    const Place& place = request.quant_storage.given() ? request.quant_storage.place : request.quantization.place;
+    resolver.fault(
+        place, formatted("4-bit weights kept in uint8 under fully_shard: {}", kRule),
+        "quant_storage bf16 shards them; fsdp.ignored=packed leaves them whole on each rank, as accelerate does");
+  }
+}
+
 // prepare_model_for_kbit_training casts what is not packed to fp32 (peft 0.21, utils/other.py). A program that does not
 // call it leaves that as it was loaded.
 void resolve_packed(Resolver& resolver) {
@@ -267,11 +286,11 @@ void resolve_packed(Resolver& resolver) {
     if (resolver.stage() == 3) resolver.not_modelled(place, "QLoRA under ZeRO-3");
     return;  // DeepSpeed casts what is not packed.
   }
-  if (resolver.training().runtime == Runtime::Fsdp2) resolver.not_modelled(place, "QLoRA under fully_shard");
   resolver.training().dtype = packing->others();
   resolver.derived("dtype of what is not packed", std::string(name(packing->others())),
                    packing->prepared ? "prepare_model_for_kbit_training casts it" : "as it was loaded",
                    "--kbit-prepare");
+  if (resolver.training().runtime == Runtime::Fsdp2) shards_packed(resolver, *packing);
 }
 
 // What both mean to fully_shard, which has a policy instead: the dtype, and where it stands.

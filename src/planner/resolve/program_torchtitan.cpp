@@ -132,8 +132,7 @@ class Torchtitan {
     const auto [end, error] = std::from_chars(every.data(), every.data() + every.size(), step);
     request_.checkpoint = {"none", place};
     if (every == "op") {
-      request_.not_modelled.push_back({place, When::Always, "activation_checkpoint.selective_ac_option",
-                                       "checkpointing that keeps every second product"});
+      request_.checkpoint.value = "keep:linear/2+scaled_dot_product_attention";
     } else if (error != std::errc() || end != every.data() + every.size() || step < 0) {
       faults_.add(place.says(formatted("selective_ac_option \"{}\" is neither a number of layers nor \"op\"", every)));
     } else {

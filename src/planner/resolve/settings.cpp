@@ -6,6 +6,7 @@
 
 #include "core/document.h"
 #include "core/format.h"
+#include "model/quantized.h"
 #include "planner/resolve/resolver.h"
 
 namespace dsplan {
@@ -89,6 +90,16 @@ void resolve_zero_grad(Resolver& resolver) {
   resolver.given("zero_grad_set_to_none", *wished ? "true" : "false", wished.place, "--training");
 }
 
+// from_pretrained packs weights where they will be, and fully_shard cuts them there.
+void packed_on_device(Resolver& resolver, const Setting<std::string>& wished) {
+  resolver.training().model_init = ModelInit::Device;
+  if (wished.given() && *wished != "device") {
+    return resolver.fault(wished.place, formatted("model_init \"{}\" with packed weights", *wished),
+                          "from_pretrained packs them on the device, and fully_shard cuts them there");
+  }
+  resolver.derived("model_init", "device", "from_pretrained packs weights on the device", "--training");
+}
+
 // Where the model is made. Which of them a script does no file says; under plain PyTorch, and below ZeRO-3, only the
 // host's memory depends on it.
 void resolve_model_init(Resolver& resolver) {
@@ -98,6 +109,7 @@ void resolve_model_init(Resolver& resolver) {
   Training& training = resolver.training();
   const bool shards = training.runtime == Runtime::Fsdp2;
   training.model_init = cuts ? ModelInit::ZeroInit : shards ? ModelInit::Meta : ModelInit::Device;
+  if (shards && packing_of(resolver.model)) return packed_on_device(resolver, wished);
   if (!wished.given()) {
     if (shards) {
       return resolver.assumed("model_init", "meta", "made on no device, and empty in shards; else it is whole first",

@@ -76,7 +76,18 @@ class ShardingPlugin {
     }
   }
 
+  // fsdp2_prepare_model: 4-bit weights that are whole numbers are left out, and rank 0 sends nobody anything.
+  bool packs() {
+    const std::string kind = request_.quantization.value_or("none");
+    if (kind != "nf4" && kind != "fp4") return false;
+    if (request_.quant_storage.value_or("uint8") == "uint8") {
+      usually(request_.fsdp.ignored, "packed", request_.quantization.place);
+    }
+    return true;
+  }
+
   void load() {
+    if (packs()) return;
     const Place& place = said_.rank0_loads.given() ? said_.rank0_loads.place : said_.on.place;
     usually(request_.model_init, said_.rank0_loads.value_or(launched_) ? "rank0" : "host", place);
   }

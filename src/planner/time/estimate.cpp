@@ -19,7 +19,10 @@ PartTime whole(const GraphTimes& times) {
 PartTime kept_of(const GraphTimes& times, std::size_t region, const CheckpointGroup& group) {
   PartTime kept;
   for (const GraphTimes::OperatorTime& one : times.by_operator[times.operators[region]]) {
-    if (std::find(group.kept.begin(), group.kept.end(), one.op) != group.kept.end()) kept += one.part;
+    if (std::find(group.kept.begin(), group.kept.end(), one.op) == group.kept.end()) continue;
+    PartTime part = one.part;
+    if (group.alternate && one.op == Op::Linear) part *= 0.5;  // As if products were alike.
+    kept += part;
   }
   return kept;
 }

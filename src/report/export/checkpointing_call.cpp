@@ -66,6 +66,9 @@ std::string kept_list(const ModelSpec& model, const Job& job, const std::vector<
 std::string options_of(const ModelSpec& model, const Job& job, const CheckpointGroup& group) {
   std::string text = formatted("\"use_reentrant\": {}", truth(group.kind == CheckpointKind::Reentrant));
   if (!group.preserve_rng_state) text += ", \"preserve_rng_state\": False";
+  if (group.alternate) {
+    refuse(model, "every second product is kept by a policy that counts: torchtitan's selective_ac_option op");
+  }
   if (!group.kept.empty()) {
     text += formatted(", \"context_fn\": functools.partial(create_selective_checkpoint_contexts, {})",
                       kept_list(model, job, group.kept));
@@ -74,7 +77,8 @@ std::string options_of(const ModelSpec& model, const Job& job, const CheckpointG
 }
 
 bool alike(const CheckpointGroup& a, const CheckpointGroup& b) {
-  return a.kind == b.kind && a.preserve_rng_state == b.preserve_rng_state && a.kept == b.kept;
+  return a.kind == b.kind && a.preserve_rng_state == b.preserve_rng_state && a.kept == b.kept &&
+         a.alternate == b.alternate;
 }
 
 // The K of layers 0, K, 2K, ... each its own checkpoint; 0: they are not.

@@ -74,6 +74,9 @@ void refuse_what_accelerate_lacks(const ModelSpec& model, const Job& job) {
               "--set fsdp.wrap=layers+ends");
   refuse.when(t.fsdp.reshard_after_forward > 1,
               formatted("fsdp.reshard_after_forward {}: accelerate takes true or false", t.fsdp.reshard_after_forward));
+  refuse.when(t.fsdp.forward_prefetch > 0 || t.fsdp.backward_prefetch > 0,
+              "fsdp.forward_prefetch or backward_prefetch, for which accelerate has no key");
+  refuse.when(!t.fsdp.ignored.empty(), "fsdp.ignored: accelerate's fsdp_ignored_modules are names of modules");
   refuse.when(t.fsdp.reshard_root, "fsdp.reshard_root: accelerate leaves the model's own group to PyTorch");
   refuse.when(t.fsdp.sync_every && t.grad_accum > 1,
               "fsdp.gradient_sync every: accelerate reduces gradients in the last micro-batch alone");
@@ -158,6 +161,8 @@ void refuse_what_torchtitan_lacks(const ModelSpec& model, const Job& job) {
       "--set fsdp.wrap=ends");
   refuse.when(t.fsdp.reshard_after_forward > 1 || t.fsdp.reshard_root,
               "resharding to fewer ranks, or of the model's own group, which torchtitan has no key for");
+  refuse.when(t.fsdp.forward_prefetch > 0 || t.fsdp.backward_prefetch > 0 || !t.fsdp.ignored.empty(),
+              "explicit prefetches or parameters that are left out, for which torchtitan has no key");
   refuse.when(!t.fsdp.sync_every, "fsdp.gradient_sync last: torchtitan reduces gradients in each micro-batch",
               "--set fsdp.gradient_sync=every");
   refuse.when(!t.fsdp.casts_parameters || t.fsdp.casts_outputs || t.communication_dtype != DType::Float32,

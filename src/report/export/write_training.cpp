@@ -23,13 +23,17 @@ bool given(const Job& job, std::string_view name) {
   return input != nullptr && input->origin == Origin::Given;
 }
 
-std::string kept_words(const std::vector<Op>& kept) {
+std::string kept_words(const CheckpointGroup& group) {
   std::string text;
-  for (const Op op : kept) text += (text.empty() ? "" : "+") + std::string(name(op));
+  for (const Op op : group.kept) {
+    text += (text.empty() ? "" : "+") + std::string(name(op)) + (group.alternate && op == Op::Linear ? "/2" : "");
+  }
   return text;
 }
 
-bool in_one_run(const CheckpointGroup& a, const CheckpointGroup& b) { return a.kind == b.kind && a.kept == b.kept; }
+bool in_one_run(const CheckpointGroup& a, const CheckpointGroup& b) {
+  return a.kind == b.kind && a.kept == b.kept && a.alternate == b.alternate;
+}
 
 // The K of groups of K layers from the first to the last layer, the last group possibly shorter.
 std::int64_t equal_runs(const std::vector<CheckpointGroup>& groups, std::int64_t layers) {
@@ -46,7 +50,7 @@ std::int64_t equal_runs(const std::vector<CheckpointGroup>& groups, std::int64_t
 std::string group_words(const CheckpointGroup& group, CheckpointKind usual) {
   std::string text = std::to_string(group.first);
   if (group.last != group.first) text += "-" + std::to_string(group.last);
-  if (!group.kept.empty()) return text + "=keep+" + kept_words(group.kept);
+  if (!group.kept.empty()) return text + "=keep+" + kept_words(group);
   return group.kind == usual ? text : text + "=" + std::string(name(group.kind));
 }
 
@@ -110,6 +114,9 @@ void add_fsdp(const Training& t, Json& json) {
   fsdp.set("gradient_sync", t.fsdp.sync_every ? "every" : "last");
   fsdp.set("replicate", std::to_string(t.fsdp.replicate));
   if (t.fsdp.cpu_offload) fsdp.set("cpu_offload", "true");
+  if (t.fsdp.forward_prefetch > 0) fsdp.set("forward_prefetch", std::to_string(t.fsdp.forward_prefetch));
+  if (t.fsdp.backward_prefetch > 0) fsdp.set("backward_prefetch", std::to_string(t.fsdp.backward_prefetch));
+  if (!t.fsdp.ignored.empty()) fsdp.set("ignored", t.fsdp.ignored);
   json.set("fsdp", std::move(fsdp));
 }
 
@@ -191,7 +198,7 @@ std::string checkpoint_words(const Checkpointing& c, std::int64_t layers) {
   if (c.text.starts_with("segments:") || c.text.starts_with("nth:")) return c.text;
   const std::int64_t size = equal_runs(c.groups, layers);
   const std::vector<Op>& kept = c.groups.front().kept;
-  if (size == 1 && !kept.empty()) return "keep:" + kept_words(kept);
+  if (size == 1 && !kept.empty()) return "keep:" + kept_words(c.groups.front());
   if (size == 1) return "full";
   if (size > 1 && kept.empty()) return formatted("every:{}", size);
   std::string text = "groups:";

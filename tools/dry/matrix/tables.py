@@ -832,6 +832,47 @@ def fsdp():
         name = "rank0-replicas" if replicate > 1 else "rank0"
         yield one("qwen3-0.6b", 500, 2, world, rank, policy, name, model_init="rank0")
         yield one("gpt2", 500, 2, world, rank, policy, name, model_init="rank0")
+    both, by_operator = {"forward_prefetch": "2", "backward_prefetch": "2"}, "keep:linear/2+scaled_dot_product_attention"
+    q_v = {"r": 8, "targets": ["q_proj", "v_proj"], "dora": True}
+    asked = {
+        "forward-prefetch": ({**mixed, "forward_prefetch": "2"}, {}),
+        "backward-prefetch": ({**mixed, "backward_prefetch": "2"}, {}),
+        "prefetch-ends-full": ({**mixed, **both, "wrap": "ends"}, {"checkpoint": "full"}),
+        "prefetch-kept-accum2": ({**both, "reshard_after_forward": False}, {"grad_accum": 2}),
+        "ignored-mlp": ({"ignored": "*mlp*"}, {"freeze": ["*mlp*"]}),
+        "ignored-device": ({"ignored": "*embed*"}, {"freeze": ["*embed*"], "model_init": "device"}),
+        "by-operator": (mixed, {"checkpoint": by_operator}),
+        "by-operator-ends": ({**mixed, "wrap": "ends"}, {"checkpoint": by_operator, "preserve_rng_state": False}),
+        "dora": ({}, {"lora": q_v}),
+    }
+    for name, (policy, more) in asked.items():
+        for model, seq, batch, world, rank in (("llama-3.2-1b", 1024, 2, 8, 0), ("tinyllama-1.1b", 1000, 1, 64, 63),
+                                               ("qwen3-0.6b", 500, 3, 24, 11)):
+            if name == "ignored-device" and model != "tinyllama-1.1b":
+                continue
+            yield one(model, seq, batch, world, rank, policy, name, **more)
+
+
+def packed_shards():
+    """4-bit weights under fully_shard: kept in bf16 they are cut; in uint8 they are left whole, as accelerate leaves them."""
+    nf4 = {"quantization": "nf4", "quant_compute_dtype": "bf16", "checkpoint": "full", "checkpoint_impl": "non_reentrant"}
+    bf16 = {"param_dtype": "bf16", "reduce_dtype": "bf16"}
+    every, some = {"r": 16, "targets": ALL_LINEARS}, {"r": 8, "targets": ["q_proj", "v_proj"]}
+    left = {**nf4, "kbit_prepare": False, "quant_storage": "bf16"}
+    ways = {
+        "trl": (bf16, {**left, "lora": {**every, "dtype": "bf16"}}),
+        "nested": (bf16, {**left, "double_quant": True, "lora": every}),
+        "prepared": ({}, {**nf4, "quant_storage": "bf16", "lora": every}),
+        "prepared-mixed": ({**bf16, "reduce_dtype": "fp32"}, {**nf4, "quant_storage": "bf16", "lora": some}),
+        "ends": ({**bf16, "wrap": "layers+ends"}, {**left, "lora": {**some, "dtype": "bf16"}}),
+        "left-out": ({**bf16, "ignored": "packed"}, {**nf4, "kbit_prepare": False, "lora": {**every, "dtype": "bf16"}}),
+        "dora": (bf16, {**left, "lora": {**some, "dora": True}}),
+    }
+    for name, (policy, way) in ways.items():
+        for model, seq, world, rank in (("tinyllama-1.1b", 2048, 8, 0), ("llama-3-8b", 2048, 64, 63),
+                                        ("tinyllama-1.1b", 1600, 24, 11)):
+            yield job("packed", model, seq, 1, attention=None, needs="bitsandbytes", runtime="fsdp2", fsdp=policy,
+                      dtype="bf16", world=world, rank=rank, name=f"fsdp-{name}-w{world}", **way)
 
 
 def jobs():
@@ -857,6 +898,7 @@ def jobs():
         *heldout(),
         *offload(),
         *fsdp(),
+        *packed_shards(),
         *chance.jobs(job, "chance", 1, 100),
     ]
     names = [row["name"] for row in made]

@@ -241,6 +241,8 @@ class Worker:
         wished = self.training.get("checkpoint", "none")
         if wished == "none":
             return
+        if wished.startswith("keep:linear/2"):
+            return checkpointed_by_torchtitan(layers_of(model)[0], self.training)
         if wished == "full":
             reentrant = self.training.get("checkpoint_impl") == "reentrant"
             model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": reentrant})
@@ -333,6 +335,35 @@ class Worker:
         return {"rows": self.meter.rows, **self.facts, **({"pinned": pinned} if pinned else {})}
 
 
+def checkpointed_by_torchtitan(layers, training):
+    """Selective by operator: attention, and of the products every second one, are kept (its apply_ac)."""
+    from collections import Counter
+
+    import torch
+    from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+    from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
+
+    aten = torch.ops.aten
+    kept = {aten.mm.default} | {
+        getattr(aten, f"_scaled_dot_product_{kind}_attention").default for kind in ("efficient", "flash", "cudnn")
+    }
+
+    def contexts():
+        seen = Counter()
+
+        def policy(context, operator, *args, **kwargs):
+            where = "again" if context.is_recompute else "first"
+            seen[where] += operator is aten.mm.default
+            keeps = operator in kept and not (operator is aten.mm.default and seen[where] % 2 == 0)
+            return CheckpointPolicy.MUST_SAVE if keeps else CheckpointPolicy.PREFER_RECOMPUTE
+
+        return create_selective_checkpoint_contexts(policy)
+
+    rng = training.get("preserve_rng_state", True)
+    for at, layer in enumerate(layers):
+        layers[at] = checkpoint_wrapper(layer, context_fn=contexts, preserve_rng_state=rng)
+
+
 def layers_of(model):
     base = model.get_base_model() if hasattr(model, "peft_config") else model
     inner = getattr(base, base.base_model_prefix)
@@ -356,6 +387,8 @@ def fully_sharded(model, training, world, types):
     common = {"mesh": mesh, "mp_policy": MixedPrecisionPolicy(**policy)}
     if wished.get("cpu_offload"):
         common["offload_policy"] = CPUOffloadPolicy()
+    if wished.get("ignored"):
+        common["ignored_params"] = ignored_of(model, wished["ignored"].split("+"))
     inside = dict(common)
     if wished.get("reshard_after_forward", "auto") != "auto":
         inside["reshard_after_forward"] = wished["reshard_after_forward"]
@@ -364,12 +397,35 @@ def fully_sharded(model, training, world, types):
     for word in ("ends+layers" if wrap == "ends" else wrap).split("+"):
         wrap_word(word, layers, inner, base, inside, common)
     fully_shard(model, **common, **({"reshard_after_forward": True} if wished.get("reshard_root") else {}))
+    prefetch(layers, wished)
     if any(p.is_meta for p in model.parameters()):
         model.to_empty(device="cpu" if wished.get("cpu_offload") else "cuda")
         for module in model.modules():  # torchtitan makes its buffers anew on the device.
             for name, buffer in module._buffers.items():
                 module._buffers[name] = buffer.to("cuda")
     return model
+
+
+def ignored_of(model, globs):
+    """By name; "packed" is what accelerate leaves out of 4-bit models. What is on the host is moved, as it does."""
+    found = set()
+    for name, parameter in model.named_parameters():
+        packed = "packed" in globs and not parameter.is_floating_point()
+        if packed or any(fnmatch.fnmatchcase(name, glob) for glob in globs):
+            if parameter.device.type == "cpu":
+                parameter.data = parameter.data.to("cuda")
+            found.add(parameter)
+    return found
+
+
+def prefetch(layers, wished):
+    """As PyTorch's example calls it: layers without so many neighbours are left as they are."""
+    forward, backward = int(wished.get("forward_prefetch", 0)), int(wished.get("backward_prefetch", 0))
+    for at, layer in enumerate(layers):
+        if forward and at + forward < len(layers):
+            layer.set_modules_to_forward_prefetch([layers[at + by] for by in range(1, forward + 1)])
+        if backward and at >= backward:
+            layer.set_modules_to_backward_prefetch([layers[at - by] for by in range(1, backward + 1)])
 
 
 def prepared_by_accelerate(model, training, job, types):

@@ -43,11 +43,15 @@ Checkpoint Checkpoints::found(const CheckpointGroup& group, std::uint32_t begin,
   Checkpoint checkpoint;
   checkpoint.begin = begin;
   checkpoint.end = end;
+  std::int64_t products = 0;  // torchtitan's mm_count.
   for (std::uint32_t at = begin; at < end; ++at) {
     if (graph_.program[at].kind == Instruction::Kind::Forget) checkpoint.forgotten.push_back(graph_.program[at].node());
     if (graph_.program[at].kind != Instruction::Kind::Run) continue;
     const NodeId node = graph_.program[at].node();
     of_node_[node] = static_cast<std::int16_t>(all_.size());
+    const Node& ran = graph_.node(node);
+    const bool plain = is_plain_product(ran);
+    if (group.alternate && ran.op == Op::Linear && (!plain || ++products % 2 == 0)) checkpoint.again.push_back(node);
     if (on_.recipes.saved(node).empty()) continue;
     // Nobody asks the others for a gradient; early stop waits for all.
     if (checkpoint.first_saver == kNone && on_.facts.is_wanted(node)) checkpoint.first_saver = node;

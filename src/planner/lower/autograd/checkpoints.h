@@ -3,6 +3,7 @@
 // stands for arguments that DeepSpeed's checkpoint empties.
 #pragma once
 
+#include <algorithm>
 #include <vector>
 
 #include "core/training.h"
@@ -29,7 +30,12 @@ struct Checkpoint {
   std::vector<TensorId> returned;  // As Region has them.
   std::vector<TensorId> strided;
 
-  [[nodiscard]] bool keeps_results_of(Op op) const { return !keeps.empty() && keeps[static_cast<std::size_t>(op)]; }
+  std::vector<NodeId> again;  // Products that are not kept although others are; ascending.
+
+  [[nodiscard]] bool keeps_results_of(NodeId node, Op op) const {
+    if (keeps.empty() || !keeps[static_cast<std::size_t>(op)]) return false;
+    return again.empty() || !std::binary_search(again.begin(), again.end(), node);
+  }
 
   // Results of one operator that a selective checkpoint keeps from forward to recomputation.
   struct Kept {

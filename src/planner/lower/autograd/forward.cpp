@@ -83,7 +83,7 @@ void Forward::run_operator(NodeId id, bool saves) {
   made.assign(slots.size(), kNoBuffer);
   if (on_.recording) on_.recording->begin_operator(made.size());
   Checkpoint* checkpoint = checkpoints_.of(id);
-  const bool keeps = checkpoint != nullptr && checkpoint->keeps_results_of(node.op);
+  const bool keeps = checkpoint != nullptr && checkpoint->keeps_results_of(id, node.op);
   const bool brought_back = keeps && recomputing_ && !entry.alias && checkpoints_.take_results(*checkpoint, id, made);
   if (!entry.alias && !brought_back) make(id, made, is_graded(checkpoint, saves));
   if (on_.recording && entry.alias) on_.recording->view(id);

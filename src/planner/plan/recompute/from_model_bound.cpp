@@ -93,7 +93,7 @@ class Held {
   Bytes bucket_;
   bool deepspeed_ = false;
   bool lasts_ = false;  // `.grad` is among the persistent state: it is zeroed, or a view of DDP's buckets.
-  bool flat_ = false;  // ZeRO-1 or 2, without BF16_Optimizer.
+  bool flat_ = false;   // ZeRO-1 or 2, without BF16_Optimizer.
   bool bf16_ = false;
   bool sums_ = false;  // Gradients are summed in another dtype.
   bool offloaded_ = false;
@@ -106,6 +106,7 @@ Bytes kept_results(const ActivationBytes& a, const CheckpointGroup& group) {
   for (std::int32_t at = group.first; at <= group.last; ++at) {
     const auto kind = static_cast<std::size_t>(a.kind[static_cast<std::size_t>(at)]);
     for (const ActivationBytes::Kept& one : a.kept[kind]) {
+      if (group.alternate && one.op == Op::Linear) continue;  // Some are, which a bound need not count.
       if (std::find(group.kept.begin(), group.kept.end(), one.op) != group.kept.end()) sum += one.bytes;
     }
   }

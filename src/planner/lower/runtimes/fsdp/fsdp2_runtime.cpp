@@ -27,6 +27,28 @@ void promise_update(Emitter& emitter, const ShardedParameters& parameters, Param
   if (real.bytes > Bytes(0)) emitter.promise_update(real.buffer, real.offset, real.bytes);
 }
 
+// set_modules_to_forward_prefetch and _backward_prefetch, as PyTorch's own example calls them: layers that lack so many
+// neighbours on that side are left as they are.
+void set_prefetches(const Fsdp& fsdp, const std::vector<ParamGroup*>& layers) {
+  const auto forward = static_cast<std::size_t>(fsdp.forward_prefetch);
+  const auto backward = static_cast<std::size_t>(fsdp.backward_prefetch);
+  for (std::size_t at = 0; at < layers.size(); ++at) {
+    std::vector<ParamGroup*> next;
+    std::vector<ParamGroup*> last;
+    for (std::size_t ahead = 1; ahead <= forward && at + forward < layers.size(); ++ahead) {
+      next.push_back(layers[at + ahead]);
+    }
+    for (std::size_t ahead = 1; ahead <= backward && at >= backward; ++ahead) last.push_back(layers[at - ahead]);
+    layers[at]->gather_ahead(std::move(next), std::move(last));
+  }
+}
+
+// What fully_shard is told to ignore is on the device by then, or moved there as accelerate moves it.
+Variable load_ignored(ModelLoading& loading, const Parameter& parameter, ParameterId id, DType kept) {
+  const NamedParameter p{id, parameter.shape.elements().value(), true, kept};
+  return loading.load(p, {Role::Parameters, "parameter that is not sharded"});
+}
+
 class Fsdp2Runtime final : public RuntimeBase {
  public:
   Fsdp2Runtime(const Job& job, const ModelSpec& model, std::int64_t rank, Emitter& emitter);
@@ -99,6 +121,11 @@ Fsdp2Runtime::Fsdp2Runtime(const Job& job, const ModelSpec& model, std::int64_t 
     }
   }
   uninitialised_ = states_;
+  std::vector<ParamGroup*> layers;
+  for (const std::size_t at : layer_groups(model, facts_)) {
+    layers.push_back(of_module_[static_cast<std::size_t>(facts_[at].modules.front())]);
+  }
+  set_prefetches(job.training.fsdp, layers);
 }
 
 // to_empty goes through children first, then through a module's own parameters and buffers (torch/nn/modules/module.py,
@@ -117,7 +144,14 @@ void Fsdp2Runtime::build(ModelInit where, const std::function<void(ModuleId)>& b
     own[static_cast<std::size_t>(parameter.module)].push_back(id);
   }
   children_first(model_, [&](ModuleId module) {
-    for (const ParameterId id : own[static_cast<std::size_t>(module)]) parameters_.make_empty(id);
+    for (const ParameterId id : own[static_cast<std::size_t>(module)]) {
+      const Parameter& parameter = model_.parameters[at(id)];
+      if (!training().is_ignored(parameter)) {
+        parameters_.make_empty(id);
+      } else if (parameter.module == module) {
+        parameters_.make_whole(id, load_ignored(loading_, parameter, id, parameters_.kept(id)));
+      }
+    }
     buffers_of(module);
     if (const ParamGroup* group = group_of(module)) {  // FSDPModule._apply.
       for (const ParameterId id : group->facts().parameters) parameters_.pad(id);
@@ -141,6 +175,12 @@ void Fsdp2Runtime::initialise(const std::vector<BufferId>& /*buffers*/) {
 
 // fully_shard by fully_shard: what it manages is moved to the device, then cut; the whole ones go when it returns.
 void Fsdp2Runtime::shard_whole_model() {
+  for (std::size_t at = 0; at < model_.parameters.size(); ++at) {
+    const Parameter& parameter = model_.parameters[at];
+    const auto id = static_cast<ParameterId>(at);
+    if (parameter.tied_to != kNone || !training().is_ignored(parameter)) continue;
+    parameters_.make_whole(id, load_ignored(loading_, parameter, id, parameters_.kept(id)));
+  }
   for (const FsdpGroup& facts : facts_) {
     std::vector<Variable> whole;
     for (const ParameterId id : facts.parameters) {

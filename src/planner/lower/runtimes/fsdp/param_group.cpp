@@ -22,6 +22,7 @@ void ParamGroup::pre_forward() {
   state_ = State::Forward;
   gather_.unshard();
   gather_.wait_for_unshard(true);
+  for (ParamGroup* group : in_forward_) group->gather_.unshard();
 }
 
 void ParamGroup::post_forward() {
@@ -37,7 +38,8 @@ void ParamGroup::pre_backward() {
   state_ = State::PreBackward;
   gather_.unshard();  // Nothing where it was asked for ahead.
   gather_.wait_for_unshard(false);
-  prefetch_backward();
+  if (in_backward_.empty()) return prefetch_backward();
+  for (ParamGroup* group : in_backward_) group->gather_.unshard();
 }
 
 void ParamGroup::prefetch_backward() {

@@ -3,6 +3,7 @@
 // group ahead: in forward because the host runs ahead, in backward because the group before is asked for by then.
 #pragma once
 
+#include <utility>
 #include <vector>
 
 #include "planner/lower/runtimes/fsdp/gradient_reducer.h"
@@ -26,6 +27,12 @@ class ParamGroup {
   ParamGroup(const FsdpGroup& group, GroupParts parts, Emitter& emitter);
 
   [[nodiscard]] const FsdpGroup& facts() const { return group_; }
+
+  // set_modules_to_forward_prefetch and _backward_prefetch.
+  void gather_ahead(std::vector<ParamGroup*> in_forward, std::vector<ParamGroup*> in_backward) {
+    in_forward_ = std::move(in_forward);
+    in_backward_ = std::move(in_backward);
+  }
 
   void pre_forward();
   void post_forward();
@@ -51,6 +58,8 @@ class ParamGroup {
   ShardGradients::Pending pending_;
   std::optional<ContentId> offloaded_;  // grad_offload_event.
   GroupGather gather_;
+  std::vector<ParamGroup*> in_forward_;   // Gathered as this one's forward begins,
+  std::vector<ParamGroup*> in_backward_;  // and its backward: instead of the one before it.
 };
 
 }  // namespace dsplan

@@ -113,7 +113,11 @@ ParameterPlace ShardedParameters::place(ParameterId id) const {
   return {whole(id).id(), Bytes(0), storage(parameter(id).shape.elements(), gathered(id))};
 }
 
-void ShardedParameters::make_whole(ParameterId id) {
+void ShardedParameters::make_whole(ParameterId id, Variable there) {
+  if (there) {
+    whole_[static_cast<std::size_t>(id)] = std::move(there);
+    return;
+  }
   whole_[static_cast<std::size_t>(id)] =
       eager_.empty(storage(of(id).padded * mesh_.ranks, gathered(id)), gathered(id), kGatheredRows, id);
 }

@@ -51,8 +51,8 @@ class ShardedParameters {
   [[nodiscard]] Part real(ParameterId id) const;
 
   [[nodiscard]] ParameterPlace place(ParameterId id) const;
-  // The whole parameter, and the padding of all ranks behind it.
-  void make_whole(ParameterId id);
+  // The whole parameter, and the padding of all ranks behind it; or `there`, which is each rank's own for good.
+  void make_whole(ParameterId id, Variable there = {});
   [[nodiscard]] const Variable& whole(ParameterId id) const { return whole_[static_cast<std::size_t>(id)]; }
   void drop_whole(ParameterId id) { whole_[static_cast<std::size_t>(id)].reset(Reason::ModuleExit); }
 
