@@ -21,6 +21,7 @@ void keep_memory() {
   (void)mallopt(M_MMAP_THRESHOLD, 1 << 30);
   (void)mallopt(M_TRIM_THRESHOLD, 1 << 30);
   (void)mallopt(M_TOP_PAD, 256 << 20);
+  (void)mallopt(M_ARENA_MAX, 1);  // Threads share it, and what one has given back serves the other.
   const auto before = reinterpret_cast<std::uintptr_t>(sbrk(0));
   const auto begin = (before + kLargePage - 1) / kLargePage * kLargePage;
   (void)sbrk(static_cast<std::intptr_t>(begin - before));  // What malloc gets from now on begins with a large page.

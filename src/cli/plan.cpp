@@ -216,6 +216,7 @@ int plan_model(const PlanWords& words) {
   std::optional<std::int64_t> seconds;
   if (words.timeout) seconds = whole_number("--timeout", *words.timeout, faults);
   const std::string format = format_of(words.said.options, faults);
+  options.whole = !words.emit && (format != "table" || words.said.verbose);  // The screen shows neither.
   Sources sources;
   Inputs inputs;
   attempt(faults, [&] {

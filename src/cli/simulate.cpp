@@ -67,12 +67,13 @@ int simulate_command(const Words& words) {
   job.explain_fragmentation = std::count(said.explain.begin(), said.explain.end(), Topic::Fragmentation) > 0;
   job.explain_advice = std::count(said.explain.begin(), said.explain.end(), Topic::Advice) > 0;
   say(render(job.notices));
-  std::vector<Prediction> predictions = predict_asked(inputs.model, job);
+  const bool screen = format == Format::Table && !said.verbose && job.rank != "all";
+  const Detail detail = screen && said.explain.empty() ? Detail::Screen : Detail::All;
+  std::vector<Prediction> predictions = predict_asked(inputs.model, job, detail);
   if (std::find(said.explain.begin(), said.explain.end(), Topic::Saved) != said.explain.end()) {
     const std::vector<SavedTensor> saved = saved_tensors(inputs.model, job);  // The same on every rank.
     for (Prediction& prediction : predictions) prediction.saved = saved;
   }
-  const bool screen = format == Format::Table && !said.verbose && job.rank != "all";
   if (screen) add_changes(inputs, job, predictions.front());
   output.add(printed(predictions, job, format, {output.colour(said.color), said.explain, said.verbose}));
   output.finish();

@@ -60,7 +60,7 @@ std::int64_t CachingAllocator::round(std::int64_t request) const {
   return (request + (kMinBlock - 1)) & ~(kMinBlock - 1);
 }
 
-std::int64_t CachingAllocator::round_to_division(std::int64_t request) const {
+[[gnu::noinline]] std::int64_t CachingAllocator::round_to_division(std::int64_t request) const {
   const auto bits = static_cast<std::uint64_t>(request);
   const int log = static_cast<int>(std::bit_width(bits)) - 1;
   const std::int64_t divisions =
@@ -80,14 +80,14 @@ std::int64_t CachingAllocator::segment_size(std::int64_t size) const {
   return (size + (kRoundLarge - 1)) & ~(kRoundLarge - 1);
 }
 
-void CachingAllocator::add_streams(StreamIndex up_to) {
+[[gnu::noinline]] void CachingAllocator::add_streams(StreamIndex up_to) {
   DSPLAN_CHECK(up_to < kMostStreams, "streams are numbered densely from 0");
   streams_ = static_cast<StreamIndex>(up_to + 1U);
   events_.resize(streams_);
   pools_.resize(streams_ * 2U);
 }
 
-std::optional<BlockId> CachingAllocator::allocate(Bytes request, StreamIndex stream) {
+[[gnu::flatten]] std::optional<BlockId> CachingAllocator::allocate(Bytes request, StreamIndex stream) {
   const std::int64_t bytes = request.value();
   if (bytes <= 0) [[unlikely]] {
     DSPLAN_CHECK(bytes == 0, "a request of negative size");
@@ -140,7 +140,8 @@ FreeBlocks::Cursor CachingAllocator::best_fit(const FreeBlocks& free, std::int64
 
 // An expandable block counts with the hole behind it: the first local minimum wins. With the option switched off,
 // expandable blocks are passed over.
-FreeBlocks::Cursor CachingAllocator::best_expandable(const FreeBlocks& free, FreeBlocks::Cursor cursor) const {
+[[gnu::noinline]] FreeBlocks::Cursor CachingAllocator::best_expandable(const FreeBlocks& free,
+                                                                       FreeBlocks::Cursor cursor) const {
   if (!config_.expandable_segments) {
     do {
       cursor = free.next(cursor);
@@ -161,7 +162,7 @@ FreeBlocks::Cursor CachingAllocator::best_expandable(const FreeBlocks& free, Fre
 }
 
 // The steps after a failed search, cheapest first.
-BlockId CachingAllocator::obtain(StreamIndex stream, bool large, std::int64_t size) {
+[[gnu::noinline]] BlockId CachingAllocator::obtain(StreamIndex stream, bool large, std::int64_t size) {
   if (limited_ && config_.garbage_collection_threshold > 0) collect_garbage();
   BlockId block = new_memory(stream, large, size);
   if (block == kNone && release_oversize(stream, large, size)) block = new_memory(stream, large, size);
@@ -217,7 +218,7 @@ void CachingAllocator::place(BlockId id, std::int64_t size, std::int64_t request
 }
 
 // R11.
-void CachingAllocator::release(BlockId id) {
+[[gnu::flatten]] void CachingAllocator::release(BlockId id) {
   if (id == kNullBlock) return;
   DSPLAN_CHECK(id < blocks_.size() && blocks_[id].state == BlockState::Allocated, "released twice, or never allocated");
   now_.allocated -= blocks_[id].size;

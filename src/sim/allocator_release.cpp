@@ -29,7 +29,7 @@ void CachingAllocator::record_stream(BlockId id, StreamIndex stream) {
 }
 
 // One event for each stream that used the block.
-void CachingAllocator::wait_for_uses(BlockId id) {
+[[gnu::noinline]] void CachingAllocator::wait_for_uses(BlockId id) {
   Block& block = blocks_[id];
   block.state = BlockState::AwaitingFree;
   for (std::uint32_t use = block.uses; use != kNone; use = uses_[use].next) {
@@ -53,7 +53,7 @@ void CachingAllocator::complete_uses(StreamIndex stream, std::size_t count) {
 }
 
 // R14. Each stream's events complete in order.
-void CachingAllocator::process_events() {
+[[gnu::noinline]] void CachingAllocator::process_events() {
   any_complete_ = false;
   for (EventQueue& queue : events_) {
     std::size_t ready = events_ready_ ? queue.waiting.size() : queue.complete;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -31,67 +32,71 @@ class FreeBlocks {
   void insert(std::int64_t size, std::int64_t address, BlockId block) {
     if (bins_.empty()) bins_.resize(kBins);
     const std::uint32_t bin = bin_of(size);
-    std::vector<Entry>& entries = bins_[bin];
-    if (entries.empty()) mark(bin);
-    if (entries.size() > kShort) {
-      entries.insert(find(entries, size, address), {size, address, block});
+    Bin& own = bins_[bin];
+    const Entry made{size, address, block};
+    if (own.empty()) {
+      mark(bin);
+      own.entries.push_back(made);
       return;
     }
-    // Most bins hold a few entries: moving them by hand beats a search and a call of memmove.
-    entries.push_back({size, address, block});
-    std::size_t at = entries.size() - 1;
-    for (; at > 0 && !after(entries[at - 1], size, address); --at) entries[at] = entries[at - 1];
-    entries[at] = {size, address, block};
+    // Blocks come back in the order of their addresses, or against it: the ends are looked at first.
+    if (before(own.entries.back(), size, address)) return own.append(made);
+    const std::size_t at = before(own.front(), size, address) ? own.find(size, address) : own.head;
+    const auto place = own.entries.begin() + static_cast<std::ptrdiff_t>(at);
+    if (own.head == 0 || at - own.head > own.entries.size() - at) {
+      own.entries.insert(place, made);
+      return;
+    }
+    std::move(own.begin(), place, own.begin() - 1);
+    --own.head;
+    own.entries[at - 1] = made;
   }
 
   // The block must be there.
   void erase(std::int64_t size, std::int64_t address) {
     const std::uint32_t bin = bin_of(size);
-    std::vector<Entry>& entries = bins_[bin];
-    std::size_t at = entries.size() - 1;
-    if (entries.size() > kShort) {
-      at = static_cast<std::size_t>(find(entries, size, address) - entries.begin());
-    } else {
-      while (entries[at].address != address) --at;
-    }
-    erase({bin, static_cast<std::uint32_t>(at)});
+    erase({bin, static_cast<std::uint32_t>(bins_[bin].find(size, address))});
   }
 
   void erase(Cursor cursor) {
-    std::vector<Entry>& entries = bins_[cursor.bin];
-    if (entries.size() > kShort) {
-      entries.erase(entries.begin() + cursor.at);
-      return;
+    Bin& own = bins_[cursor.bin];
+    const auto place = own.entries.begin() + static_cast<std::ptrdiff_t>(cursor.at);
+    if (cursor.at - own.head < own.entries.size() - cursor.at) {
+      if (cursor.at > own.head) std::move_backward(own.begin(), place, place + 1);
+      ++own.head;
+    } else {
+      own.entries.erase(place);
     }
-    for (std::size_t at = cursor.at + 1U; at < entries.size(); ++at) entries[at - 1] = entries[at];
-    entries.pop_back();
-    if (entries.empty()) unmark(cursor.bin);
+    if (!own.empty()) return;
+    own.entries.clear();
+    own.head = 0;
+    unmark(cursor.bin);
   }
 
   [[nodiscard]] bool empty() const { return summary_ == 0; }
-  [[nodiscard]] const Entry& operator[](Cursor cursor) const { return bins_[cursor.bin][cursor.at]; }
+  [[nodiscard]] const Entry& operator[](Cursor cursor) const { return bins_[cursor.bin].entries[cursor.at]; }
 
   // The smallest block of at least `size`, the lowest address among equals.
   [[nodiscard]] Cursor lower_bound(std::int64_t size) const {
     const std::uint32_t bin = bin_of(size);
     if (holds(bin)) {
-      const std::vector<Entry>& entries = bins_[bin];
-      if (entries.back().size >= size) return last_of(bin);
-      if (entries.front().size >= size) {
-        const auto less = std::partition_point(entries.begin(), entries.end(),
-                                               [size](const Entry& entry) { return entry.size >= size; });
-        return {bin, static_cast<std::uint32_t>(less - entries.begin()) - 1};
+      const Bin& own = bins_[bin];
+      if (own.front().size >= size) return {bin, own.head};
+      if (own.entries.back().size >= size) {
+        const auto fits = std::partition_point(own.begin(), own.entries.end(),
+                                               [size](const Entry& entry) { return entry.size < size; });
+        return {bin, static_cast<std::uint32_t>(fits - own.entries.begin())};
       }
     }
-    return last_of(bin_from(bin + 1));
+    return first_of(bin_from(bin + 1));
   }
 
   [[nodiscard]] Cursor next(Cursor cursor) const {
-    if (cursor.at > 0) return {cursor.bin, cursor.at - 1};
-    return last_of(bin_from(cursor.bin + 1));
+    if (cursor.at + 1U < bins_[cursor.bin].entries.size()) return {cursor.bin, cursor.at + 1};
+    return first_of(bin_from(cursor.bin + 1));
   }
 
-  [[nodiscard]] Cursor first() const { return last_of(bin_from(0)); }
+  [[nodiscard]] Cursor first() const { return first_of(bin_from(0)); }
 
   // In ascending order. `visit` must not change the container.
   template <class Visit>
@@ -101,6 +106,40 @@ class FreeBlocks {
 
  private:
   static constexpr std::size_t kShort = 16;
+
+  [[nodiscard]] static bool before(const Entry& entry, std::int64_t size, std::int64_t address) {
+    return entry.size != size ? entry.size < size : entry.address < address;
+  }
+
+  // Ascending from `head` on; what lies in front of it is room.
+  struct Bin {
+    std::vector<Entry> entries;
+    std::uint32_t head = 0;
+
+    [[nodiscard]] bool empty() const { return head == entries.size(); }
+    [[nodiscard]] const Entry& front() const { return entries[head]; }
+    [[nodiscard]] std::vector<Entry>::iterator begin() { return entries.begin() + head; }
+    [[nodiscard]] std::vector<Entry>::const_iterator begin() const { return entries.begin() + head; }
+    void append(const Entry& made) {
+      if (entries.size() == entries.capacity() && 2 * head >= entries.size()) {  // Half of it is room.
+        entries.erase(entries.begin(), begin());
+        head = 0;
+      }
+      entries.push_back(made);
+    }
+    // Where the first entry stands that is not before it. Most bins hold a few, which are sooner looked at one by one.
+    [[nodiscard]] std::size_t find(std::int64_t size, std::int64_t address) const {
+      std::size_t at = head;
+      if (entries.size() - head <= kShort) {
+        while (before(entries[at], size, address)) ++at;
+        return at;
+      }
+      const auto place = std::partition_point(begin(), entries.end(),
+                                              [=](const Entry& entry) { return before(entry, size, address); });
+      return static_cast<std::size_t>(place - entries.begin());
+    }
+  };
+
   // 32 linear bins, then 32 for each power of two, in units of 512 bytes.
   static constexpr std::uint32_t kBins = 32 + 48 * 32;
   static constexpr std::uint32_t kWords = (kBins + 63) / 64;
@@ -110,16 +149,6 @@ class FreeBlocks {
     if (units < 32) return static_cast<std::uint32_t>(units);
     const auto shift = static_cast<std::uint32_t>(std::bit_width(units)) - 6;
     return 32 + shift * 32 + (static_cast<std::uint32_t>(units >> shift) & 31U);
-  }
-
-  // Entries descend, so that the block searched for first stands last and leaves cheaply.
-  [[nodiscard]] static bool after(const Entry& entry, std::int64_t size, std::int64_t address) {
-    return entry.size != size ? entry.size > size : entry.address > address;
-  }
-  [[nodiscard]] static std::vector<Entry>::iterator find(std::vector<Entry>& entries, std::int64_t size,
-                                                         std::int64_t address) {
-    return std::partition_point(entries.begin(), entries.end(),
-                                [=](const Entry& entry) { return after(entry, size, address); });
   }
 
   [[nodiscard]] bool holds(std::uint32_t bin) const { return (words_[bin / 64] >> (bin % 64) & 1U) != 0; }
@@ -144,12 +173,12 @@ class FreeBlocks {
     return found * 64 + static_cast<std::uint32_t>(std::countr_zero(words_[found]));
   }
 
-  [[nodiscard]] Cursor last_of(std::uint32_t bin) const {
+  [[nodiscard]] Cursor first_of(std::uint32_t bin) const {
     if (bin >= kBins) return {};
-    return {bin, static_cast<std::uint32_t>(bins_[bin].size()) - 1};
+    return {bin, bins_[bin].head};
   }
 
-  std::vector<std::vector<Entry>> bins_;  // Empty until the first insertion.
+  std::vector<Bin> bins_;  // Empty until the first insertion.
   std::array<std::uint64_t, kWords> words_{};
   std::uint64_t summary_ = 0;
 };

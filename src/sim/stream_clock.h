@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/schedule.h"
+#include "sim/recorded_events.h"
 
 namespace dsplan {
 
@@ -32,9 +33,8 @@ class StreamClock {
   }
   void record_event(const RecordEvent& event) { recorded_.emplace_back(event.id, ready_[event.stream]); }
   void wait_event(const WaitEvent& event) {
-    const auto found = std::partition_point(recorded_.begin(), recorded_.end(),
-                                            [&](const auto& one) { return one.first < event.recorded; });
-    if (found == recorded_.end() || found->first != event.recorded) return;
+    const auto found = find_recorded(recorded_, event.recorded, [](const auto& one) { return one.first; });
+    if (found == recorded_.end()) return;
     double& waiter = event.waiter == kHostSync ? host_ : ready_[event.waiter];
     waiter = std::max(waiter, found->second);
   }

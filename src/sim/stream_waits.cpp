@@ -1,6 +1,9 @@
 #include "sim/stream_waits.h"
 
 #include <algorithm>
+#include <bit>
+
+#include "sim/recorded_events.h"
 
 namespace dsplan {
 
@@ -32,9 +35,8 @@ void StreamWaits::touch(std::span<const Access> accesses, Use use) {
 void StreamWaits::record_event(const RecordEvent& event) { recorded_.emplace_back(event.id, clocks_[event.stream]); }
 
 void StreamWaits::wait_event(const WaitEvent& event) {
-  const auto found = std::partition_point(recorded_.begin(), recorded_.end(),
-                                          [&](const auto& one) { return one.first < event.recorded; });
-  if (found == recorded_.end() || found->first != event.recorded) return;  // Given before there was a second stream.
+  const auto found = find_recorded(recorded_, event.recorded, [](const auto& one) { return one.first; });
+  if (found == recorded_.end()) return;  // Given before there was a second stream.
   for (StreamId stream = 0; stream < kStreams; ++stream) {
     if (event.waiter != kHostSync && event.waiter != stream) continue;
     for (std::size_t other = 0; other < kStreams; ++other) {
@@ -54,11 +56,15 @@ StreamWaits::Uses StreamWaits::uses(BufferId buffer) const {
 }
 
 void AllocatorStreams::complete_waited() {
-  for (auto& [user, queue] : queues_) {
+  for (unsigned left = waiting_; left != 0; left &= left - 1) {
+    const auto user = static_cast<StreamId>(std::countr_zero(left));
+    std::deque<Waiting>& queue = queues_[user];
     std::size_t done = 0;
     for (; !queue.empty() && is_over(queue.front()); ++done) queue.pop_front();
-    if (done > 0) allocator_.complete_uses(user, done);
+    if (done == 0) continue;
+    allocator_.complete_uses(user, done);
     completed_[user] += static_cast<std::uint32_t>(done);
+    if (queue.empty()) waiting_ = static_cast<StreamSet>(waiting_ & ~bit_of(user));
   }
 }
 
@@ -71,6 +77,7 @@ StreamSet AllocatorStreams::record_uses(BufferId buffer, BlockId block) {
     if (clock_ != nullptr || frees_ == StreamFrees::AtSync) {
       const double ready = clock_ != nullptr ? clock_->ready(use.stream) : 0;
       queues_[use.stream].push_back({owner, waits_->all_of(use.stream), ready});
+      waiting_ |= bit_of(use.stream);
     }
     waits |= bit_of(use.stream);
   }
@@ -78,13 +85,14 @@ StreamSet AllocatorStreams::record_uses(BufferId buffer, BlockId block) {
 }
 
 void AllocatorStreams::retried() {
-  for (const auto& [user, queue] : queues_) given_back_[user] += queue.size();
-  queues_.clear();
+  for (StreamId user = 0; user < kStreams; ++user) given_back_[user] += queues_[user].size();
+  for (std::deque<Waiting>& queue : queues_) queue.clear();
+  waiting_ = 0;
 }
 
 void AllocatorStreams::empty_cache() {
   allocator_.empty_cache();
-  queues_.clear();
+  retried();
   given_back_ = {};
 }
 
@@ -94,8 +102,10 @@ void AllocatorStreams::releasing(BlockId block, StreamSet waits_for) {
     allocator_.record_stream(block, stream);
     if (clock_ != nullptr) {
       queues_[stream].push_back({0, {}, clock_->ready(stream)});
+      waiting_ |= bit_of(stream);
     } else if (frees_ == StreamFrees::AtSync) {
       queues_[stream].emplace_back();
+      waiting_ |= bit_of(stream);
     }
   }
 }
@@ -108,6 +118,7 @@ void AllocatorStreams::complete(StreamId stream, std::size_t count) {
   if (count == 0) return;
   std::deque<Waiting>& queue = queues_[stream];
   queue.erase(queue.begin(), queue.begin() + static_cast<std::ptrdiff_t>(count));
+  if (queue.empty()) waiting_ = static_cast<StreamSet>(waiting_ & ~bit_of(stream));
   allocator_.complete_uses(stream, count);
 }
 

@@ -5,7 +5,6 @@
 #include <array>
 #include <cstdint>
 #include <deque>
-#include <map>
 #include <memory>
 #include <span>
 #include <utility>
@@ -90,7 +89,7 @@ class AllocatorStreams {
   }
   // Those frees complete whose uses are over.
   void complete() {
-    if (!queues_.empty()) complete_waited();
+    if (waiting_ != 0) complete_waited();
   }
   // How many `complete` just let complete of each stream; then none.
   [[nodiscard]] Completed take_completed() { return std::exchange(completed_, {}); }
@@ -142,7 +141,8 @@ class AllocatorStreams {
   UntoldUses untold_;
   const StreamClock* clock_;
   std::unique_ptr<StreamWaits> waits_;
-  std::map<StreamId, std::deque<Waiting>> queues_;  // By the stream whose uses they are.
+  std::array<std::deque<Waiting>, kStreams> queues_;  // By the stream whose uses they are.
+  StreamSet waiting_ = 0;                             // Of which streams the queue is not empty.
   Completed completed_{};
   std::array<std::size_t, kStreams> given_back_{};  // Frees that somebody else still lets wait.
 };

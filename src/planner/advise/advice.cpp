@@ -266,7 +266,7 @@ struct Comparison {
   // Adds the advice if `other` takes less. `text` says what `other` is, and is followed by both figures.
   void against(Job other, std::string rule, std::string key, const std::string& text) {
     other.explain_advice = other.explain_fragmentation = false;
-    const std::optional<Bytes> then = most(predict_asked(model, other, Detail::Verdict));
+    const std::optional<Bytes> then = most(predict_asked(model, other, Detail::Fate));
     if (!then || *then >= now) return;
     advice.push_back({std::move(rule), std::move(key), now - *then,
                       formatted("{}: the process peaks at {} instead of {}", text, human(*then), human(now))});

@@ -228,7 +228,7 @@ class Judge {
     if (now_ != nullptr && hopeless(model, job)) return std::nullopt;
     job.rank = "worst";
     (void)choose_checkpointing(model, job);
-    const Prediction p = std::move(predict_asked(model, job, Detail::Verdict).front());
+    const Prediction p = std::move(predict_asked(model, job, Detail::Fate).front());
     if (!p.peak || (now_ != nullptr && (!fits(p.verdict) || p.verdict >= now_->verdict))) return std::nullopt;
     FittingChange change{trial.options, p.verdict, p.needed.value_or(Bytes(0)), {}, trial.note};
     if (fits(p.verdict) && p.retries == 0 && p.peak->process) change.process = *p.peak->process;

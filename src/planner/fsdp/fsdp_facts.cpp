@@ -176,12 +176,13 @@ std::vector<FsdpGroup> fsdp_groups(const ModelSpec& model, const Fsdp& fsdp) {
   std::vector<FsdpGroup> groups = wrapped(model, fsdp);
   Managed managed(model, groups);
   for (std::size_t at = 0; at < groups.size(); ++at) managed.find(groups[at], at);
-  for (FsdpGroup& group : groups) {
-    const auto has = [&](ModuleId id) {
-      return std::find(group.modules.begin(), group.modules.end(), id) != group.modules.end();
-    };
-    for (const ModuleCall& call : model.calls) {
-      if (!has(call.module)) continue;
+  std::vector<std::vector<std::size_t>> passed(model.modules.size());  // By module: the calls that it was passed to.
+  for (std::size_t at = 0; at < groups.size(); ++at) {
+    for (const ModuleId module : groups[at].modules) passed[static_cast<std::size_t>(module)].push_back(at);
+  }
+  for (const ModuleCall& call : model.calls) {
+    for (const std::size_t at : passed[static_cast<std::size_t>(call.module)]) {
+      FsdpGroup& group = groups[at];
       if (call.enter && group.first == kNone) group.first = call.module;
       if (!call.enter) group.last = call.module;
     }

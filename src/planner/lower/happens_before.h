@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/schedule.h"
+#include "sim/recorded_events.h"
 
 namespace dsplan {
 
@@ -26,8 +27,7 @@ class HappensBefore {
 
   // `waiter` waits for a recorded event. False, and nothing changes, where it is behind it already.
   bool wait(StreamId waiter, ContentId id) {
-    const auto event =
-        std::partition_point(recorded_.begin(), recorded_.end(), [&](const Recorded& one) { return one.id < id; });
+    const auto event = find_recorded(recorded_, id, [](const Recorded& one) { return one.id; });
     if (knows(waiter, event->behind)) return false;
     for (std::size_t stream = 0; stream < kStreams; ++stream) {
       if (waiter == kHostSync || waiter == stream) join(behind_[stream], event->behind);

@@ -82,7 +82,7 @@ class Chooser {
     Job job = like_;
     job.training.checkpoint = front_[at].checkpoint;
     Seen seen{true, Bytes(0)};
-    for (const Prediction& p : predict_asked(model_, job, Detail::Verdict)) {
+    for (const Prediction& p : predict_asked(model_, job, Detail::Fate)) {
       if (p.verdict == Verdict::DoesNotFit || surely_retries(p)) seen.fits = false;
       if (p.peak && p.peak->process) seen.peak = std::max(seen.peak, *p.peak->process);
     }

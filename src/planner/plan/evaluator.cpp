@@ -9,7 +9,6 @@
 #include "planner/lower/lower.h"
 #include "planner/lower/unsupported.h"
 #include "planner/predict/library_memory.h"
-#include "planner/predict/predict.h"
 #include "planner/predict/verdict.h"
 #include "planner/resolve/checkpointing.h"
 #include "planner/resolve/resolve.h"
@@ -304,7 +303,7 @@ std::optional<Bytes> Evaluator::missing(const Candidate& candidate) const {
   return std::nullopt;
 }
 
-Simulated Evaluator::simulate(const Candidate& candidate) const {
+Simulated Evaluator::simulate(const Candidate& candidate, Detail detail) const {
   const PlanFamily& family = families_[candidate.family];
   Settings settings = family.settings;
   value(settings, Axis::MicroBatch) = std::to_string(candidate.micro_batch);
@@ -313,7 +312,7 @@ Simulated Evaluator::simulate(const Candidate& candidate) const {
   made.request.rank = {"worst", Place{"the search", 0, 0, {}}};
   Simulated result;
   result.job = resolve(inputs_.model, made.request, made.file(), inputs_.hardware, inputs_.cluster);
-  result.prediction = std::move(predict_asked(inputs_.model, result.job, Detail::Verdict).front());
+  result.prediction = std::move(predict_asked(inputs_.model, result.job, detail).front());
   const Prediction& p = result.prediction;
   switch (p.verdict) {
     case Verdict::Fits: result.fate = Fate::Fits; break;
@@ -407,7 +406,8 @@ const ActivationBytes& Evaluator::activations_of(PlanGraph& graph, const Job& jo
     like.training.checkpoint.groups.resize(std::min<std::size_t>(1, job.training.checkpoint.groups.size()));
     const auto layers = static_cast<std::size_t>(inputs_.model.dims.layers);
     graph.activations = repeated(activations_in(graphs_.few->five, like, graph.graph), layers, *graphs_.few, job);
-    if (graph.activations) return *graph.activations;
+    graph.repeats = graph.activations.has_value();
+    if (graph.repeats) return *graph.activations;
     graph.activations =
         activations_in(inputs_.model, job, build_graph(inputs_.model, graph_options(inputs_.model, job)));
   } else {
@@ -418,20 +418,13 @@ const ActivationBytes& Evaluator::activations_of(PlanGraph& graph, const Job& jo
 
 namespace {
 
-// At most `thinned` recompute plans that no other beats.
-const std::vector<Checkpointing>& plans_of(const ModelSpec& model, const Job& job, const GraphOptions& options,
-                                           std::size_t thinned, SharedGraphs& shared) {
-  const std::string whole = formatted("{} {} {}", thinned, options.micro_batch, graph_key(options, job));
-  const auto known = shared.fronts.find(whole);
-  if (known != shared.fronts.end()) return known->second;
-  const Graph graph = build_graph(model, options);
-  const RecipeBook recipes(graph, job.training.level, catalogue_options(job));
-  const GraphTimes times = graph_times(graph, job.training, Rates::of(job));
+// At most `most` recompute plans that no other beats.
+std::vector<Checkpointing> plans_of(const Chain& chain, const Checkpointing& like, std::size_t most) {
   std::vector<Checkpointing> plans;
-  for (SegmentationChoice& choice : segmentation_front(model, job, graph, recipes, times, thinned)) {
+  for (SegmentationChoice& choice : front_of(chain, like, most, kQuickLabels)) {
     plans.push_back(std::move(choice.checkpoint));
   }
-  return shared.fronts.emplace(whole, std::move(plans)).first->second;
+  return plans;
 }
 
 }  // namespace
@@ -449,8 +442,18 @@ const Evaluator::Front& Evaluator::front_of(const PlanFamily& family) {
   for (const std::string& text : space_[Axis::Checkpoint].values) {
     if (text != "auto") listed.push_back(segmentation(family, text, ignored));
   }
+  const std::string whole = formatted("{} {} {}", thinned_, options.micro_batch, key);
+  auto plans = graphs_.fronts.find(whole);
+  if (plans == graphs_.fronts.end()) {
+    PlanGraph& made = graph_of(job);
+    const ActivationBytes& activations = activations_of(made, job);
+    const bool few = made.of_few && !made.repeats;  // Its regions are not those of the model.
+    const Chain chain = chain_of(inputs_.model, job, few ? build_graph(inputs_.model, options) : made.graph,
+                                 activations, made.times);
+    plans = graphs_.fronts.emplace(whole, plans_of(chain, job.training.checkpoint, thinned_)).first;
+  }
   Front front;
-  for (const Checkpointing& plan : plans_of(inputs_.model, job, options, thinned_, graphs_)) {
+  for (const Checkpointing& plan : plans->second) {
     const bool is_listed = std::any_of(listed.begin(), listed.end(), [&](const auto& one) {
       return one != nullptr && one->modules.empty() && one->groups == plan.groups;
     });

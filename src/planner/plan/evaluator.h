@@ -14,6 +14,7 @@
 #include "planner/plan/repeated_layers.h"
 #include "planner/plan/space.h"
 #include "planner/predict/footprint.h"
+#include "planner/predict/predict.h"
 #include "planner/time/estimate.h"
 
 namespace dsplan::detail {
@@ -37,6 +38,7 @@ struct PlanGraph {
   bool of_few = false;
   GraphTimes times;
   std::optional<ActivationBytes> activations;  // Absent until somebody asks.
+  bool repeats = false;                        // Of few layers, and the activations of all are theirs.
 };
 
 // What walks over one model share, each by what it depends on.
@@ -98,7 +100,7 @@ class Evaluator {
   [[nodiscard]] std::optional<Bytes> missing(const Candidate& candidate) const;
   // Lower bound of what one rank sends in a step.
   [[nodiscard]] Bytes least_wire(const Candidate& candidate) const;
-  [[nodiscard]] Simulated simulate(const Candidate& candidate) const;
+  [[nodiscard]] Simulated simulate(const Candidate& candidate, Detail detail) const;
   [[nodiscard]] PlanRow row(const Candidate& candidate) const;
 
  private:

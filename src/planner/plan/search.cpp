@@ -55,8 +55,13 @@ void tell_chosen(const SearchInputs& inputs, Walk& walk, std::size_t best, const
   answer.advice = simulated.prediction.advice;
   if (options.explain) answer.neighbours = detail::neighbours_of(inputs, walk, chosen, options, verdicts);
   if (if_best && !walk.interrupted() && left_out(answer) != nullptr) return;
+  answer.prediction = simulated.prediction;
   // With all that a verdict does not need.
-  Beside whole([&] { answer.prediction = std::move(predict_asked(inputs.model, *answer.job).front()); }, true);
+  Beside whole(
+      [&] {
+        if (options.whole) answer.prediction = std::move(predict_asked(inputs.model, *answer.job).front());
+      },
+      options.whole);
   answer.next = walk.after(best, options.listed);
   if (options.front) answer.front = walk.front();
   whole.wait();

@@ -21,8 +21,10 @@ struct SearchProgress {
 
 struct SearchOptions {
   Objective objective = Objective::TokensPerSecond;
-  bool front = false;              // Also the front of memory, time and traffic: simulates many more.
-  bool explain = true;             // Also neighbours, remedies and advice.
+  bool front = false;   // Also the front of memory, time and traffic: simulates many more.
+  bool explain = true;  // Also neighbours, remedies and advice.
+  // Of the chosen one the whole prediction, of those that do not fit what they would take; else what verdicts rest on.
+  bool whole = true;
   std::size_t listed = 3;          // Rows of `next`.
   std::size_t segmentations = 12;  // That `auto` stands for, at most.
   // Shortcuts.

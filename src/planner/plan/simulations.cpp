@@ -21,6 +21,9 @@ std::string groups_text(const Checkpointing& checkpoint) {
 
 std::size_t at_once() { return std::min<std::size_t>(4, processors()); }
 
+// With two processors a simulation's own pieces have the other one.
+std::size_t ahead_of_need() { return processors() > 2 ? at_once() - 1 : 0; }
+
 std::string Simulations::key_of(const Candidate& candidate) const {
   const PlanFamily& family = evaluator_.families()[candidate.family];
   std::string key;
@@ -42,7 +45,7 @@ const Simulated& Simulations::of(const Candidate& candidate) {
   if (found != verdicts_.end()) return *found->second;
   const auto ahead = ahead_.find(key);
   std::shared_ptr<const Simulated> made = ahead != ahead_.end() ? ahead->second : nullptr;
-  if (made == nullptr) made = std::make_shared<Simulated>(evaluator_.simulate(candidate));
+  if (made == nullptr) made = std::make_shared<Simulated>(evaluator_.simulate(candidate, detail_));
   return *verdicts_.emplace(key, std::move(made)).first->second;
 }
 
@@ -56,7 +59,7 @@ void Simulations::ahead(const std::vector<const Candidate*>& candidates) {
   for (const auto& [key, candidate] : unknown) work.emplace_back(candidate, &ahead_[key]);
   in_parallel(work.size(), [&](std::size_t at) {
     try {
-      *work[at].second = std::make_shared<Simulated>(evaluator_.simulate(*work[at].first));
+      *work[at].second = std::make_shared<Simulated>(evaluator_.simulate(*work[at].first, detail_));
     } catch (const std::exception&) {
       // It is thrown to whoever asks for it.
     }

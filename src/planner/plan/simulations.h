@@ -16,11 +16,14 @@ using Verdicts = std::map<std::string, std::shared_ptr<const Simulated>>;
 
 // How many are simulated at once: a large model's schedule takes a hundred megabytes while it is looked at.
 [[nodiscard]] std::size_t at_once();
+// How many that may never be asked for.
+[[nodiscard]] std::size_t ahead_of_need();
 
 class Simulations {
  public:
-  Simulations(const SearchInputs& inputs, const Evaluator& evaluator, Verdicts& verdicts)
-      : inputs_(inputs), evaluator_(evaluator), verdicts_(verdicts) {}
+  // `detail`: of each simulation.
+  Simulations(const SearchInputs& inputs, const Evaluator& evaluator, Verdicts& verdicts, Detail detail)
+      : inputs_(inputs), evaluator_(evaluator), verdicts_(verdicts), detail_(detail) {}
 
   // Simulates it, unless that has been done.
   [[nodiscard]] const Simulated& of(const Candidate& candidate);
@@ -38,6 +41,7 @@ class Simulations {
   const SearchInputs& inputs_;
   const Evaluator& evaluator_;
   Verdicts& verdicts_;
+  Detail detail_;
   Verdicts ahead_;  // Of those that nobody has asked for.
 };
 

@@ -35,7 +35,7 @@ Walk::Walk(const SearchInputs& inputs, SearchSpace space, const SearchOptions& o
       space_(std::move(space)),
       options_(options),
       evaluator_(inputs_, space_, options.segmentations),
-      simulations_(inputs_, evaluator_, verdicts) {}
+      simulations_(inputs_, evaluator_, verdicts, options.whole ? Detail::Verdict : Detail::Fate) {}
 
 bool Walk::go_on(const PlanRow* best) {
   if (interrupted_) return false;
@@ -196,7 +196,7 @@ const Simulated& Walk::verdict(const Candidate& candidate) {
 std::vector<const Candidate*> Walk::likely(std::size_t first) const {
   std::vector<const Candidate*> all{&open_[first]};
   std::vector<std::size_t> rest = waiting_;
-  const std::size_t more = std::min(at_once() - 1, rest.size());
+  const std::size_t more = std::min(ahead_of_need(), rest.size());
   std::partial_sort(rest.begin(), rest.begin() + static_cast<std::ptrdiff_t>(more), rest.end(),
                     [this](std::size_t a, std::size_t b) { return comes_later(b, a); });
   for (std::size_t at = 0; at < more && open_[rest[at]].segmented != nullptr; ++at) all.push_back(&open_[rest[at]]);

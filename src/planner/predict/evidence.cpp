@@ -25,19 +25,20 @@ bool is_timed(const Schedule& schedule, const Job& job) {
 }  // namespace
 
 // The meters and the estimates go on beside the first placement, the others beside each other.
-Readings::Readings(Schedule made, const Job& job, const DeviceRoom& room, Detail detail)
+Readings::Readings(Schedule made, const Job& job, const DeviceRoom& room, Detail how)
     : schedule(std::move(made)),
       only(window_named(job.phase)),
       memory(schedule, only),
       host(schedule),
-      options(without_limit(job)) {
+      options(without_limit(job)),
+      detail(how) {
   const bool worth = schedule.events.size() > kWorthThreads;
-  const bool timed = detail == Detail::All && is_timed(schedule, job);
+  const bool timed = (detail == Detail::All || detail == Detail::Screen) && is_timed(schedule, job);
   Beside reading([&] { read(job, timed); }, worth);
   placements = place_asked(schedule, options);
   reading.wait();
   if (!placements.asked.waited) times.reset();
-  place_further(job, room, detail);
+  place_further(job, room);
   ends = ends_of(schedule, placements, options, only);
 }
 
@@ -46,7 +47,18 @@ void Readings::read(const Job& job, bool timed) {
   if (timed) times = event_times(schedule, job, Rates::of(job));
 }
 
-void Readings::place_further(const Job& job, const DeviceRoom& room, Detail detail) {
+// What a verdict rests on: where the allocator has no room without a limit, how it fares under one, and the other end
+// of what waiting frees can do. A screen has the latter from the judge, and no expected size of what retries or fails.
+void Readings::place_further(const Job& job, const DeviceRoom& room) {
+  const std::optional<VerdictLimit> limit = verdict_limit(room);
+  const bool ample = limit && most_reserved(placements.asked) <= limit->limit && !job.allocator.memory_fraction;
+  const bool fraction = job.allocator.memory_fraction.value_or(1) < 1;
+  const bool asks = limit && (fraction || placements.asked.peak.reserved > limit->limit);  // The judge, and by replay.
+  if (asks && job.placement == PlacementKind::Caching) {
+    if (detail == Detail::Screen) return;
+    if (detail == Detail::Fate) limited = place_again(schedule, placements, under_limit(job, room));
+    if (fails()) return;
+  }
   Beside by_clock(
       [&] {
         if (!times) return;
@@ -54,11 +66,8 @@ void Readings::place_further(const Job& job, const DeviceRoom& room, Detail deta
         timed.times = &*times;
         expected = place_again(schedule, placements, timed);
       },
-      schedule.events.size() > kWorthThreads);
-  // What a verdict rests on: the other end matters where this one has no room.
-  const std::optional<VerdictLimit> limit = verdict_limit(room);
-  const bool ample = limit && most_reserved(placements.asked) <= limit->limit && !job.allocator.memory_fraction;
-  if (detail == Detail::All || !ample) place_other(schedule, options, placements);
+      detail == Detail::All && schedule.events.size() > kWorthThreads);
+  if (detail == Detail::All || (detail != Detail::Screen && !ample)) place_other(schedule, options, placements);
   if (detail == Detail::All) go_on(job, room);
   by_clock.wait();
 }
@@ -73,7 +82,7 @@ SharedEvidence::SharedEvidence(const ModelSpec& of, const Job& resolved, Detail 
     : model(of),
       job(resolved),
       detail(how),
-      fingerprint(dsplan::fingerprint(of, resolved)),
+      fingerprint(tells_what(how) ? dsplan::fingerprint(of, resolved) : std::string()),
       formulas(footprint(of, resolved)),
       room(device_room(resolved)),
       unsupported(dsplan::unsupported(of, resolved)) {
@@ -119,6 +128,13 @@ void add_loading(const SharedEvidence& shared, std::int64_t data_rank, std::int6
   known.emplace(data_rank, std::pair(std::max(meter.peak(), training), meter.nvme_peak()));
 }
 
+// Of fully_shard's data-parallel ranks: with as large shards they do the same, unless one loads for the others.
+bool trains_alike(const SharedEvidence& shared, std::int64_t rank, std::int64_t other) {
+  const Training& training = shared.job.training;
+  return training.runtime == Runtime::Fsdp2 && training.model_init != ModelInit::Rank0 &&
+         same_shards(shared.model, shared.job, rank, other);
+}
+
 // All ranks of `rank`'s node. Where ranks differ each of them is simulated, once.
 NodeMemory node_of(const SharedEvidence& shared, std::int64_t rank, const HostMeter& own, HostPeaks& known) {
   const Parallelism& parallel = shared.job.parallelism;
@@ -137,6 +153,9 @@ NodeMemory node_of(const SharedEvidence& shared, std::int64_t rank, const HostMe
   const std::int64_t end = std::min(parallel.world, first + parallel.gpus_per_node);
   NodeMemory node{end - first, Bytes(0), Bytes(0)};
   for (std::int64_t other = first; other < end; ++other) {
+    if (trains_alike(shared, rank % parallel.dp, other % parallel.dp)) {
+      known.emplace(other % parallel.dp, std::pair(own.peak(), own.nvme_peak()));
+    }
     const auto& [peak, files] = host_peaks(shared, other % parallel.dp, known);
     node.peak += peak;
     node.nvme += files;

@@ -26,6 +26,9 @@
 
 namespace dsplan {
 
+// Whether a prediction says what memory is made of, buffer by buffer, what is advised, and its fingerprint.
+[[nodiscard]] constexpr bool tells_what(Detail detail) { return detail == Detail::All || detail == Detail::Verdict; }
+
 // Events of a schedule that is worth several threads.
 inline constexpr std::size_t kWorthThreads = 10'000;
 
@@ -41,17 +44,24 @@ struct Readings {
   TrafficMeter traffic;
   HostMeter host;
   PlacementOptions options;
+  Detail detail;
   BothPlacements placements;
   BothEnds ends;
-  // Where frees wait for other streams and the machine's rates are known: estimated times, and the allocator by them.
+  // Of a fate alone: under the verdict's limits, where those matter.
+  std::optional<Placement> limited;
+  // Where frees wait for other streams and the machine's rates are known: estimated times, and the allocator by them,
+  // which a screen has only where there is room without a limit.
   std::optional<EventTimes> times;
   std::optional<Placement> expected;
   // Beyond the two steps of the schedule; not with a planned arena, which does not change.
   std::optional<LongRun> long_run;
 
+  // The allocator fails under the verdict's limits.
+  [[nodiscard]] bool fails() const { return limited && limited->failed_event; }
+
  private:
   void read(const Job& job, bool timed);
-  void place_further(const Job& job, const DeviceRoom& room, Detail detail);
+  void place_further(const Job& job, const DeviceRoom& room);
   void go_on(const Job& job, const DeviceRoom& room);
 };
 

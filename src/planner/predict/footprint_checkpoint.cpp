@@ -1,6 +1,9 @@
 // What checkpoints around layers take, from the model's dimensions alone. T tokens of a micro-batch, H the hidden size,
 // b bytes of an element, P the ranks that share layers, K "number_checkpoints".
+#include <algorithm>
 #include <array>
+#include <cstdint>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -58,29 +61,62 @@ CheckpointFootprint checkpoint_footprint(const ModelSpec& model, const Job& job,
   return result;
 }
 
+namespace {
+
+// What tensors of checkpoints may be as large as.
+class KeptSizes {
+ public:
+  KeptSizes(const ModelSpec& model, const Job& job) {
+    const Checkpointing& checkpoint = job.training.checkpoint;
+    gathers_ = checkpoint.by_deepspeed() && checkpoint.deepspeed.partition;
+    for (const std::int64_t seq : lengths(job.training)) known_.push_back(checkpoint_footprint(model, job, seq));
+  }
+
+  // Whether a label is of a checkpoint's tensor at all.
+  [[nodiscard]] static bool rules(std::string_view label) {
+    return label == kArgument ||
+           std::any_of(kRules.begin(), kRules.end(), [label](const KeptRule& rule) { return label == rule.label; });
+  }
+  [[nodiscard]] std::string fault_of(const Buffer& buffer) const {
+    const std::string_view label = buffer.label;
+    for (const KeptRule& rule : kRules) {
+      if (label != rule.label || fits(buffer, rule.size)) continue;
+      return formatted("\"{}\" of {}, by formula {}", label, human(buffer.size), human(known_.front().*rule.size));
+    }
+    if (label != kArgument || fits(buffer, &CheckpointFootprint::argument)) return {};
+    if (gathers_ && fits(buffer, &CheckpointFootprint::part)) return {};
+    return formatted("\"{}\" of {}, by formula {}", label, human(buffer.size), human(known_.front().argument));
+  }
+
+ private:
+  // Whole again, or a part on its way there.
+  static constexpr std::string_view kArgument = "argument of a checkpoint";
+
+  [[nodiscard]] bool fits(const Buffer& buffer, Bytes CheckpointFootprint::*size) const {
+    return std::any_of(known_.begin(), known_.end(),
+                       [&](const CheckpointFootprint& one) { return one.*size == buffer.size; });
+  }
+
+  std::vector<CheckpointFootprint> known_;
+  bool gathers_ = false;
+};
+
+}  // namespace
+
 std::string checkpoint_fault(const ModelSpec& model, const Job& job, const Schedule& schedule) {
   const Checkpointing& checkpoint = job.training.checkpoint;
   if (checkpoint.groups.empty() || !checkpoint.modules.empty()) return {};
-  std::vector<CheckpointFootprint> known;
-  for (const std::int64_t seq : lengths(job.training)) known.push_back(checkpoint_footprint(model, job, seq));
-  const auto fits = [&](const Buffer& buffer, const KeptRule& rule) {
-    for (const CheckpointFootprint& one : known) {
-      if (one.*rule.size == buffer.size) return true;
-    }
-    return false;
-  };
-  const bool gathers = checkpoint.by_deepspeed() && checkpoint.deepspeed.partition;
+  const KeptSizes sizes(model, job);
+  // Most buffers are something else, and have one of a few labels.
+  std::array<Label, 64> others{};
   for (const Buffer& buffer : schedule.buffers) {
-    const std::string_view label = buffer.label;
-    for (const KeptRule& rule : kRules) {
-      if (label == rule.label && !fits(buffer, rule)) {
-        return formatted("\"{}\" of {}, by formula {}", label, human(buffer.size), human(known.front().*rule.size));
-      }
+    Label& other = others[reinterpret_cast<std::uintptr_t>(buffer.label) / 8 % others.size()];
+    if (other == buffer.label) continue;
+    if (!KeptSizes::rules(buffer.label)) {
+      other = buffer.label;
+      continue;
     }
-    if (label != "argument of a checkpoint") continue;  // Whole again, or a part on its way there.
-    const bool whole = fits(buffer, {label, &CheckpointFootprint::argument});
-    if (whole || (gathers && fits(buffer, {label, &CheckpointFootprint::part}))) continue;
-    return formatted("\"{}\" of {}, by formula {}", label, human(buffer.size), human(known.front().argument));
+    if (std::string fault = sizes.fault_of(buffer); !fault.empty()) return fault;
   }
   return {};
 }

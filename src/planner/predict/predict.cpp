@@ -23,9 +23,14 @@ Prediction concluded(const Evidence& evidence) {
   const Job& job = shared.job;
   const Footprint& formulas = shared.formulas;
   const Readings* readings = evidence.readings.get();
+  const bool told = tells_what(shared.detail);
   std::optional<PlannedArena> arena = arena_of(evidence);
   HostMemory host = host_of(evidence);
   Judgement judged = judge(evidence, arena, host);
+  std::optional<Peak> peak = peak_of(evidence, arena);
+  const bool lacks_expected = readings != nullptr && readings->times && !readings->expected && !arena;
+  if (lacks_expected && fits(judged.verdict) && judged.retries == 0)
+    peak->reserved_expected = expected_reserved(*readings);
   return {
       .fingerprint = shared.fingerprint,
       .model = shared.model.name,
@@ -39,11 +44,12 @@ Prediction concluded(const Evidence& evidence) {
       .held_for_backward = held_of(evidence),
       .saved = std::nullopt,         // saved_tensors.h, where they are asked for.
       .above_inputs = std::nullopt,  // Of an op-graph.
-      .peak = peak_of(evidence, arena),
+      .peak = std::move(peak),
       .loss_spike = loss_spike_of(evidence),
       .fragmentation = fragmentation_of(evidence),
       .arena = std::move(arena),
-      .advice = advice_by_formula(shared.model, job, evidence.rank, formulas.parameters_trainable),
+      .advice = told ? advice_by_formula(shared.model, job, evidence.rank, formulas.parameters_trainable)
+                     : std::vector<Advice>(),
       .phases = phases_of(evidence),
       .host = std::move(host),
       .communication = communication_of(evidence),

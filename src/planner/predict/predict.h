@@ -14,9 +14,11 @@ namespace dsplan {
 // formulas cover, and the rest absent with its reason in `not_modelled`.
 [[nodiscard]] Prediction predict(const ModelSpec& model, const Job& job, std::int64_t rank);
 
-// How much of a prediction is made. Searches ask for verdicts: those are without what the clock says (reserved and
-// retries as expected) and without the long run.
-enum class Detail : std::uint8_t { All, Verdict };
+// How much of a prediction is made. Screen: what the first screen says, without the long run, and without the other end
+// of what waiting frees can do where the verdict does not rest on it. Searches ask for verdicts: those are also without
+// what the clock says (reserved and retries as expected). Fate: of what surely does not fit no more than that, and
+// where it first fails.
+enum class Detail : std::uint8_t { All, Screen, Verdict, Fate };
 
 // What job.rank asks for: one rank by number, "all" (every rank, ascending), or "worst": the largest peak.process (the
 // largest persistent total where there is no peak), lowest rank on ties. Refuses a rank that does not exist.

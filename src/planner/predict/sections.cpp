@@ -177,17 +177,17 @@ Persistent persistent_of(const Evidence& evidence) {
 
 std::optional<HeldForBackward> held_of(const Evidence& evidence) {
   if (!evidence.readings || leaves_second_step_out(evidence)) return std::nullopt;
+  if (!tells_what(evidence.shared.detail)) return HeldForBackward();
   return held_for_backward(evidence.readings->schedule, evidence.shared.model);
 }
 
-namespace {
-
-std::optional<Bytes> expected_reserved(const Readings& readings) {
-  if (!readings.expected) return std::nullopt;
-  return peaks_of(readings.schedule, *readings.expected, readings.only).reserved;
+Bytes expected_reserved(const Readings& readings) {
+  if (readings.expected) return peaks_of(readings.schedule, *readings.expected, readings.only).reserved;
+  PlacementOptions timed = readings.options;
+  timed.times = &*readings.times;
+  return peaks_of(readings.schedule, place_again(readings.schedule, readings.placements, timed), readings.only)
+      .reserved;
 }
-
-}  // namespace
 
 Peak peak_in(const Readings& readings, const ModelSpec& model, const DeviceRoom& room,
              const std::optional<PlannedArena>& arena) {
@@ -200,14 +200,16 @@ Peak peak_in(const Readings& readings, const ModelSpec& model, const DeviceRoom&
       .active = std::max(allocated, ends.asked.active),
       .reserved = arena ? arena->height : ends.high.reserved,
       .reserved_low = arena ? arena->height : ends.low.reserved,
-      .reserved_expected = arena ? std::nullopt : expected_reserved(readings),
+      .reserved_expected = arena || !readings.expected ? std::nullopt : std::optional(expected_reserved(readings)),
       .process = (arena ? arena->height : ends.asked.reserved) + room.beside(),
       .process_high = (arena ? arena->height : ends.high.reserved) + room.beside(),
       .phase = std::string(name(meter.peak_stretch())),
       .event = describe_moment(readings.schedule, model, meter.peak_event()),
       .event_index = meter.peak_event(),
       .by_role = meter.peak_by_role(),
-      .live = group_live(readings.schedule, model, live_after(readings.schedule, meter.peak_event())),
+      .live = tells_what(readings.detail)
+                  ? group_live(readings.schedule, model, live_after(readings.schedule, meter.peak_event()))
+                  : std::vector<LiveBuffer>(),
   };
 }
 
@@ -218,6 +220,7 @@ std::optional<Peak> peak_of(const Evidence& evidence, const std::optional<Planne
 
 std::optional<LossSpike> loss_spike_of(const Evidence& evidence) {
   if (!evidence.readings) return std::nullopt;
+  if (!tells_what(evidence.shared.detail)) return LossSpike();
   return loss_spike(evidence.readings->schedule, evidence.shared.model);
 }
 

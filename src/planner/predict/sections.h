@@ -40,6 +40,9 @@ namespace dsplan {
 // Whether --phase does. A part of a step is of the second one.
 [[nodiscard]] bool leaves_second_step_out(const Evidence& evidence);
 
+// With frees that wait complete by estimated times, which there must be.
+[[nodiscard]] Bytes expected_reserved(const Readings& readings);
+
 // When the peak is, what is alive then, and what the allocator and the process make of it; with `arena`, that in the
 // allocator's place.
 [[nodiscard]] Peak peak_in(const Readings& readings, const ModelSpec& model, const DeviceRoom& room,

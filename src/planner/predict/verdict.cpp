@@ -142,6 +142,14 @@ Bytes most_reserved(const Readings& readings) { return most_reserved(readings.pl
 
 namespace {
 
+// With retries a job uses all that there is: tight is what would not run with less.
+bool fails_with_less(const Readings& readings, const DeviceRoom& room, PlacementOptions options, Bytes doubt) {
+  const Bytes limit = options.limit;
+  const Bytes with_reserve = limit + room.reserve;
+  options.limit = with_reserve > doubt ? with_reserve - doubt : Bytes(0);
+  return options.limit < limit && place_again(readings.schedule, readings.placements, options).failed_event;
+}
+
 // By what the allocator takes, without a limit and, where that may matter, under it.
 Judgement judge_device(const Readings& readings, const ModelSpec& model, const Job& job, const DeviceRoom& room,
                        const VerdictLimit& limit, Bytes doubt) {
@@ -154,21 +162,26 @@ Judgement judge_device(const Readings& readings, const ModelSpec& model, const J
     judged.reason = formatted("{} of {} left", human(limit.limit - most), human(*room.capacity));
     return judged;
   }
-  PlacementOptions options = under_limit(job, room);
-  Placement asked;
+  const PlacementOptions options = under_limit(job, room);
+  Placement asked = readings.limited.value_or(Placement());
   std::int64_t retries_low = 0;
   std::optional<std::int64_t> retries_expected;
   const auto retries_of = [&](const std::optional<Placement>& without_limit, const PlacementOptions& how) {
     const bool fits = !fraction && without_limit && most_reserved(*without_limit) <= limit.limit;
     return fits ? 0 : place_again(readings.schedule, unlimited, how).retries;
   };
-  const bool other = unlimited.asked.waited && options.frees == StreamFrees::AtSync;
-  in_parallel({[&] { asked = place_again(readings.schedule, unlimited, options); },
+  const bool over = readings.fails();  // Nobody asks how else it would fail.
+  const bool other = unlimited.asked.waited && options.frees == StreamFrees::AtSync && !over;
+  bool tight = false;
+  in_parallel({[&] {
+                 if (!readings.limited) asked = place_again(readings.schedule, unlimited, options);
+                 if (!asked.failed_event && asked.retries > 0) tight = fails_with_less(readings, room, options, doubt);
+               },
                [&] {
                  if (other) retries_low = retries_of(unlimited.other, other_end(options));
                },
                [&] {
-                 if (!readings.times) return;
+                 if (!readings.times || over) return;
                  PlacementOptions timed = options;
                  timed.times = &*readings.times;
                  retries_expected = retries_of(readings.expected, timed);
@@ -177,12 +190,7 @@ Judgement judge_device(const Readings& readings, const ModelSpec& model, const J
   if (!other || !asked.waited) retries_low = asked.retries;
   Judgement judged = judge_limited(readings, model, asked, retries_low);
   judged.retries_expected = retries_expected;
-  if (judged.verdict != Verdict::FitsWithRetries) return judged;
-  // With retries it uses all that there is: tight is what would not run with less.
-  const Bytes with_reserve = limit.limit + room.reserve;
-  options.limit = with_reserve > doubt ? with_reserve - doubt : Bytes(0);
-  if (options.limit < limit.limit && place_again(readings.schedule, unlimited, options).failed_event)
-    judged.verdict = Verdict::Tight;
+  if (tight) judged.verdict = Verdict::Tight;
   return judged;
 }
 

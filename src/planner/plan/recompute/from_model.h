@@ -69,6 +69,11 @@ struct ActivationBytes {
 [[nodiscard]] Chain chain_of(const ModelSpec& model, const Job& job, const Graph& graph, const RecipeBook& recipes,
                              const GraphTimes& times);
 
+// The same with what its regions keep at hand: `graph` may be that of fewer layers, as long as it has each kind of
+// region.
+[[nodiscard]] Chain chain_of(const ModelSpec& model, const Job& job, const Graph& graph,
+                             const ActivationBytes& activations, const GraphTimes& times);
+
 // A recompute plan that no other one beats in both time and memory.
 struct SegmentationChoice {
   Checkpointing checkpoint;

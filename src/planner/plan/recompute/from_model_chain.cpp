@@ -59,7 +59,10 @@ class Shares {
     bool inside = false;
     for (const Instruction& instruction : graph.program) {
       if (instruction.kind == Instruction::Kind::RegionBegins) {
-        kind = static_cast<std::size_t>(a.kind[static_cast<std::size_t>(instruction.region())]);
+        // Of fewer layers the last one stands for the last.
+        const auto region = static_cast<std::size_t>(instruction.region());
+        const bool last = region + 1 == graph.regions.size();
+        kind = static_cast<std::size_t>(last ? a.kind.back() : a.kind[region]);
         inside = totals_[kind] == 0;
       } else if (instruction.kind == Instruction::Kind::RegionEnds) {
         inside = false;
@@ -112,9 +115,13 @@ void add_options(const ActivationBytes& a, const Shares& shares, std::size_t reg
 
 Chain chain_of(const ModelSpec& model, const Job& job, const Graph& graph, const RecipeBook& recipes,
                const GraphTimes& times) {
+  return chain_of(model, job, graph, activation_bytes(model, job, graph, recipes), times);
+}
+
+Chain chain_of(const ModelSpec& model, const Job& job, const Graph& graph, const ActivationBytes& a,
+               const GraphTimes& times) {
   DSPLAN_CHECK(job.training.checkpoint.modules.empty(), "regions are modules, not layers");
-  DSPLAN_CHECK(times.regions.size() == graph.regions.size() && !graph.regions.empty(), "a time for each layer");
-  const ActivationBytes a = activation_bytes(model, job, graph, recipes);
+  DSPLAN_CHECK(times.regions.size() == a.stored.size() && !graph.regions.empty(), "a time for each layer");
   const Shares shares(graph, job, a);
   Chain chain;
   chain.name = model.name;
@@ -124,7 +131,7 @@ Chain chain_of(const ModelSpec& model, const Job& job, const Graph& graph, const
   chain.input_gradient = hidden;
   const bool early = job.training.checkpoint.kind == CheckpointKind::NonReentrant;
   const bool selective = early && job.parallelism.tp == 1;  // Sums over ranks are in place: what is kept would change.
-  for (std::size_t at = 0; at < graph.regions.size(); ++at) {
+  for (std::size_t at = 0; at < a.stored.size(); ++at) {
     ChainStage stage;
     stage.output = stage.gradient = hidden;
     stage.saved = std::max(a.stored[at], hidden);

@@ -1,0 +1,133 @@
+// What is left out of a prediction, or of a search, is what nobody sees: the first screen of one that was made for it,
+// and the answer of a search whose screen alone is shown, are those of the whole.
+#include <doctest/doctest.h>
+
+#include <map>
+#include <random>
+#include <set>
+#include <utility>
+
+#include "cli/report.h"
+#include "searching.h"
+#include "sim/free_blocks.h"
+
+using namespace dsplan;
+using namespace dsplan::test;
+
+namespace {
+
+std::string screen(const Prediction& prediction, const Job& job) { return report(prediction, job, {false, {}, false}); }
+
+Job job_of(const Asked& asked) {
+  const DeepSpeedInput file = own_deepspeed_file(asked.request);
+  return resolve(asked.model, asked.request, &file, &h100(), &eight_h100());
+}
+
+// Those of its rows as far as a screen has them: of what does not fit no process.
+void check_same(const PlanRow& a, const PlanRow& b) {
+  CHECK(a.settings == b.settings);
+  CHECK(a.fate == b.fate);
+  CHECK(a.missing == b.missing);
+  if (fits(a.fate)) CHECK(a.process == b.process);
+}
+
+}  // namespace
+
+TEST_CASE("the first screen needs no more than was made for it") {
+  std::map<Verdict, int> seen;
+  for (const char* model : {"gpt2", "llama-3.2-1b"}) {
+    for (const std::int64_t stage : {0, 2, 3}) {
+      for (const std::int64_t mebibytes : {3000, 4000, 5000, 6500, 8200, 9000, 12000, 20000, 60000}) {
+        CAPTURE(model);
+        CAPTURE(stage);
+        CAPTURE(mebibytes);
+        Asked asked(model);
+        asked.with_capacity(Bytes(mebibytes << 20));
+        asked.request.zero_stage = {stage, option("--zero-stage")};
+        asked.request.checkpoint = {"full", option("--checkpoint")};
+        asked.request.rank = {"worst", option("--rank")};
+        const Job job = job_of(asked);
+        const Prediction whole = predict_asked(asked.model, job).front();
+        const Prediction seen_only = predict_asked(asked.model, job, Detail::Screen).front();
+        CHECK(screen(seen_only, job) == screen(whole, job));
+        CHECK(seen_only.verdict == whole.verdict);
+        const Prediction fate = predict_asked(asked.model, job, Detail::Fate).front();
+        CHECK(fate.verdict == whole.verdict);
+        CHECK(fate.retries == whole.retries);
+        CHECK(fate.peak->process == whole.peak->process);
+        if (whole.verdict != Verdict::DoesNotFit) CHECK(fate.retries_low == whole.retries_low);
+        ++seen[whole.verdict];
+      }
+    }
+  }
+  // Each way in which less is made than everything.
+  CHECK(seen[Verdict::Fits] > 0);
+  CHECK(seen[Verdict::DoesNotFit] > 0);
+  CHECK(seen[Verdict::Tight] + seen[Verdict::FitsWithRetries] > 0);
+}
+
+TEST_CASE("a search whose screen alone is shown answers the same") {
+  for (const std::int64_t gibibytes : {6, 9, 14, 24}) {
+    CAPTURE(gibibytes);
+    Asked asked("llama-3.2-1b");
+    asked.with_capacity(Bytes(gibibytes << 30));
+    const PlanAnswer all = asked.answer();
+    SearchOptions options;
+    options.whole = false;
+    const PlanAnswer seen = asked.answer(options);
+    REQUIRE(all.chosen.has_value() == seen.chosen.has_value());
+    CHECK(all.counts.simulated == seen.counts.simulated);
+    CHECK(all.counts.candidates == seen.counts.candidates);
+    if (all.nearest) check_same(*all.nearest, *seen.nearest);
+    if (!all.chosen) continue;
+    check_same(*all.chosen, *seen.chosen);
+    CHECK(all.prediction->doubt() == seen.prediction->doubt());
+    REQUIRE(all.next.size() == seen.next.size());
+    for (std::size_t at = 0; at < all.next.size(); ++at) check_same(all.next[at], seen.next[at]);
+    REQUIRE(all.neighbours.size() == seen.neighbours.size());
+    for (std::size_t at = 0; at < all.neighbours.size(); ++at) {
+      check_same(all.neighbours[at].row, seen.neighbours[at].row);
+    }
+  }
+}
+
+TEST_CASE("free blocks keep the order of a set") {
+  for (std::uint64_t seed = 0; seed < 40; ++seed) {
+    std::mt19937_64 random(seed);
+    FreeBlocks blocks;
+    std::set<std::pair<std::int64_t, std::int64_t>> set;  // Size, address.
+    const std::uint64_t sizes = 1 + random() % 6;
+    const std::uint64_t way = seed % 3;  // Addresses at random, rising or falling.
+    for (std::int64_t step = 1; step <= 3000; ++step) {
+      const std::uint64_t what = random() % 100;
+      const auto size = static_cast<std::int64_t>(512 * (40000 + random() % sizes * 3));
+      if (what < 52 || set.empty()) {
+        const auto anywhere = static_cast<std::int64_t>(random() % 100000);
+        const std::int64_t address = 512 * (way == 0 ? anywhere * 4000 + step : way == 1 ? step : 10000 - step);
+        blocks.insert(size, address, static_cast<BlockId>(step));
+        set.emplace(size, address);
+      } else if (what < 80) {
+        const auto wanted = set.lower_bound({size, INT64_MIN});
+        const FreeBlocks::Cursor found = blocks.lower_bound(size);
+        REQUIRE(found.valid() == (wanted != set.end()));
+        if (!found.valid()) continue;
+        REQUIRE(blocks[found].size == wanted->first);
+        REQUIRE(blocks[found].address == wanted->second);
+        blocks.erase(found);
+        set.erase(wanted);
+      } else {
+        const auto gone = std::next(set.begin(), static_cast<std::ptrdiff_t>(random() % set.size()));
+        blocks.erase(gone->first, gone->second);
+        set.erase(gone);
+      }
+      if (step % 100 != 0) continue;
+      auto next = set.begin();
+      blocks.for_each([&](const FreeBlocks::Entry& entry) {
+        REQUIRE(next != set.end());
+        REQUIRE(entry.address == (next++)->second);
+      });
+      REQUIRE(next == set.end());
+    }
+    CHECK(blocks.empty() == set.empty());
+  }
+}
