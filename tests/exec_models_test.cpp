@@ -5,14 +5,21 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <optional>
+#include <set>
 #include <sstream>
 
 #include "core/format.h"
+#include "exec/operators/operators.h"
+#include "exec/runner/data.h"
 #include "exec_walk.h"
 #include "io/text.h"
 #include "model/families.h"
+#include "model/families/family.h"
 #include "model/graphs/graphs.h"
+#include "model/parts.h"
 #include "paths.h"
+#include "planner/predict/schedules.h"
 
 namespace dsplan {
 namespace {
@@ -83,8 +90,8 @@ void fill(walking::Walk& walk, const Graph& graph, const ModelSpec& model) {
         const double x = wave(i, static_cast<double>(place[at]));
         value = is_norm_weight(model.parameters[at].name) ? 1 + 0.1 * x : 0.3 * x;
       } else {
-        value =
-            std::pow(model.dims.rotary_base, -2.0 * static_cast<double>(i) / static_cast<double>(model.dims.head_dim));
+        value = exec::values_of(model,
+                                model.buffers[static_cast<std::size_t>(storage.buffer)])[static_cast<std::size_t>(i)];
       }
     }
     walk.set_values(tensor, values);
@@ -186,7 +193,52 @@ std::vector<double> windowed_gradients(bool eager, int window) {
   return {};
 }
 
+// What it lacks kernels for; empty: nothing.
+std::set<std::string> lacks(const Graph& graph) {
+  std::set<std::string> reasons;
+  for (const Instruction& instruction : graph.program) {
+    if (instruction.kind != Instruction::Kind::Run) continue;
+    if (const auto reason = exec::cannot_run(graph, graph.node(instruction.node()))) reasons.insert(*reason);
+  }
+  return reasons;
+}
+
+// Of a family's witness, its small config: the line "# config {...}".
+std::optional<ModelSpec> witnessed_model(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  const std::string_view mark = "# config ";
+  for (std::string line; std::getline(file, line) && line.starts_with('#');) {
+    if (line.starts_with(mark)) return build_model(parse_json(path.stem().string(), line.substr(mark.size())), "small");
+  }
+  return std::nullopt;
+}
+
 }  // namespace
+
+TEST_CASE("each family that runs computes what transformers does") {
+  std::set<std::string> compared;
+  for (const auto& entry : std::filesystem::directory_iterator(test_paths::source_dir() + "/tests/witnesses/exec")) {
+    const std::optional<ModelSpec> model = witnessed_model(entry.path());
+    if (!model) continue;
+    CHECK_MESSAGE(is_executable(model->family), model->family);
+    Values expected = witnessed(entry.path().filename().string().c_str());
+    if (model->parts->scaled_embedding) {  // Whose module gives what is scaled.
+      for (double& value : expected.at("embedded")) value *= std::sqrt(static_cast<double>(model->dims.hidden));
+    }
+    for (const char* attention : {"flash", "eager"}) {
+      INFO(model->family << ", " << attention);
+      const GraphOptions options = options_of(attention, DType::Float32);
+      CHECK(lacks(build_graph(*model, options)) == std::set<std::string>{});
+      check_close(distances(*model, expected, options), 2e-6);
+    }
+    compared.insert(model->family);
+  }
+  for (const Family& family : families()) {
+    const std::string name(family.model_type);
+    const bool above = name == "gpt2" || name == "llama";  // Have a test of their own.
+    CHECK_MESSAGE(is_executable(name) == (above || compared.contains(name)), name);
+  }
+}
 
 TEST_CASE("a sliding window masks the same keys in every form of attention") {
   CHECK(distance(windowed_gradients(false, 3), windowed_gradients(true, 3)) < 1e-6);

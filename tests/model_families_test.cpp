@@ -47,6 +47,9 @@ std::vector<std::string> lines_of(const ModelSpec& model) {
     lines.push_back(dsplan::formatted("buffer {} {} {}", buffer.name, cross(buffer.shape),
                                       buffer.dtype == DType::Int64 ? "int64" : "float32"));
   }
+  for (const Parameter& p : model.parameters) {
+    if (p.dtype) lines.push_back(dsplan::formatted("bf16_exception parameter {} float32", p.name));
+  }
   for (const ModelBuffer& buffer : model.buffers) {
     if (buffer.follows_model_dtype) continue;
     lines.push_back(dsplan::formatted("bf16_exception buffer {} {}", buffer.name,

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <optional>
 #include <string_view>
 #include <unordered_map>
 
@@ -214,7 +215,7 @@ class Comparer {
         found_[at->second] = true;
         const Expected& expected = expected_[at->second];
         check_shape(tensor, expected.shape);
-        if (expected.parameter != kNone) check_dtype(tensor);
+        if (expected.parameter != kNone) check_dtype(tensor, expected.parameter);
         return;
       }
       if (const auto at = by_parameter_.find(name); at != by_parameter_.end()) {
@@ -222,7 +223,7 @@ class Comparer {
         const bool tied = parameter.tied_to != kNone;
         whole_[tied ? static_cast<std::size_t>(parameter.tied_to) : at->second] = true;
         check_shape(tensor, dims_of(parameter.shape));
-        check_dtype(tensor);
+        check_dtype(tensor, static_cast<ParameterId>(at->second));
         if (tied) tied_seen_.push_back(at->second);
         return;
       }
@@ -245,8 +246,10 @@ class Comparer {
            formatted("{} is {}{}, {} by the config", tensor.name, text(tensor.shape), in(tensor), text(shape)));
   }
 
-  void check_dtype(const CheckpointTensor& tensor) {
+  void check_dtype(const CheckpointTensor& tensor, ParameterId id) {
     if (!model_.stored_dtype || tensor.dtype == safetensors_name(*model_.stored_dtype)) return;
+    const std::optional<DType> own = model_.parameters[static_cast<std::size_t>(id)].dtype;
+    if (own && tensor.dtype == safetensors_name(*own)) return;
     auto& [count, first] = other_dtypes_[tensor.dtype];
     if (count++ == 0) first = tensor.name;
   }

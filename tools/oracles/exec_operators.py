@@ -8,6 +8,7 @@ Everything is computed in float64 and written with nine digits, so that it is ex
 inputs are sines of their place, so that the tests make the same ones without reading them. A model's weights are those
 sines in fp32: else what runs in fp32 would be that of other weights, by 1e-6 in single gradients.
 """
+import json
 import math
 import pathlib
 import sys
@@ -21,6 +22,21 @@ LLAMA = {"vocab_size": 19, "hidden_size": 8, "intermediate_size": 12, "num_hidde
          "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 16,
          "tie_word_embeddings": False, "rms_norm_eps": 1e-6}
 ROWS, TOKENS = 2, 6
+SMALL = {"vocab_size": 19, "hidden_size": 16, "intermediate_size": 12, "num_hidden_layers": 2, "num_attention_heads": 4,
+         "num_key_value_heads": 2, "max_position_embeddings": 16, "tie_word_embeddings": False, "rms_norm_eps": 1e-6,
+         "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "rope_theta": 10000.0}
+PLAIN = {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}
+KINDS = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 16}
+# What each family has beside SMALL.
+FAMILIES = {
+    "mistral": {}, "qwen2": {"tie_word_embeddings": True}, "qwen3": {"head_dim": 4},
+    "gemma": {"head_dim": 4, "tie_word_embeddings": True}, "phi": {"partial_rotary_factor": 0.5, "layer_norm_eps": 1e-6},
+    "phi3": {}, "gpt_neox": {"rotary_pct": 0.5, "layer_norm_eps": 1e-6}, "smollm3": {"no_rope_layer_interval": 2},
+    "starcoder2": {"norm_epsilon": 1e-6},
+    "olmo": {}, "olmo2": {}, "exaone4": KINDS, "nemotron": {"norm_eps": 1e-6}, "hunyuan_v1_dense": {"head_dim": 4},
+    "arcee": {}, "seed_oss": {"head_dim": 4, "attention_dropout": 0.0, "residual_dropout": 0.0},
+    "cwm": {"head_dim": 4, **KINDS, **PLAIN}, "ministral": {"head_dim": 4, **KINDS},
+}
 
 
 def wave(count, which):
@@ -54,8 +70,14 @@ def model(config):
     loss = made(input_ids=ids, labels=labels, use_cache=False).loss
     loss.backward()
     lines = [line("loss", loss), line("embedded", held["embedded"].grad)]
-    lines += [line(name, parameter.grad) for name, parameter in made.named_parameters()]
+    lines += [line(name, parameter.grad) for name, parameter in made.named_parameters() if parameter.requires_grad]
     return lines
+
+
+def family(kind, more):
+    """A family's small model, whose config stands in the file."""
+    config = {"model_type": kind, **SMALL, **more}
+    return ["# config " + json.dumps(config), *model(transformers.AutoConfig.for_model(**config))]
 
 
 def operators():
@@ -89,7 +111,8 @@ def main(folder):
            "tools/oracles/exec_operators.py"
     texts = {"gpt2": model(transformers.GPT2Config(**GPT2)),
              "llama": model(transformers.LlamaConfig(**LLAMA)),
-             "operators": operators()}
+             "operators": operators(),
+             **{kind: family(kind, more) for kind, more in FAMILIES.items()}}
     for name, lines in texts.items():
         (pathlib.Path(folder) / f"{name}.txt").write_text("\n".join([head, *lines]) + "\n", encoding="utf-8")
 

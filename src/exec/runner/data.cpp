@@ -45,11 +45,15 @@ Initial initial_of(const ModelSpec& model, ParameterId parameter) {
 }
 
 std::vector<double> values_of(const ModelSpec& model, const ModelBuffer& buffer) {
-  if (!buffer.name.ends_with("inv_freq")) {
-    throw Refusal("run", "buffer \"" + buffer.name + "\" cannot be filled yet: only rotary frequencies can");
-  }
   const std::int64_t count = buffer.shape.elements().value();
   std::vector<double> values;
+  if (buffer.name.ends_with("e_score_correction_bias")) return std::vector<double>(static_cast<std::size_t>(count), 0);
+  if (buffer.name.ends_with("embed_scale") && buffer.dtype != DType::Int64) {  // gemma's.
+    return {std::sqrt(static_cast<double>(model.dims.hidden))};
+  }
+  if (!buffer.name.ends_with("inv_freq")) {
+    throw Refusal("run", "buffer \"" + buffer.name + "\" cannot be filled yet");
+  }
   for (std::int64_t i = 0; i < count; ++i) {
     values.push_back(std::pow(model.dims.rotary_base, -static_cast<double>(i) / static_cast<double>(count)));
   }

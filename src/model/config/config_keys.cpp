@@ -190,6 +190,7 @@ const std::vector<ConfigKey>& later_decoder_keys() {
       {"llama4_text", "output_router_logits", kGraph, "false", "router logits held by the model's output"},
       {"llama4_text", "for_llm_compressor", kInert, "", kOldField},
       {"ernie4_5_moe", "moe_norm_min", kInert, "", "a bound of values"},
+      {"solar_open", "partial_rotary_factor", kRefused, "1", "a part of each head that turns"},
       {"minicpm3", "head_dim", kInert, "", "the rotated part of a head, as qk_rope_head_dim says"},
       {"starcoder2", "mlp_type", kInert, "", kOldField},
       {"starcoder2", "norm_type", kInert, "", kOldField},

@@ -51,14 +51,8 @@ class ModelBuilder {
 
   ParameterId parameter(std::string_view leaf, const Shape& shape, Split split, std::uint8_t split_dim = 0);
   void buffer(std::string_view leaf, const Shape& shape, DType dtype, bool follows_model_dtype, bool converted = false);
-  // The parameter just registered is made in fp32 whatever the model's dtype, or its class does not train it.
-  void in_fp32() {
-    spec_.parameters.back().dtype = DType::Float32;
-    spec_.parameters.back().made_by_class = true;
-  }
-  void not_trained() { spec_.parameters.back().trainable = false; }
-  // The buffer just registered belongs to the published parameter count.
-  void count_buffer() { spec_.buffers.back().counted = true; }
+  // What is registered so far, for whoever has more to say of the latest: its dtype, that it is counted or not trained.
+  [[nodiscard]] ModelSpec& so_far() { return spec_; }
 
   // torch.nn.Linear: weight [out, in], bias [out]. Returns the weight.
   ParameterId linear(std::string_view name, std::int64_t out, std::int64_t in, bool bias, Cut cut,

@@ -64,6 +64,13 @@ void register_biased_experts(ModelBuilder& b, std::string_view type, std::int64_
   b.parameter("down_proj_bias", {experts, hidden}, Split::Replicated);
 }
 
+// The latest parameter, whatever the model's dtype.
+void make_in_fp32(ModelBuilder& b) {
+  Parameter& latest = b.so_far().parameters.back();
+  latest.dtype = DType::Float32;
+  latest.made_by_class = true;
+}
+
 // Its weight, or a Linear; what is made in fp32 whatever the model's dtype stays so.
 void register_router(ModelBuilder& b, const Decoder& decoder) {
   const Dimensions& d = decoder.dims;
@@ -72,20 +79,20 @@ void register_router(ModelBuilder& b, const Decoder& decoder) {
   const auto gate = b.module(parts.gate, experts.router_class);
   if (parts.router == Router::Module) {
     b.linear("wg", experts.count, d.hidden, false, Cut::Whole);
-    return b.in_fp32();
+    return make_in_fp32(b);
   }
   b.parameter("weight", {experts.count, d.hidden}, Split::Replicated);
   if (parts.biased) b.parameter("bias", {experts.count}, Split::Replicated);
   if (parts.router == Router::Fp32Biased) {
-    b.in_fp32();
+    make_in_fp32(b);
     const auto statics = b.module("moe_statics", prefixed(decoder.prefix, "Statics"));
     b.parameter("e_score_correction_bias", {1, experts.count}, Split::Replicated);
-    b.in_fp32();
-    b.not_trained();
+    make_in_fp32(b);
+    b.so_far().parameters.back().trainable = false;
   }
   if (parts.router != Router::Fp32Sigmoid) return;
   b.buffer("e_score_correction_bias", {experts.count}, DType::Float32, !experts.wide_correction);
-  b.count_buffer();
+  b.so_far().buffers.back().counted = true;
 }
 
 void register_expert_block(ModelBuilder& b, const Decoder& decoder, const Names& names) {
@@ -95,7 +102,7 @@ void register_expert_block(ModelBuilder& b, const Decoder& decoder, const Names&
   const auto scope = b.module(parts.block, names.block);
   if (parts.router == Router::Sigmoid) {
     b.buffer("e_score_correction_bias", {experts.count}, DType::Float32, true);
-    b.count_buffer();
+    b.so_far().buffers.back().counted = true;
   }
   if (experts.router_first) register_router(b, decoder);
   if (parts.biased) {

@@ -23,7 +23,7 @@ struct DeepSeek {
 
 struct Defaults {
   std::int64_t vocab, hidden, ffn, layers, heads, positions, expert_ffn = 0, shared = 0, first_dense = 0;
-  std::optional<std::int64_t> per_token, kv_heads;
+  std::optional<std::int64_t> per_token = {}, kv_heads = {};
   double scale;
   LatentParts latent = {.query_rank = 1536, .key_rank = 512, .nope = 128, .rope = 64, .value = 128};
   bool tied = false;
@@ -109,7 +109,7 @@ void register_expert_block(ModelBuilder& b, const DeepSeek& m) {
     b.parameter("weight", {d.experts, d.hidden}, Split::Replicated);
     if (m.correction_bias) {
       b.buffer("e_score_correction_bias", {d.experts}, DType::Float32, true);
-      b.count_buffer();
+      b.so_far().buffers.back().counted = true;
     }
   }
   const auto shared = b.module("shared_experts", formatted("{}MLP", m.prefix));

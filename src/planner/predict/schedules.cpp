@@ -1,5 +1,8 @@
 #include "planner/predict/schedules.h"
 
+#include <algorithm>
+#include <array>
+
 #include "core/error.h"
 #include "model/lora.h"
 #include "model/quantized.h"
@@ -14,7 +17,11 @@ void refuse_what_cannot_run(const ModelSpec& model, const Job& job, const std::s
   // Each would have a part of what the head's gradients are, and frameworks do not agree on how the parts meet
   // (docs/tensor-parallelism.md).
   if (model.dims.kv_heads % job.parallelism.tp != 0) refuse("key-value heads that tensor-parallel ranks share");
-  if (model.family != "gpt2" && model.family != "llama") refuse("the " + model.family + " family");
+  if (!is_executable(model.family)) refuse("the " + model.family + " family");
+  if (job.parallelism.tp > 1 && model.family != "gpt2" && model.family != "llama") {
+    refuse("the " + model.family + " family under tensor parallelism");
+  }
+  if (model.dims.labels == 1) refuse("regression to a number");
   if (has_magnitudes(model)) refuse("DoRA, whose unit matrices no backend makes");
   if (packing_of(model)) refuse("packed weights, which no backend unpacks");
   if (scores_in_pieces(job.training.loss) || of_rewards(job.training.loss)) refuse("TRL's losses");
@@ -31,6 +38,14 @@ void refuse_what_cannot_run(const ModelSpec& model, const Job& job, const std::s
 }
 
 }  // namespace
+
+bool is_executable(std::string_view family) {
+  constexpr std::array<std::string_view, 20> kFamilies{
+      "gpt2",     "llama",    "mistral",    "qwen2",    "qwen3", "gemma",   "phi",      "phi3",
+      "gpt_neox", "smollm3",  "starcoder2", "olmo",     "olmo2", "exaone4", "nemotron", "hunyuan_v1_dense",
+      "arcee",    "seed_oss", "cwm",        "ministral"};
+  return std::find(kFamilies.begin(), kFamilies.end(), family) != kFamilies.end();
+}
 
 Schedule schedule_of(const ModelSpec& model, const Job& job, std::int64_t rank, const std::string& what) {
   if (const auto why = unsupported(model, job)) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/job.h"
@@ -29,6 +30,8 @@ struct ExecutableRanks {
 
 // `steps` >= 2 optimizer steps. Refuses, under `what`, a job for which no schedule can be made, and one whose schedule
 // nobody can carry out yet, by name.
+// Whose kernels compute what transformers does, gradient by gradient (tests/witnesses/exec); others are refused.
+[[nodiscard]] bool is_executable(std::string_view family);
 [[nodiscard]] ExecutableRanks executables_of(const ModelSpec& model, const Job& job, std::int64_t steps,
                                              const std::string& what);
 
