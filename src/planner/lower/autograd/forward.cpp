@@ -24,7 +24,7 @@ void Forward::run(std::uint32_t begin, std::uint32_t end, bool saves) {
       case Instruction::Kind::Keep:
         if (kept_ != kNoBuffer) emitter_.release(kept_, Reason::PythonFrame);
         kept_ = on_.storages.of(instruction.tensor());
-        emitter_.rename(kept_, {Role::Inputs, "held by the model"});
+        emitter_.rename(kept_, {Role::Inputs, "batch"});
         break;
       case Instruction::Kind::Forget: forget(instruction.node(), at); break;
       case Instruction::Kind::RegionBegins:
