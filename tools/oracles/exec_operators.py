@@ -33,7 +33,7 @@ FAMILIES = {
     "gemma": {"head_dim": 4, "tie_word_embeddings": True}, "phi": {"partial_rotary_factor": 0.5, "layer_norm_eps": 1e-6},
     "phi3": {}, "gpt_neox": {"rotary_pct": 0.5, "layer_norm_eps": 1e-6}, "smollm3": {"no_rope_layer_interval": 2},
     "starcoder2": {"norm_epsilon": 1e-6},
-    "olmo": {}, "olmo2": {}, "exaone4": KINDS, "nemotron": {"norm_eps": 1e-6}, "hunyuan_v1_dense": {"head_dim": 4},
+    "olmo": {}, "exaone4": KINDS, "nemotron": {"norm_eps": 1e-6}, "hunyuan_v1_dense": {"head_dim": 4},
     "arcee": {}, "seed_oss": {"head_dim": 4, "attention_dropout": 0.0, "residual_dropout": 0.0},
     "cwm": {"head_dim": 4, **KINDS, **PLAIN}, "ministral": {"head_dim": 4, **KINDS},
 }

@@ -40,10 +40,11 @@ void refuse_what_cannot_run(const ModelSpec& model, const Job& job, const std::s
 }  // namespace
 
 bool is_executable(std::string_view family) {
-  constexpr std::array<std::string_view, 20> kFamilies{
-      "gpt2",     "llama",    "mistral",    "qwen2",    "qwen3", "gemma",   "phi",      "phi3",
-      "gpt_neox", "smollm3",  "starcoder2", "olmo",     "olmo2", "exaone4", "nemotron", "hunyuan_v1_dense",
-      "arcee",    "seed_oss", "cwm",        "ministral"};
+  constexpr std::array<std::string_view, 19> kFamilies{
+      "gpt2",       "llama",    "mistral", "qwen2",    "qwen3",
+      "gemma",      "phi",      "phi3",    "gpt_neox", "smollm3",
+      "starcoder2", "olmo",     "exaone4", "nemotron", "hunyuan_v1_dense",
+      "arcee",      "seed_oss", "cwm",     "ministral"};
   return std::find(kFamilies.begin(), kFamilies.end(), family) != kFamilies.end();
 }
 
