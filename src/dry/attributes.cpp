@@ -20,6 +20,8 @@ constexpr Named kResults[] = {
     {kInvalidSymbol, "cudaErrorInvalidSymbol", "invalid device symbol"},
     {kMissingConfiguration, "cudaErrorMissingConfiguration", "__global__ function call is not configured"},
     {kInvalidDeviceFunction, "cudaErrorInvalidDeviceFunction", "invalid device function"},
+    {kNoKernelImageForDevice, "cudaErrorNoKernelImageForDevice",
+     "no kernel image is available for execution on the device"},
     {kNoDevice, "cudaErrorNoDevice", "no CUDA-capable device is detected"},
     {kInvalidDevice, "cudaErrorInvalidDevice", "invalid device ordinal"},
     {kInvalidHandle, "cudaErrorInvalidResourceHandle", "invalid resource handle"},

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "dry/device.h"
@@ -40,6 +41,7 @@ struct ImageHeader {
   std::uint16_t major;
   std::uint32_t architecture;  // 90.
 };
+constexpr std::uint16_t kText = 1;
 constexpr std::uint16_t kMachineCode = 2;
 
 template <class T>
@@ -132,37 +134,63 @@ class Image {
   std::vector<Section> sections_;
 };
 
+// The image that a device loads: the latest machine code that it runs, else the latest text that it may compile.
+struct Choice {
+  const unsigned char* at = nullptr;
+  ImageHeader image{};
+  bool any = false;
+};
+
+// Code runs on its own capability and on later minor ones of the same major.
+bool runs(const ImageHeader& image, int major, int minor) {
+  const auto of = static_cast<int>(image.architecture);
+  if (image.kind == kText) return of <= major * 10 + minor;
+  return image.kind == kMachineCode && of / 10 == major && of % 10 <= minor;
+}
+
+Choice choose(const void* code, int major, int minor) {
+  const auto wrapper = load<Wrapper>(static_cast<const unsigned char*>(code));
+  if (wrapper.magic != kWrapperMagic || wrapper.images == nullptr) return {};
+  const auto head = load<FatHeader>(wrapper.images);
+  if (head.magic != kFatMagic) return {};
+  Choice best;
+  const unsigned char* at = wrapper.images + head.header_bytes;
+  for (const unsigned char* end = at + head.bytes; end - at >= static_cast<std::ptrdiff_t>(sizeof(ImageHeader));) {
+    const auto image = load<ImageHeader>(at);
+    best.any = best.any || image.kind == kText || image.kind == kMachineCode;
+    const auto rank = [](const ImageHeader& of) { return std::pair(of.kind, of.architecture); };
+    if (runs(image, major, minor) && rank(image) >= rank(best.image)) {
+      best.at = at;
+      best.image = image;
+    }
+    at += image.header_bytes + image.bytes;
+  }
+  return best;
+}
+
+bool is_one_image(const void* code) { return std::memcmp(code, ELFMAG, SELFMAG) == 0; }
+
 }  // namespace
 
 std::map<std::string, KernelFacts> facts_in(const void* code, int major, int minor) {
-  const auto* bytes = static_cast<const unsigned char*>(code);
   const std::size_t reserved = major >= 9 ? Device::kSharedOfTheSystem : 0;
-  if (std::memcmp(bytes, ELFMAG, SELFMAG) == 0) {  // One image alone; its sections' table is its end.
+  if (is_one_image(code)) {  // Its sections' table is its end.
+    const auto* bytes = static_cast<const unsigned char*>(code);
     const auto head = load<Elf64_Ehdr>(bytes);
     return Image(bytes, std::max(head.e_shoff + std::uint64_t{head.e_shnum} * sizeof(Elf64_Shdr),
                                  head.e_phoff + std::uint64_t{head.e_phnum} * sizeof(Elf64_Phdr)))
         .facts(reserved);
   }
-  const auto wrapper = load<Wrapper>(bytes);
-  if (wrapper.magic != kWrapperMagic || wrapper.images == nullptr) return {};
-  const auto head = load<FatHeader>(wrapper.images);
-  if (head.magic != kFatMagic) return {};
-  // Code runs on its own capability and on later minor ones of the same major.
-  const unsigned char* best = nullptr;
-  ImageHeader chosen{};
-  const unsigned char* at = wrapper.images + head.header_bytes;
-  for (const unsigned char* end = at + head.bytes; end - at >= static_cast<std::ptrdiff_t>(sizeof(ImageHeader));) {
-    const auto image = load<ImageHeader>(at);
-    const auto of = static_cast<int>(image.architecture);
-    if (image.kind == kMachineCode && of / 10 == major && of % 10 <= minor &&
-        image.architecture >= chosen.architecture) {
-      best = at;
-      chosen = image;
-    }
-    at += image.header_bytes + image.bytes;
-  }
-  if (best == nullptr || chosen.compressed_bytes != 0) return {};
-  return Image(best + chosen.header_bytes, chosen.bytes).facts(reserved);
+  const Choice chosen = choose(code, major, minor);
+  if (chosen.at == nullptr || chosen.image.kind != kMachineCode || chosen.image.compressed_bytes != 0) return {};
+  return Image(chosen.at + chosen.image.header_bytes, chosen.image.bytes).facts(reserved);
+}
+
+int architecture_in(const void* code, int major, int minor) {
+  if (is_one_image(code)) return 0;
+  const Choice chosen = choose(code, major, minor);
+  if (chosen.at != nullptr) return static_cast<int>(chosen.image.architecture);
+  return chosen.any ? kNoImage : 0;
 }
 
 }  // namespace dsplan::dry

@@ -20,4 +20,10 @@ struct KernelFacts {
 // `code` is what __cudaRegisterFatBinary is given, or one image alone.
 [[nodiscard]] std::map<std::string, KernelFacts> facts_in(const void* code, int major, int minor);
 
+// Which of a program's images a device of this capability loads: 86 for one of sm_89 where there are 80, 86 and 90.
+// Text that the driver compiles (PTX) counts where no machine code runs. 0: unknown, no such images are there;
+// kNoImage: none runs.
+inline constexpr int kNoImage = -1;
+[[nodiscard]] int architecture_in(const void* code, int major, int minor);
+
 }  // namespace dsplan::dry

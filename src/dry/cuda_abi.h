@@ -26,6 +26,7 @@ enum Result : int {
   kInvalidDeviceFunction = 98,
   kNoDevice = 100,
   kInvalidDevice = 101,
+  kNoKernelImageForDevice = 209,
   kInvalidHandle = 400,
   kDriverNotFound = 500,
   kNotReady = 600,

@@ -112,12 +112,15 @@ DSPLAN_DRY_CALL Result cudaLaunchKernelExC(const LaunchConfig* how, const void* 
 
 DSPLAN_DRY_CALL Result cudaFuncGetAttributes(FunctionAttributes* out, const void* function) {
   const Kernel kernel = kernels().find(function);
+  if (kernel.architecture == kNoImage) return say(kNoKernelImageForDevice);
   if (kernel.registers == 0) DSPLAN_DRY_GUESS("cudaFuncGetAttributes", kRegisters);
   *out = FunctionAttributes{};
   out->shared_bytes = kernel.shared;
   out->max_threads_per_block = kernel.threads;
   out->registers = registers_of(kernel);
-  out->ptx_version = out->binary_version = device().major * 10 + device().minor;
+  // What was compiled, not what it runs on: cub looks for the very architecture that its kernels were compiled for.
+  const int own = device().major * 10 + device().minor;
+  out->ptx_version = out->binary_version = kernel.architecture > 0 ? kernel.architecture : own;
   out->max_dynamic_shared_bytes = static_cast<int>(kernel.dynamic_shared);
   out->preferred_carveout = -1;
   return kSuccess;

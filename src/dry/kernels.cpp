@@ -12,7 +12,11 @@ namespace {
 // What its code says of a kernel, once.
 void read_code(Kernel& kernel) {
   Code& code = *std::exchange(kernel.code, nullptr);
-  if (!std::exchange(code.read, true)) code.facts = facts_in(code.bytes, device().major, device().minor);
+  if (!std::exchange(code.read, true)) {
+    code.facts = facts_in(code.bytes, device().major, device().minor);
+    code.architecture = architecture_in(code.bytes, device().major, device().minor);
+  }
+  kernel.architecture = code.architecture;
   const auto found = code.facts.find(kernel.name);
   if (found == code.facts.end()) return;
   kernel.registers = found->second.registers;
@@ -56,6 +60,7 @@ int registers_of(const Kernel& kernel) {
 }
 
 Result launch_limits(const Kernel& kernel, Dim3 grid, Dim3 block, std::size_t shared) {
+  if (kernel.architecture == kNoImage) return kNoKernelImageForDevice;
   const auto within = [](unsigned value, int most) { return value > 0 && value <= static_cast<unsigned>(most); };
   if (!within(grid.x, Device::kGridX) || !within(grid.y, Device::kGridYZ) || !within(grid.z, Device::kGridYZ) ||
       !within(block.x, Device::kThreadsPerBlock) || !within(block.y, Device::kThreadsPerBlock) ||

@@ -17,12 +17,14 @@ namespace dsplan::dry {
 struct Code {
   const void* bytes = nullptr;
   bool read = false;
+  int architecture = 0;
   std::map<std::string, KernelFacts> facts;
 };
 
 struct Kernel {
   std::string name;
   Code* code = nullptr;
+  int architecture = 0;                                  // Of the image that the device loads; 0: unknown.
   int threads = Device::kThreadsPerBlock;                // By its launch bounds.
   int registers = 0;                                     // 0: nobody looked into its code.
   std::size_t shared = 0;                                // Static.

@@ -30,8 +30,7 @@ class Placer : public Ignores<Enter, Exit> {
   using Ignores<Enter, Exit>::on;
   void on(std::size_t at, const Allocate& event) {
     if (over(at) || schedule_.buffers[event.buffer].space != Space::Device) return;
-    streams_.allocating(event.buffer, event.stream);
-    if (requests_ != nullptr) note_completed(at);
+    if (streams_.allocating(event.buffer, event.stream) && requests_ != nullptr) note_completed(at);
     note({static_cast<std::uint32_t>(at), event.buffer, AllocatorRequest::What::Allocate, event.stream});
     allocator_.allocate(at, event.buffer, event.stream);
   }

@@ -55,17 +55,20 @@ StreamWaits::Uses StreamWaits::uses(BufferId buffer) const {
   return result;
 }
 
-void AllocatorStreams::complete_waited() {
+bool AllocatorStreams::complete_waited() {
+  bool any = false;
   for (unsigned left = waiting_; left != 0; left &= left - 1) {
     const auto user = static_cast<StreamId>(std::countr_zero(left));
     std::deque<Waiting>& queue = queues_[user];
     std::size_t done = 0;
     for (; !queue.empty() && is_over(queue.front()); ++done) queue.pop_front();
     if (done == 0) continue;
+    any = true;
     allocator_.complete_uses(user, done);
     completed_[user] += static_cast<std::uint32_t>(done);
     if (queue.empty()) waiting_ = static_cast<StreamSet>(waiting_ & ~bit_of(user));
   }
+  return any;
 }
 
 // Recorded at the free rather than at the use: between the two nothing depends on it.

@@ -66,10 +66,10 @@ class StreamWaits {
 // the simulator, whose segments are made up, and the executor, whose segments are real.
 //
 // A buffer lives in the pool of the stream that allocates it. Work on another stream that touches it is a use of that
-// stream (record_stream) unless it stands among UntoldUses, and its free then waits for all that the stream was given so
-// far: at the free an event is recorded there, and the allocator asks for it at its next allocation at the earliest. At
-// synchronisation: until the allocating stream, or the host, has waited for that. Immediate: until the next allocation.
-// Events of one stream complete in the order of the frees, as PyTorch's queue has them.
+// stream (record_stream) unless it stands among UntoldUses, and its free then waits for all that the stream was given
+// so far: at the free an event is recorded there, and the allocator asks for it at its next allocation at the earliest.
+// At synchronisation: until the allocating stream, or the host, has waited for that. Immediate: until the next
+// allocation. Events of one stream complete in the order of the frees, as PyTorch's queue has them.
 
 class AllocatorStreams {
  public:
@@ -77,20 +77,19 @@ class AllocatorStreams {
 
   // `untold`: of the schedule. `clock`: frees complete when it has come so far, whatever
   // `frees` says; it must outlive this.
-  AllocatorStreams(CachingAllocator& allocator, StreamFrees frees, UntoldUses untold, const StreamClock* clock = nullptr)
+  AllocatorStreams(CachingAllocator& allocator, StreamFrees frees, UntoldUses untold,
+                   const StreamClock* clock = nullptr)
       : allocator_(allocator), frees_(frees), untold_(std::move(untold)), clock_(clock) {
     allocator_.set_events_ready(clock_ == nullptr && frees_ == StreamFrees::Immediate);
   }
 
-  // Right before the allocator is asked.
-  void allocating(BufferId buffer, StreamId stream) {
+  // Right before the allocator is asked. Whether some free completes.
+  bool allocating(BufferId buffer, StreamId stream) {
     if (stream != 0 && !untold_.all) waits().allocated(buffer, stream);
-    complete();
+    return complete();
   }
-  // Those frees complete whose uses are over.
-  void complete() {
-    if (waiting_ != 0) complete_waited();
-  }
+  // Those frees complete whose uses are over: whether there are any.
+  bool complete() { return waiting_ != 0 && complete_waited(); }
   // How many `complete` just let complete of each stream; then none.
   [[nodiscard]] Completed take_completed() { return std::exchange(completed_, {}); }
   // One piece of work, in program order. Nothing of streams is kept until a second one shows up.
@@ -133,7 +132,7 @@ class AllocatorStreams {
     if (!waits_) waits_ = std::make_unique<StreamWaits>();
     return *waits_;
   }
-  void complete_waited();
+  bool complete_waited();
   StreamSet record_uses(BufferId buffer, BlockId block);
 
   CachingAllocator& allocator_;

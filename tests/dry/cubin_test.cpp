@@ -94,15 +94,22 @@ Bytes fat(const std::vector<std::pair<std::uint32_t, Bytes>>& images, std::uint3
   return all;
 }
 
+// What a program hands over with its images.
+struct Registration {
+  explicit Registration(const Bytes& all) : images(all.data()) {}
+  std::uint32_t magic = 0x466243b1;
+  std::uint32_t version = 1;
+  const unsigned char* images;
+  void* more = nullptr;
+};
+
 std::map<std::string, KernelFacts> registered(const Bytes& images, int major, int minor) {
-  struct {
-    std::uint32_t magic = 0x466243b1;
-    std::uint32_t version = 1;
-    const unsigned char* images;
-    void* more = nullptr;
-  } wrapper;
-  wrapper.images = images.data();
-  return facts_in(&wrapper, major, minor);
+  const Registration code(images);
+  return facts_in(&code, major, minor);
+}
+int loaded(const Bytes& images, int major, int minor) {
+  const Registration code(images);
+  return architecture_in(&code, major, minor);
 }
 
 }  // namespace
@@ -123,6 +130,28 @@ TEST_CASE("of several images the one is read that the device would load") {
   CHECK(registered(all, 8, 9).at("k").registers == 20);
   CHECK(registered(all, 9, 0).at("k").registers == 30);
   CHECK(registered(all, 10, 0).empty());
+}
+
+TEST_CASE("a device loads the latest image that it runs, compressed or not") {
+  for (const std::uint32_t compressed : {0U, 100U}) {
+    const Bytes all = fat({{80, image(10, 64, 0)}, {86, image(20, 64, 0)}, {100, image(30, 64, 0)}}, compressed);
+    CHECK(loaded(all, 8, 0) == 80);
+    CHECK(loaded(all, 8, 9) == 86);
+    CHECK(loaded(all, 10, 3) == 100);
+    CHECK(loaded(all, 7, 0) == kNoImage);
+    CHECK(loaded(all, 9, 0) == kNoImage);
+  }
+  CHECK(loaded(fat({}), 9, 0) == 0);
+}
+
+TEST_CASE("text is compiled for a later device, and machine code goes before it") {
+  Bytes all = fat({{80, image(10, 64, 0)}, {86, image(20, 64, 0)}});
+  const std::size_t second = all.size() - image(20, 64, 0).size() - 64;
+  all[second] = 1;
+  CHECK(loaded(all, 9, 0) == 86);
+  CHECK(loaded(all, 8, 9) == 80);
+  CHECK(loaded(all, 7, 5) == kNoImage);
+  CHECK(registered(all, 9, 0).empty());
 }
 
 TEST_CASE("what is compressed or cut off is not read") {

@@ -24,3 +24,16 @@ def config(job):
     found.pop("transformers_version", None)
     found.update(job.get("change", {}))
     return found
+
+
+def layers_key(config):
+    return "n_layer" if "n_layer" in config else "num_hidden_layers"
+
+
+def with_layers(config, layers):
+    """What changes in a config of a decoder with so many layers, with what it says of each of them."""
+    change = {layers_key(config): layers}
+    change.update({name: config[name][:layers] for name in ("layer_types", "no_rope_layers") if name in config})
+    if config.get("max_window_layers", 0) > layers:
+        change["max_window_layers"] = layers
+    return change

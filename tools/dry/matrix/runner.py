@@ -1,5 +1,6 @@
 """Runs jobs, each forked after the imports, and appends one line of JSON per job; what has a line is not run again."""
 
+import importlib.util
 import json
 import os
 import re
@@ -8,7 +9,7 @@ import sys
 import tempfile
 import time
 
-from . import model_config, store, worker
+from . import model_config, operators, store, worker
 
 
 def versions():
@@ -58,6 +59,7 @@ def environment(job):
 
 
 def imports(jobs):
+    operators.build(jobs)
     os.environ.update(
         PYTORCH_NVML_BASED_CUDA_CHECK="1",
         DS_ACCELERATOR="cuda",
@@ -69,7 +71,8 @@ def imports(jobs):
     )
     import torch
 
-    if any("lora" in job["training"] for job in jobs):
+    # With bitsandbytes beside it peft asks for the device at its import: then each fork imports it for itself.
+    if any("lora" in job["training"] for job in jobs) and importlib.util.find_spec("bitsandbytes") is None:
         import peft
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -82,6 +85,8 @@ def imports(jobs):
         sys.modules["dsplan_dry.record"].FOUND["receipt"] = False
     if any("deepspeed" in job for job in jobs):
         import deepspeed
+    if torch.cuda.is_initialized():
+        raise SystemExit("an import used the device: every job would be measured on the one that it saw, whatever it asks for")
 
 
 def measure(job, limit, events=None):
@@ -92,6 +97,7 @@ def measure(job, limit, events=None):
             os.unlink(old)
     child = os.fork()
     if child == 0:
+        os.setsid()  # What it starts ends with it.
         log = os.open(path + ".log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(log, 1)
         os.dup2(log, 2)
@@ -100,8 +106,7 @@ def measure(job, limit, events=None):
     end = time.time() + limit
     while os.waitpid(child, os.WNOHANG) == (0, 0):
         if time.time() > end:
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
+            end_session(child)
             return {"failed": f"no answer within {limit:g} s"}
         time.sleep(0.02)
     if not os.path.exists(path):
@@ -109,6 +114,15 @@ def measure(job, limit, events=None):
     answer = json.load(open(path))
     os.unlink(path)
     return answer
+
+
+def end_session(leader):
+    """A compiler that a job started would go on, and wait for nobody."""
+    try:
+        os.killpg(leader, signal.SIGKILL)
+    except ProcessLookupError:
+        os.kill(leader, signal.SIGKILL)  # It had not come to its setsid.
+    os.waitpid(leader, 0)
 
 
 def run(jobs, folder, limit, again=None):

@@ -5,6 +5,8 @@ attention, one H100. Real models mostly; a model with fewer layers (`layers`) wh
 import functools
 import itertools
 
+from . import chance, model_config
+
 FAMILIES = [
     "gpt2",
     "gpt2-medium",
@@ -110,6 +112,23 @@ def pytorch():
             yield job("pytorch", model, seq, 3, change=odd, name="odd")
     for model in ("llama-3-8b", "qwen3-4b", "gpt2-xl", "llama-2-13b", "qwen2.5-7b"):
         yield job("pytorch", model, 1024, 1, whole=True, name="whole")
+
+
+DECODERS = """aya-23-8b command-r7b olmo-2-1b granite-3.1-2b glm-4-9b gpt-oss-20b deepseek-v2-lite moonlight-16b-a3b
+qwen3-30b-a3b qwen1.5-moe-a2.7b granite-3.1-1b-a400m glm-4.5-air ernie-4.5-0.3b smollm3-3b exaone-4.0-1.2b stablelm-2-1.6b
+starcoder2-3b phi-1.5 phi-3-mini gemma-2b gemma-3-1b falcon-7b falcon-rw-1b bloom-560m opt-1.3b pythia-1b
+llama-4-scout-text""".split()
+
+
+def families():
+    """Decoders that the other tables lack: attention as PyTorch chooses it, at real widths."""
+    for model in DECODERS:
+        config = model_config.config({"model": model})
+        layers = config[model_config.layers_key(config)]
+        few = model_config.with_layers(config, min(layers, 2 if model.startswith("llama-4") else 4))
+        yield job("families", model, 1024, 1, attention=None, change=few)
+        yield job("families", model, 500, 3, attention=None, change=few, checkpoint="full", name="full")
+        yield job("families", model, 1777, 1, attention=None, change=few, model_init="host", name="host")
 
 
 def init():
@@ -304,6 +323,17 @@ def packed():
                     continue
                 yield job("packed", model, seq, batch, attention=None, needs="bitsandbytes", **packing, **way,
                           name=f"{kind}-{name}")
+    # Several GPUs: DDP as it is; DeepSpeed casts what is not packed to its own dtype and trains the adapters in it.
+    for kind, packing in (("int8", int8), ("nf4", nf4)):
+        for name in ("prepared", "autocast", "llama-factory", "trl"):
+            yield job("packed", "tinyllama-1.1b", 2048, 1, attention=None, needs="bitsandbytes", world=2, **packing,
+                      **ways[name], name=f"{kind}-ddp-{name}")
+        for stage in (0, 1, 2):
+            for name, world in (("prepared", 2), ("trl", 8)):
+                way = {key: value for key, value in ways[name].items() if key != "autocast"}
+                yield job("packed", "tinyllama-1.1b", 2048, 1, attention=None, needs="bitsandbytes", world=world, **packing,
+                          **way, deepspeed=engine(stage, torch_adam=True), name=f"{kind}-z{stage}-{name}")
+
 
 
 def adapters():
@@ -807,6 +837,7 @@ def fsdp():
 def jobs():
     made = [
         *pytorch(),
+        *families(),
         *init(),
         *attention(),
         *dtype(),
@@ -826,6 +857,7 @@ def jobs():
         *heldout(),
         *offload(),
         *fsdp(),
+        *chance.jobs(job, "chance", 1, 100),
     ]
     names = [row["name"] for row in made]
     twice = {name for name in names if names.count(name) > 1}

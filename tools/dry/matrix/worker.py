@@ -164,7 +164,7 @@ class Worker:
         return AutoModelForCausalLM.from_config(
             config,
             dtype=self.types[self.dtype()],
-            attn_implementation="eager" if self.training.get("attention") == "eager" else "sdpa",
+            attn_implementation="eager" if self.training.get("attention") == "eager" else None,  # transformers' choice.
         )
 
     def dtype(self):
@@ -336,6 +336,7 @@ class Worker:
 def layers_of(model):
     base = model.get_base_model() if hasattr(model, "peft_config") else model
     inner = getattr(base, base.base_model_prefix)
+    inner = getattr(inner, "decoder", inner)
     return getattr(inner, "layers", None) or inner.h, inner, base
 
 

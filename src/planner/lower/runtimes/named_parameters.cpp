@@ -10,8 +10,8 @@ namespace dsplan {
 namespace {
 
 bool is_trained(const Parameter& parameter, const Training& training) {
-  return parameter.trainable &&
-         std::none_of(training.freeze.begin(), training.freeze.end(),
+  if (!parameter.trainable || training.freeze.empty()) return parameter.trainable;  // Asked thousands of times.
+  return std::none_of(training.freeze.begin(), training.freeze.end(),
                       [&](const std::string& glob) { return glob_matches(glob, parameter.name); });
 }
 
@@ -32,8 +32,8 @@ std::vector<NamedParameter> named_parameters(const ModelSpec& model, const Train
   for (std::size_t at = 0; at < model.parameters.size(); ++at) {
     const Parameter& parameter = model.parameters[at];
     if (parameter.tied_to != kNone) continue;
-    found.push_back({static_cast<ParameterId>(at), parameter.shape.elements().value(),
-                     is_trained(parameter, training), training.made_dtype(parameter)});
+    found.push_back({static_cast<ParameterId>(at), parameter.shape.elements().value(), is_trained(parameter, training),
+                     training.made_dtype(parameter)});
   }
   return found;
 }

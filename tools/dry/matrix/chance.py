@@ -1,0 +1,177 @@
+"""Jobs that nobody chose: a seed gives the same jobs for ever. What they show is what a stranger's job would show.
+
+A stratum is one seed. Its first measurement is compared before anything is mended, and the page has that figure beside
+today's: a seed whose jobs have been looked at is no longer held out, and the next question takes a new one.
+"""
+
+import random
+
+from . import model_config
+
+# Decoders: those that the hand-made tables have, and those that they lack.
+MODELS = """gpt2 gpt2-large distilgpt2 llama-3-8b llama-3.2-1b llama-2-7b tinyllama-1.1b smollm2-360m yi-6b mistral-7b
+mistral-nemo-12b qwen1.5-1.8b qwen2-1.5b qwen2.5-3b qwen3-1.7b qwen3-8b gemma-2b gemma-2-9b gemma-3-1b gemma-3-4b-text phi-1.5
+phi-3-mini phi-4-mini opt-1.3b opt-350m pythia-410m pythia-2.8b falcon-7b falcon-rw-1b bloom-560m bloom-3b command-r7b olmo-2-1b
+granite-3.1-2b glm-4-9b ernie-4.5-0.3b exaone-4.0-1.2b smollm3-3b stablelm-2-1.6b starcoder2-3b mixtral-8x7b qwen3-30b-a3b
+qwen1.5-moe-a2.7b granite-3.1-1b-a400m deepseek-v2-lite gpt-oss-20b""".split()
+PROJECTIONS = {"gpt2": ["c_attn", "c_proj"], "gpt_neox": ["query_key_value", "dense"]}
+DEVICES = ["h100-sxm"] * 5 + ["a100-sxm-80", "a100-sxm-40", "h200-sxm", "rtx4090", "l40s", "b200-sxm"]
+
+
+class Draw:
+    """Of Python's generator only random() is promised to stay what it is."""
+
+    def __init__(self, seed):
+        self.generator = random.Random(seed)
+
+    def below(self, count):
+        return int(self.generator.random() * count)
+
+    def one(self, choices):
+        return choices[self.below(len(choices))]
+
+    def chance(self, share):
+        return self.generator.random() < share
+
+
+def shape(draw, config):
+    """A length and a batch of at most 8,192 tokens, half of them no multiple of anything."""
+    most = min(4096, config.get("n_positions") or 4096, config.get("max_position_embeddings") or 4096)
+    seq = 64 + draw.below(most - 63)
+    if draw.chance(0.5):
+        seq = seq // 128 * 128 or 128
+    return seq, 1 + draw.below(max(1, min(4, 8192 // seq)))
+
+
+def fewer_layers(draw, config):
+    """Two to eight of its layers."""
+    most = config[model_config.layers_key(config)]
+    return model_config.with_layers(config, min(most, 2 + draw.below(7)))
+
+
+def adapters(draw, config):
+    names = ["q_proj", "k_proj", "v_proj", "o_proj"]
+    if config["model_type"] in PROJECTIONS:
+        names = PROJECTIONS[config["model_type"]]
+    elif config["model_type"] in ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2") and draw.chance(0.5):
+        names = [*names, "gate_proj", "up_proj", "down_proj"]
+    elif config["model_type"] in ("falcon", "bloom", "phi3", "phi", "opt", "deepseek_v2"):
+        return None
+    lora = {"r": draw.one([4, 8, 16, 48]), "targets": names}
+    if draw.chance(0.3):
+        lora["dropout"] = 0.1
+    if draw.chance(0.4):
+        lora["dtype"] = "bf16"  # peft leaves adapters in the weights' own dtype, and has no way to say another.
+    return lora
+
+
+def precision(draw):
+    return draw.one([{}, {}, {}, {"dtype": "fp32", "autocast": "bf16"}, {"dtype": "fp16"}, {"dtype": "fp32"}])
+
+
+def update(draw):
+    name = draw.one(["adamw", "adamw", "adamw", "adam", "sgd", "adagrad", "rmsprop"])
+    how = draw.one(["foreach", "for-loop"] if name in ("adagrad", "rmsprop") else ["fused", "foreach", "for-loop"])
+    return {"optimizer": {"name": name, "implementation": how, **({"momentum": 0.9} if name == "sgd" else {})}}
+
+
+def recomputed(draw):
+    return draw.one([{}, {}, {"checkpoint": "full"}, {"checkpoint": "full", "checkpoint_impl": "reentrant"}])
+
+
+def of_pytorch(draw, world):
+    more = {**precision(draw), **update(draw)}
+    if draw.chance(0.25):
+        more["grad_accum"] = 2 + draw.below(3)
+    if draw.chance(0.3):
+        more["max_grad_norm"] = 1.0
+    if draw.chance(0.2):
+        more["loss"] = "native"
+    if draw.chance(0.3):
+        more["model_init"] = "host"
+    if draw.chance(0.2):
+        more["allocator_conf"] = draw.one(["expandable_segments:True", "max_split_size_mb:128", "roundup_power2_divisions:8"])
+    if world > 1:
+        if draw.chance(0.3):
+            more["ddp"] = draw.one([{"gradient_as_bucket_view": True}, {"bucket_cap_mb": 50}, {"find_unused_parameters": True}])
+        more.pop("checkpoint_impl", None)
+    return more
+
+
+def of_fsdp(draw, world):
+    policy = draw.one([{}, {"param_dtype": "bf16", "reduce_dtype": "fp32"}, {"param_dtype": "bf16"}])
+    if draw.chance(0.3):
+        policy = {**policy, "reshard_after_forward": draw.chance(0.5)}
+    if draw.chance(0.2) and world % 2 == 0 and world > 2:
+        policy = {**policy, "replicate": 2}
+    if draw.chance(0.15):
+        policy = {**policy, "cpu_offload": True}
+    kind = "hsdp" if "replicate" in policy else "fsdp2"
+    more = {"runtime": kind, "fsdp": policy, "dtype": "fp32" if "param_dtype" in policy else "bf16"}
+    how = draw.one(["foreach", "fused", "for-loop"]) if not policy.get("cpu_offload") else "for-loop"
+    more["optimizer"] = {"name": "adamw", "implementation": how}
+    if draw.chance(0.3):
+        more["max_grad_norm"] = 1.0
+    if draw.chance(0.2):
+        more["grad_accum"] = 2
+    return more
+
+
+def of_deepspeed(draw, world):
+    stage = draw.one([0, 1, 2, 2, 3, 3, 3])
+    zero = {"stage": stage}
+    if stage and draw.chance(0.4):
+        zero["overlap_comm"] = draw.chance(0.5)
+    if stage and draw.chance(0.4):
+        zero["reduce_bucket_size"] = 1_000_000 + draw.below(400_000_000)
+    if stage == 3 and draw.chance(0.4):
+        zero["stage3_param_persistence_threshold"] = draw.below(1_000_000)
+    if stage == 3 and draw.chance(0.3):
+        zero["stage3_prefetch_bucket_size"] = draw.below(200_000_000)
+    if stage and draw.chance(0.2):
+        zero["offload_optimizer"] = {"device": "cpu", "pin_memory": draw.chance(0.5)}
+    dtype = draw.one(["bf16", "bf16", "bf16", "fp16", "fp32"])
+    made = {"zero_optimization": zero, "optimizer": {"type": "AdamW", "params": {"lr": 1e-5}}}
+    if draw.chance(0.3) and "offload_optimizer" not in zero:
+        made["optimizer"]["params"]["torch_adam"] = True
+    if dtype != "fp32":
+        made[dtype] = {"enabled": True, **({"initial_scale_power": 8} if dtype == "fp16" else {})}
+    if draw.chance(0.3):
+        made["gradient_accumulation_steps"] = 2 + draw.below(3)
+    if draw.chance(0.4):
+        made["gradient_clipping"] = 1.0
+    return {"deepspeed": made}
+
+
+def weights_of(more):
+    made = more.get("deepspeed")
+    if made is None:
+        return more.get("dtype", "bf16")
+    return next((dtype for dtype in ("bf16", "fp16") if dtype in made), "fp32")
+
+
+def one(draw, number):
+    model = draw.one(MODELS)
+    config = model_config.config({"model": model})
+    change = fewer_layers(draw, config)
+    seq, batch = shape(draw, config)
+    kind = draw.one(["pytorch", "pytorch", "pytorch", "ddp", "fsdp", "fsdp", "deepspeed", "deepspeed", "deepspeed"])
+    world = 1 if kind == "pytorch" else draw.one([2, 3, 4, 6, 8, 16, 64])
+    more = {"attention": None, **recomputed(draw)}
+    if kind != "deepspeed" and draw.chance(0.1):
+        more["attention"] = "eager"
+    more.update({"fsdp": of_fsdp, "deepspeed": of_deepspeed}.get(kind, of_pytorch)(draw, world))
+    if draw.chance(0.25) and (lora := adapters(draw, config)):
+        if weights_of(more) != "bf16":
+            lora.pop("dtype", None)
+        more["lora"] = lora
+    told = {"world": world, "rank": draw.below(world)} if kind != "pytorch" else {}
+    return (model, seq, batch), {**more, **told, "change": change, "device": draw.one(DEVICES), "name": f"{number:02d}-{kind}"}
+
+
+def jobs(make, stratum, seed, count):
+    """`make`: tables.job."""
+    draw = Draw(seed)
+    for number in range(count):
+        what, more = one(draw, number)
+        yield make(stratum, *what, **more)
