@@ -303,6 +303,24 @@ std::optional<std::string> trl_unsupported(const ModelSpec& model, const Trainin
   return std::nullopt;
 }
 
+// What a head asks for, and what lies before it.
+std::optional<std::string> head_unsupported(const ModelSpec& model, const Training& training) {
+  if (model.parts == nullptr) return std::nullopt;
+  const DecoderParts& parts = *model.parts;
+  if (parts.head == TextHead::Text && !parts.pads && training.rows() > 1) {
+    return formatted("several rows without pad_token_id, which {} refuses", model.graph_class);
+  }
+  const bool regresses = parts.regresses && training.loss == Loss::HuggingFace;
+  if (regresses && !training.autocast && training.dtype != DType::Float32) {
+    return "regression in 16 bits, whose loss PyTorch does not differentiate beside labels in fp32";
+  }
+  if (parts.hidden_divisor > 0 && training.loss != Loss::HuggingFace) {
+    return formatted("another loss than hf of {}", model.graph_class);
+  }
+  if (training.autocast && parts.projections == Projections::Latent) return "attention from latents under autocast";
+  return std::nullopt;
+}
+
 // Of the model as one rank has it.
 std::optional<std::string> unsupported_on_rank(const ModelSpec& model, const Training& training) {
   if (const auto version = version_unsupported(model, training)) return version;
@@ -315,22 +333,13 @@ std::optional<std::string> unsupported_on_rank(const ModelSpec& model, const Tra
   if (scores_in_pieces(training.loss) || of_rewards(training.loss)) {
     if (const auto loss = trl_unsupported(model, training)) return loss;
   }
-  if (model.parts != nullptr && model.parts->head == TextHead::Text && !model.parts->pads && training.rows() > 1) {
-    return formatted("several rows without pad_token_id, which {} refuses", model.graph_class);
-  }
-  if (model.parts != nullptr && model.parts->regresses && !training.autocast && training.dtype != DType::Float32) {
-    return "regression in 16 bits, whose loss PyTorch does not differentiate beside labels in fp32";
-  }
+  if (const auto head = head_unsupported(model, training)) return head;
   if (const auto tower = tower_unsupported(model, training)) return tower;
   if (const auto picture = picture_unsupported(model, training)) return picture;
   const bool other = training.loss != Loss::HuggingFace && !of_rewards(training.loss);
-  const bool divides = model.parts != nullptr && model.parts->hidden_divisor > 0;
-  if ((!causal || divides) && other) return formatted("another loss than hf of {}", model.graph_class);
+  if (!causal && other) return formatted("another loss than hf of {}", model.graph_class);
   if (const auto packed = packed_unsupported(model, training)) return packed;
   const bool grouped = model.dims.experts > 0 && model.parts->experts.router != Router::Scattered;
-  if (training.autocast && model.parts != nullptr && model.parts->projections == Projections::Latent) {
-    return "attention from latents under autocast";
-  }
   if (grouped && training.autocast) return "a mixture's grouped product under autocast";
   return std::nullopt;
 }
