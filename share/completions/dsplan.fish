@@ -45,7 +45,7 @@ complete -c dsplan -n '__fish_seen_subcommand_from simulate sweep diff explain e
 complete -c dsplan -n '__fish_seen_subcommand_from simulate sweep diff explain emit plan run' -l checkpoint -r -d 'none, full, every:K, keep:OP+OP, ..., FILE'
 complete -c dsplan -n '__fish_seen_subcommand_from simulate sweep diff explain emit plan run' -l checkpoint-impl -r -d 'reentrant or non_reentrant'
 complete -c dsplan -n '__fish_seen_subcommand_from simulate sweep diff explain emit plan run' -l attention -r -d 'eager, math, flash, mem-efficient, cudnn, sdpa'
-complete -c dsplan -n '__fish_seen_subcommand_from simulate sweep diff explain emit plan run' -l loss -r -d 'hf, native, chunked:N or liger'
+complete -c dsplan -n '__fish_seen_subcommand_from simulate sweep diff explain emit plan run' -l loss -r -d 'hf, native, chunked:N, liger, trl, dpo, reward'
 complete -c dsplan -n '__fish_seen_subcommand_from simulate sweep diff explain emit plan run' -l optimizer -r -d 'adamw:fused, sgd:foreach, lion, ...'
 complete -c dsplan -n '__fish_seen_subcommand_from simulate sweep diff explain emit plan run' -l level -r -f -a 'kernel dispatch' -d 'dispatch: without temporaries inside kernels'
 complete -c dsplan -n '__fish_seen_subcommand_from simulate sweep diff explain emit plan run' -l routing -r -d 'Tokens of experts: balanced or worst'

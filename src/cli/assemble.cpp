@@ -64,6 +64,13 @@ void take_remarks(const Document& config, const ConfigRemarks& remarks, Request&
   }
 }
 
+// One label has a loss of its own in transformers, in whose place there is TRL's.
+void forget_labels(ConfigRemarks& remarks) {
+  std::erase_if(remarks.gaps, [](const ConfigRemarks::Key& gap) {
+    return gap.key == "num_labels" || gap.key == "id2label" || gap.key == "problem_type";
+  });
+}
+
 void lay_remarks(const Request& of_model, Request& request) {
   request.notices.insert(request.notices.begin(), of_model.notices.begin(), of_model.notices.end());
   request.not_modelled.insert(request.not_modelled.end(), of_model.not_modelled.begin(), of_model.not_modelled.end());
@@ -118,8 +125,8 @@ bool is_checkpoint_file(const std::string& text) {
          text.ends_with(".hjson") || text.ends_with(".yaml") || text.ends_with(".yml");
 }
 
-ModelSpec load_model(const std::string& argument, Request& said) {
-  const ModelFiles files = locate_model(argument);
+ModelSpec load_model(const std::string& argument, Request& said, bool rewards) {
+  ModelFiles files = locate_model(argument);
   if (files.kind == ModelFiles::Kind::OpGraph) {
     throw Refusal(files.config_path, "is an op-graph, and this command takes a model", "`dsplan simulate` takes both");
   }
@@ -133,13 +140,38 @@ ModelSpec load_model(const std::string& argument, Request& said) {
     return build_recorded_model(read_module_graph(files.document), files.name);
   }
   ConfigRemarks remarks;
+  if (rewards) files.document = with_reward_head(std::move(files.document));
   ModelSpec model = build_model(files.document, files.name, remarks);
+  if (rewards) forget_labels(remarks);
   take_remarks(files.document, remarks, said);
-  if (!files.safetensors.empty()) compare_headers(files, model, said.notices);
+  if (!files.safetensors.empty() && !rewards) compare_headers(files, model, said.notices);
   return model;
 }
 
 namespace {
+
+// What a launch line or a file says and an option says otherwise.
+void tell_what_gives_way(const Request& options, Request& below) {
+  const auto tell = [&](const char* what, const Setting<std::int64_t>& above, const Setting<std::int64_t>& under) {
+    if (!above.given() || !under.given() || *above == *under) return;
+    below.notices.push_back({Notice::Kind::Announcement,
+                             under.place,
+                             formatted("{} {} gives way to {} of {}", what, *under, *above, above.place.text()),
+                             {}});
+  };
+  tell("GPUs", options.gpus, below.gpus);
+  tell("GPUs per node", options.gpus_per_node, below.gpus_per_node);
+  tell("micro-batch", options.micro_batch, below.micro_batch);
+  tell("accumulation", options.grad_accum, below.grad_accum);
+  tell("seq", options.seq, below.seq);
+}
+
+// A reward model is made of a language model's configuration.
+bool asks_rewards(const Said& below, const Request& options) {
+  const std::string loss = options.loss.value_or(below.request.loss.value_or(""));
+  return loss.starts_with("reward") ||
+         (loss.empty() && (below.foreign.trainer.value_or("") == "reward" || below.foreign.centered.given()));
+}
 
 // Plans and models that cannot be located go the ordinary way, which says so.
 bool names_a_plan(const std::string& argument) {
@@ -170,8 +202,10 @@ Inputs gather(const SimulateWords& words) {
   attempt(diagnostics, [&] {
     const bool unread = words.model.empty() && diagnostics.any();
     if (unread) return;  // What would name the model is faulty.
-    inputs.model = load_model(agreed_model(words.model, below.foreign.model, of_model.notices), of_model);
+    const std::string name = agreed_model(words.model, below.foreign.model, of_model.notices);
+    inputs.model = load_model(name, of_model, asks_rewards(below, words.options));
   });
+  tell_what_gives_way(words.options, below.request);
   below.request = overlay(below.request, words.options);
   Request& request = inputs.request = below.request;
   attempt(diagnostics, [&] {
@@ -397,21 +431,24 @@ Inputs gather(const Sources& sources, const SimulateWords& said) {
     if (const auto& file = sources[kind]) attempt(faults, [&] { read(*file); });
   };
   Request of_model;
-  with(SourceKind::Model, [&](const SourceFile& file) {
-    if (is_kind(file.content, "module_graph")) {
-      inputs.model = build_recorded_model(read_module_graph(file.content), file.model);
-      return;
-    }
-    ConfigRemarks remarks;
-    inputs.model = build_model(file.content, file.model, remarks);
-    take_remarks(file.content, remarks, of_model);
-  });
   Said below;
   with(SourceKind::Training, [&](const SourceFile& file) { below = read_training_document(file.content); });
   attempt(faults, [&] {
     if (said.launch.empty()) return;
     below = overlay(below, read_launch(said.launch, [&](const std::string& path) { return launched(sources, path); }));
   });
+  with(SourceKind::Model, [&](const SourceFile& file) {
+    if (is_kind(file.content, "module_graph")) {
+      inputs.model = build_recorded_model(read_module_graph(file.content), file.model);
+      return;
+    }
+    ConfigRemarks remarks;
+    const bool rewards = asks_rewards(below, said.options);
+    inputs.model = build_model(rewards ? with_reward_head(file.content) : file.content, file.model, remarks);
+    if (rewards) forget_labels(remarks);
+    take_remarks(file.content, remarks, of_model);
+  });
+  tell_what_gives_way(said.options, below.request);
   below.request = overlay(below.request, said.options);
   Request& request = inputs.request = below.request;
   with(SourceKind::DeepSpeed, [&](const SourceFile& file) { inputs.deepspeed = read_deepspeed(file.content); });

@@ -29,7 +29,7 @@ struct Inputs {
 // with the list of differences.
 [[nodiscard]] Inputs gather(const SimulateWords& words);
 // What the model's files make of a request goes to `said`: notices, and what is not modelled.
-[[nodiscard]] ModelSpec load_model(const std::string& argument, Request& said);
+[[nodiscard]] ModelSpec load_model(const std::string& argument, Request& said, bool rewards = false);
 
 // Whether --checkpoint names a file rather than a mode.
 [[nodiscard]] bool is_checkpoint_file(const std::string& text);

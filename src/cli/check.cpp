@@ -11,6 +11,7 @@
 #include "cli/output.h"
 #include "cli/report_comparison.h"
 #include "core/format.h"
+#include "io/locate.h"
 #include "io/text.h"
 #include "report/baseline.h"
 #include "report/check_report.h"
@@ -234,21 +235,38 @@ void write_new(const Baseline& baseline) {
   output.finish();
 }
 
-int add(const Words& words) {
+// --init may stand without FILE, which is then called as MODEL is.
+constexpr std::string_view kUnnamed = "baselines/.json";
+Words with_file(Words words) {
+  const auto end = std::find(words.begin(), words.end(), "--");
+  const auto init = std::find(words.begin(), end, "--init");
+  if (init == end) return words;
+  const auto next = init + 1;
+  const bool named = next != end && !next->starts_with("-") && !is_bundled(Bundled::Model, *next);
+  if (!named) words.insert(next, std::string(kUnnamed));
+  return words;
+}
+std::string named_as(const std::string& model) {
+  const std::string name = fs::path(model).filename().string();
+  return formatted("{}/{}.json", kDefaultFolder, name.empty() ? "baseline" : name);
+}
+
+int add(const Words& given) {
+  const Words words = with_file(given);
   std::optional<std::string> path, init, at_most;
   CommandExtras extras;
   extras.description = "Writes a baseline: one prediction with everything that it is made from.";
   extras.footer = kCheckFooter;
   extras.add = [&](CommandLine& line) {
     line.option("--add", "FILE", "The baseline to write, a .json file that is not there yet", path);
-    line.option("--init", "FILE", "The same; what is assumed is recorded as given", init);
+    line.option("--init", "[FILE]", "The same; what is assumed is recorded as given", init);
     line.option("--at-most", "SIZE", "What the process may take from now on, such as 72GiB", at_most);
   };
   extras.without = {"--verbose", "--color"};
-  (void)parse_simulate("check", words, extras);
+  const SimulateWords said = parse_simulate("check", words, extras);
   if (path && init) throw Refusal("--init", "stands beside --add", "one baseline at a time");
   const std::optional<Bytes> limit = threshold_in(at_most);
-  if (init) path = init;
+  if (init) path = *init == kUnnamed ? named_as(said.model) : *init;
   std::error_code failed;
   if (!path->ends_with(".json")) throw Refusal("--add", formatted("\"{}\" does not end in .json", *path));
   if (fs::exists(*path, failed)) {

@@ -44,6 +44,42 @@ std::string sorted(std::string_view text) {
   return letters;
 }
 
+// What other programs call what has another name here.
+struct Elsewhere {
+  std::string_view name;
+  std::string_view here;
+};
+constexpr Elsewhere kElsewhere[] = {
+    {"--offload-optimizer", "a DeepSpeed JSON says it: \"zero_optimization\": {\"offload_optimizer\": ...}"},
+    {"--offload-param", "a DeepSpeed JSON says it: \"zero_optimization\": {\"offload_param\": ...}"},
+    {"--offload", "a DeepSpeed JSON says it; of fully_shard --set fsdp.cpu_offload=true"},
+    {"--cpu-offload", "a DeepSpeed JSON says it; of fully_shard --set fsdp.cpu_offload=true"},
+    {"--batch-size", "rows per rank are --micro-batch"},
+    {"--per-device-train-batch-size", "rows per rank are --micro-batch"},
+    {"--gradient-accumulation-steps", "it is --grad-accum"},
+    {"--gradient-checkpointing", "it is --checkpoint full"},
+    {"--world-size", "it is --gpus"},
+    {"--nproc-per-node", "it is --gpus, or the launch line after --"},
+    {"--num-gpus", "it is --gpus"},
+    {"--device", "it is --hardware"},
+    {"--max-length", "it is --seq"},
+    {"--sequence-length", "it is --seq"},
+    {"--seq-len", "it is --seq"},
+    {"--bf16", "it is --dtype bf16, or --autocast bf16"},
+    {"--fp16", "it is --dtype fp16, or --autocast fp16"},
+    {"--load-in-4bit", "it is --quantization nf4"},
+    {"--load-in-8bit", "it is --quantization int8"},
+    {"--fsdp", "it is --runtime fsdp2"},
+    {"--ddp", "it is --runtime ddp"},
+    {"--lr", "learning rates change no size: leave it out"},
+};
+std::string called_here(std::string_view name) {
+  for (const Elsewhere& one : kElsewhere) {
+    if (one.name == name) return std::string(one.here);
+  }
+  return {};
+}
+
 }  // namespace
 
 struct CommandLine::App {
@@ -133,7 +169,8 @@ void CommandLine::parse(const Words& words) {
       continue;
     }
     const std::string name = word.substr(0, word.find('='));
-    std::string hint = did_you_mean(name, names);
+    std::string hint = called_here(name);
+    if (hint.empty()) hint = did_you_mean(name, names);
     if (hint.empty()) hint = formatted("`{} --help` lists the options", app_->command);
     diagnostics.add({name, 0, 0, {}, formatted("no such option of `{}`", app_->command), std::move(hint)});
   }

@@ -101,7 +101,7 @@ std::vector<CommandHelp> command_tree() {
 }
 
 int run(const Words& words) {
-  if (words.empty()) throw Refusal("dsplan", "COMMAND is missing", "`dsplan --help` lists them");
+  if (words.empty()) return print(help());
   const std::string& word = words.front();
   if (word == "--help" || word == "-h" || word == "help") return print(help());
   if (word == "--version" || word == "-V") return print(version_text());

@@ -116,6 +116,7 @@ enum class Op : std::uint8_t {
   Gather,
   Scatter,        // Of a tensor of values: input, index, source.
   ScatterAdd,     // Input, index, source.
+  MaskedRows,     // Input and flags over its first dimensions: what is flagged, one after the other. All count.
   MaskedScatter,  // Input, flags, source, whose elements take the places that are flagged, in turn.
   TopK,
   Sort,
@@ -147,6 +148,9 @@ enum class Op : std::uint8_t {
   BceWithLogits,
   KlDiv,                    // The target is not a logarithm.
   FusedLinearCrossEntropy,  // Hidden state, weight, target.
+  // Hidden state, weight, target, bias: the logarithm of each target's probability; entropy, mean of logits and whether
+  // the target is the likeliest, as far as there are outputs. Node::number is the dtype of the products.
+  ChunkedLogProb,
 
   // Megatron's tensor parallelism: each sums over the ranks that share a layer.
   AllReduce,             // The input itself, summed in place; the gradient passes.

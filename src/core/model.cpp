@@ -49,7 +49,8 @@ ParameterId ModelSpec::parameter(ModuleId module, std::string_view leaf) const {
 Elements total_elements(const ModelSpec& model) {
   Elements sum;
   for (const Parameter& parameter : model.parameters) {
-    if (parameter.tied_to != kNone) continue;
+    const bool second = model.reference != kNone && parameter.module >= model.reference;
+    if (parameter.tied_to != kNone || second) continue;
     const bool packed = parameter.shape.rank == 2 &&
                         model.modules[static_cast<std::size_t>(parameter.module)].type.starts_with("Linear4bit");
     // Two values to a byte.

@@ -132,8 +132,10 @@ struct ModelSpec {
   std::vector<ModelBuffer> buffers;
   std::vector<ModuleCall> calls;      // One training forward.
   std::optional<DType> stored_dtype;  // `dtype` / `torch_dtype` of config.json.
-  ModuleId causal = 0;                // The transformers model: not the root where peft has wrapped it.
-  bool has_graph = false;             // Operator graphs exist for this family: activations can be predicted.
+  // The root of a second model, frozen, that preference training asks beside the first; kNone: there is none.
+  ModuleId reference = kNone;
+  ModuleId causal = 0;     // The transformers model: not the root where peft has wrapped it.
+  bool has_graph = false;  // Operator graphs exist for this family: activations can be predicted.
 
   [[nodiscard]] ModuleId child(ModuleId parent, std::string_view name) const;         // kNone where there is none.
   [[nodiscard]] ParameterId parameter(ModuleId module, std::string_view leaf) const;  // "weight", "bias"; or kNone.

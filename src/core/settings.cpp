@@ -133,7 +133,7 @@ constexpr SettingRow kRun[] = {
            "attention"),
      {},
      {kTrained<&Training::attention>, Line::Attention, 0}},
-    {asked(kAsked<&Request::loss>, "--loss", "KIND", "hf, native, chunked:N or liger", "loss"),
+    {asked(kAsked<&Request::loss>, "--loss", "KIND", "hf, native, chunked:N, liger, trl, dpo, reward", "loss"),
      {},
      {kTrained<&Training::loss>, Line::Loss, 0}},
     {asked(kAsked<&Request::optimizer>, "--optimizer", "NAME[:IMPL]", "adamw:fused, sgd:foreach, lion, ...",

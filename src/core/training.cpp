@@ -135,6 +135,11 @@ std::string_view name(Loss loss) {
     case Loss::Native: return "native";
     case Loss::Chunked: return "chunked";
     case Loss::Liger: return "liger";
+    case Loss::Trl: return "trl";
+    case Loss::Dpo: return "dpo";
+    case Loss::DpoPrecomputed: return "dpo-precomputed";
+    case Loss::Reward: return "reward";
+    case Loss::CenteredReward: return "reward-centered";
   }
   return "?";
 }

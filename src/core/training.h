@@ -195,8 +195,29 @@ struct Checkpointing {
 enum class Attention : std::uint8_t { Eager, Math, Flash, MemoryEfficient, CuDnn };
 // The causal loss. HuggingFace: transformers', logits upcast to fp32. Native: the same without the upcast. Chunked:
 // torchtune's CEWithChunkedOutputLoss: head and upcast piece by piece along the sequence. Liger: its fused linear
-// cross-entropy, and nothing else of it.
-enum class Loss : std::uint8_t { HuggingFace, Native, Chunked, Liger };
+// cross-entropy, and nothing else of it. Trl: SFTTrainer's, of the head piece by piece. Dpo: DPOTrainer's, of pairs,
+// whose reference is another model, or the model without its adapters; DpoPrecomputed: the reference's part comes with
+// the batch. Reward: RewardTrainer's, of pairs.
+// CenteredReward: with a term that draws rewards to 0.
+enum class Loss : std::uint8_t {
+  HuggingFace,
+  Native,
+  Chunked,
+  Liger,
+  Trl,
+  Dpo,
+  DpoPrecomputed,
+  Reward,
+  CenteredReward
+};
+[[nodiscard]] constexpr bool of_rewards(Loss loss) { return loss == Loss::Reward || loss == Loss::CenteredReward; }
+[[nodiscard]] constexpr bool of_pairs(Loss loss) {
+  return loss == Loss::Dpo || loss == Loss::DpoPrecomputed || of_rewards(loss);
+}
+// TRL's fused head stands in the place of the model's own.
+[[nodiscard]] constexpr bool scores_in_pieces(Loss loss) {
+  return loss == Loss::Trl || loss == Loss::Dpo || loss == Loss::DpoPrecomputed;
+}
 // Trainer: transformers' own. Minimal: nothing outlives its line. Script: `outputs = model(**batch);
 // outputs.loss.backward()`, whose variable holds loss and logits until the next forward has returned.
 enum class LoopKind : std::uint8_t { Trainer, Minimal, Script };
@@ -225,7 +246,7 @@ struct Training {
   DType communication_dtype = DType::BFloat16;
   DType master_dtype = DType::Float32;  // DeepSpeed's copies, FSDP2's shards.
   Optimizer optimizer;
-  std::int64_t micro_batch = 1;  // Rows per rank and forward.
+  std::int64_t micro_batch = 1;  // Rows per rank and forward; of a loss of pairs, pairs.
   std::int64_t grad_accum = 1;   // Micro-batches per optimizer step.
   std::int64_t seq = 0;          // Tokens per row; all rows full, no mask.
   std::int64_t target_seq = 0;   // Tokens per target row of an encoder-decoder; others have none.
@@ -251,6 +272,8 @@ struct Training {
   Version deepspeed;
   Version liger = kWitnessLiger;  // Where the loss is its.
 
+  // Rows that the model sees: of a pair the chosen and the rejected one.
+  [[nodiscard]] std::int64_t rows() const { return of_pairs(loss) ? 2 * micro_batch : micro_batch; }
   // Tokens per row of micro-batch `k`, counted from the first step's first.
   [[nodiscard]] std::int64_t seq_of(std::int64_t k) const {
     return seq_list.empty() ? seq : seq_list[static_cast<std::size_t>(k) % seq_list.size()];
@@ -268,7 +291,9 @@ struct Training {
   }
   // In which a parameter is when it is used.
   [[nodiscard]] DType dtype_of(const Parameter& parameter) const {
-    return casts_parameters() && !is_ignored(parameter) ? dtype : parameter.dtype.value_or(dtype);
+    const DType own = parameter.dtype.value_or(dtype);
+    const bool whole = own == DType::UInt8 || own == DType::Int8;  // Packed: nothing casts whole numbers.
+    return casts_parameters() && !whole && !is_ignored(parameter) ? dtype : own;
   }
   // fully_shard is told to leave it as it is: every rank has all of it, and nobody casts, gathers or reduces it.
   [[nodiscard]] bool is_ignored(const Parameter& parameter) const {

@@ -81,6 +81,10 @@ Sample product(Op op) {
       return {{{"input", Shape{2, 3, 8, 8}}, {"weight", Shape{4, 3, 3, 3}}, {"bias", Shape{4}}},
               {{"out", Shape{2, 4, 8, 8}}},
               {}};
+    case Op::ChunkedLogProb:
+      return {{{"hidden", Shape{16, 8}}, {"weight", Shape{40, 8}}, {"target", Shape{16}, DType::Int64, false}},
+              {{"log_probs", Shape{16}, DType::Float32}},
+              {{"rows", 16}, {"rows x 32768", 16 * 32768}}};
     case Op::FusedLinearCrossEntropy:
       return {{{"input", Shape{16, 8}}, {"weight", Shape{40, 8}}, {"target", Shape{16}, DType::Int64, false}},
               {{"out", Shape{1}}},
@@ -97,6 +101,8 @@ Sample picking(Op op) {
     case Op::Scatter:
     case Op::ScatterAdd:
       return {{{"self", kWide}, {"index", out, DType::Int64, false}, {"src", out}}, {{"out", kWide}}, {}};
+    case Op::MaskedRows:
+      return {{{"self", kWide}, {"mask", Shape{3, 5}, DType::Bool, false}}, {{"out", Shape{15, 7}}}, {}};
     case Op::MaskedScatter:
       return {{{"self", kWide}, {"mask", kWide, DType::Bool, false}, {"source", out}}, {{"out", kWide}}, {}};
     case Op::TopK:
@@ -127,7 +133,7 @@ Sample sample_of(Op op) {
   if (op == Op::Attention) return attention(AttentionKernel::Flash);
   if (op == Op::LayerNorm || op == Op::GroupNorm || op == Op::BatchNorm || op == Op::RmsNorm) return norm(op);
   if (op >= Op::Linear && op <= Op::Conv2d) return product(op);
-  if (op == Op::FusedLinearCrossEntropy) return product(op);
+  if (op == Op::FusedLinearCrossEntropy || op == Op::ChunkedLogProb) return product(op);
   if (op >= Op::Embedding && op <= Op::Sort) return picking(op);
   if ((op >= Op::Add && op <= Op::Addcmul) || op == Op::Cat || op == Op::Stack) return of_several(op);
   if (op == Op::ParallelCrossEntropy) {

@@ -130,6 +130,69 @@ void scatter_add(Writer& w) {
   w.gradient(2);
 }
 
+namespace {
+
+// nonzero of flags: how many there are, then the places, a number for each dimension.
+struct Places {
+  std::uint8_t count;
+  std::uint8_t counting;
+  std::uint8_t listed;
+  std::uint8_t selecting;
+};
+// Temporaries of cub's reduction, and of its selection.
+constexpr std::int64_t kCountedAtOnce = 4096;
+constexpr std::int64_t kSelecting = 1023;
+
+Places places_of(Writer& w) {
+  const Shape& flags = w.in(1).shape;
+  const std::int64_t all = flags.elements().value();
+  const auto kernel = [&w](std::int64_t bytes) {
+    return w.slot(SlotKind::Temporary, 0, Bytes(bytes), DType::UInt8, Visibility::Kernel);
+  };
+  const std::int64_t parts = (all + kCountedAtOnce - 1) / kCountedAtOnce;
+  return {kernel(4), kernel(parts < 2 ? 1 : 8 * parts),
+          w.slot(SlotKind::Temporary, 0, storage(Elements(checked_mul(all, flags.rank)), DType::Int64), DType::Int64,
+                 Visibility::Kernel),
+          kernel(kSelecting)};
+}
+
+}  // namespace
+
+// x[mask]: the places are listed, and again in backward, where rows are added into zeros in the order of their places
+// (Indexing.cu, index_put_with_sort_kernel): numbers of 64 bits for each, sorted beside what they were.
+void masked_rows(Writer& w) {
+  w.save_input(1, "_saved_indices");
+  const Places forward = places_of(w);
+  w.forward(forward.count);
+  w.forward(forward.counting);
+  w.forward_drop(forward.counting);
+  w.forward(forward.listed);
+  w.forward(forward.selecting);
+  w.forward_drop(forward.selecting);
+  w.forward_drop(forward.count);
+  w.output();
+  w.kernel();
+  w.forward_drop(forward.listed);
+  if (!w.needs(0)) return;
+  w.gradient(0);
+  const std::int64_t chosen = w.out().shape.dims[0];
+  const auto listed = Elements(checked_mul(chosen, w.in(1).shape.rank));
+  const std::uint8_t places = w.allocate_temporary(storage(listed, DType::Int64), DType::Int64, Visibility::Kernel);
+  const Bytes numbers = storage(Elements(chosen), DType::Int64);
+  const auto number = [&] { return w.allocate_temporary(numbers, DType::Int64, Visibility::Kernel); };
+  const std::uint8_t first = number();
+  (void)number();  // The places as one number each.
+  w.drop(first);
+  const std::uint8_t second = number();
+  const std::uint8_t third = number();
+  w.drop(second);
+  w.drop(third);
+  w.drop(places);
+  for (int i = 0; i < 3; ++i) (void)number();
+  w.allocate_temporary(chosen < kCountedAtOnce ? Bytes(1) : numbers * 2, DType::UInt8, Visibility::Kernel);
+  w.backward_kernel();
+}
+
 // A clone of the input, filled. Its kernel numbers the places by a running sum of the flags, which are spread over the
 // input first (IndexKernel.cpp, masked_scatter__cuda). The source's gradient is masked_select of the whole gradient: of
 // each place that counts an index for each dimension is listed (index with a mask).

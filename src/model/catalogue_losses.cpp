@@ -160,7 +160,8 @@ class LigerPieces {
     for (std::int64_t at = 0, number = 0; at < rows_; at += chunk_, ++number) {
       const std::int64_t left = std::min(chunk_, rows_ - at);
       const bool rest = left != chunk_;
-      const std::uint8_t now = rest ? temporary(piece(left, vocabulary_), dtype_) : logits[static_cast<std::size_t>(number % 2)];
+      const std::uint8_t now =
+          rest ? temporary(piece(left, vocabulary_), dtype_) : logits[static_cast<std::size_t>(number % 2)];
       const std::uint8_t gradient = rest ? temporary(piece(left, hidden_), dtype_) : states;
       make(now);
       if (before != kNone && !held) w_.forward_drop(before);
@@ -262,6 +263,163 @@ void fused_linear_cross_entropy(Writer& w) {
   w.hand_out(1);
   if (!w.node().requires_grad) return;
   w.temporary(storage(Elements(1), DType::Float32), DType::Float32);
+}
+
+namespace {
+
+// trl/kernels/chunked_logprob.py: rows of the hidden state, and words of the vocabulary, at a time.
+constexpr std::int64_t kRowsAtOnce = 4096;
+constexpr std::int64_t kWordsAtOnce = 32768;
+
+// The tiles of one pass over the logits, all in one buffer. Casts of a piece of the hidden state live until the next is
+// made, those of a piece of the weight until its product is made, and in backward as long.
+class LogitTiles {
+ public:
+  LogitTiles(Writer& w, bool backward)
+      : w_(w),
+        backward_(backward),
+        rows_(w.in(0).shape.dims[0]),
+        width_(w.in(0).shape.dims[1]),
+        words_(w.in(1).shape.dims[0]),
+        computed_(static_cast<DType>(static_cast<int>(w.node().number))) {}
+
+  void walk() {
+    tile_ = make(std::min(rows_, kRowsAtOnce), kWordsAtOnce);
+    kernel();
+    for (std::int64_t row = 0; row < rows_ && pieces_ < kMostPieces; row += kRowsAtOnce) {
+      replace(state_, w_.in(0).dtype, std::min(kRowsAtOnce, rows_ - row));
+      for (std::int64_t word = 0; word < words_; word += kWordsAtOnce) {
+        replace(piece_, w_.in(1).dtype, std::min(kWordsAtOnce, words_ - word));
+        if (!backward_) drop(piece_);
+      }
+    }
+  }
+  // The function returns.
+  void drop_all() {
+    drop(state_);
+    drop(piece_);
+    drop(tile_);
+  }
+
+ private:
+  static constexpr std::uint8_t kNothing = 255;
+  static constexpr int kMostPieces = 100;  // More are as these.
+
+  std::uint8_t make(std::int64_t rows, std::int64_t width) {
+    const std::uint8_t made = w_.slot(SlotKind::Temporary, 0, storage(Shape{rows, width}.elements(), computed_),
+                                      computed_, Visibility::Dispatch);
+    if (backward_) {
+      w_.drop(made, RecipeStep::Kind::Make);
+    } else {
+      w_.forward(made);
+    }
+    return made;
+  }
+  void drop(std::uint8_t& slot) {
+    if (slot == kNothing) return;
+    if (backward_) {
+      w_.drop(slot);
+    } else {
+      w_.forward_drop(slot);
+    }
+    slot = kNothing;
+  }
+  // The next is made while the variable still holds the last. Nothing where nothing is cast.
+  void replace(std::uint8_t& held, DType from, std::int64_t rows) {
+    if (from == computed_) return;
+    const std::uint8_t next = make(rows, width_);
+    kernel();
+    drop(held);
+    held = next;
+    ++pieces_;
+  }
+  void kernel() {
+    if (backward_) return w_.backward_kernel();
+    w_.kernel();
+  }
+
+  Writer& w_;
+  bool backward_;
+  std::int64_t rows_;
+  std::int64_t width_;
+  std::int64_t words_;
+  DType computed_;
+  int pieces_ = 0;
+  std::uint8_t tile_ = kNothing;
+  std::uint8_t state_ = kNothing;
+  std::uint8_t piece_ = kNothing;
+};
+
+void log_prob_outputs(Writer& w) {
+  const Bytes row = storage(w.out().shape.elements(), DType::Float32);
+  const Bytes flag = storage(w.out().shape.elements(), DType::Bool);
+  const auto shortly = [&w](Bytes bytes, DType dtype) {
+    const std::uint8_t made = w.forward_temporary(bytes, dtype);
+    w.kernel();
+    return made;
+  };
+  const std::uint8_t logs = shortly(row, DType::Float32);
+  w.extra(0, row, DType::Float32, Visibility::Dispatch);  // log_z
+  w.kernel();
+  w.forward_drop(logs);
+  w.output(0);
+  w.kernel();
+  const std::size_t outputs = w.node().output_count;
+  if (outputs < 3) return;
+  const std::uint8_t ratio = shortly(row, DType::Float32);
+  w.output(1);
+  w.kernel();
+  w.forward_drop(ratio);
+  if (outputs > 3) {
+    w.output(2);
+    w.kernel();
+  }
+  const std::uint8_t reaches = shortly(flag, DType::Bool);
+  const std::uint8_t exceeds = shortly(flag, DType::Bool);
+  w.output(outputs - 1);
+  w.kernel();
+  w.forward_drop(reaches);
+  w.forward_drop(exceeds);
+}
+
+}  // namespace
+
+// TRL's ChunkedLogProbFunction: statistics of each row in fp32, folded tile by tile of the logits; backward makes the
+// tiles again, and sums both gradients in fp32. Inputs: hidden state [N, H], weight [V, H], target [N], bias [V].
+void chunked_log_prob(Writer& w) {
+  const Bytes row = storage(w.out().shape.elements(), DType::Float32);
+  w.save_input(0, "_saved_tensors");
+  w.save_input(1, "_saved_tensors");
+  if (w.has_in(3)) w.save_input(3, "_saved_tensors");
+  w.save_input(2, "_saved_tensors");
+  constexpr std::size_t kStatistics = 7;
+  std::array<std::uint8_t, kStatistics> statistics{};
+  for (std::uint8_t& one : statistics) {
+    one = w.forward_temporary(row, DType::Float32);
+    w.kernel();
+  }
+  LogitTiles forward(w, false);
+  forward.walk();
+  log_prob_outputs(w);
+  for (const std::uint8_t one : statistics) w.forward_drop(one);
+  forward.drop_all();
+  w.save_extra(0, "_saved_tensors");
+  if (w.node().output_count > 1) w.save_output(1, "_saved_tensors");
+  if (!w.node().requires_grad) return;
+  const std::array<std::size_t, 3> given{0, 1, 3};
+  const auto sums = [&](std::size_t i) { return w.has_in(i) && w.needs(i); };
+  for (const std::size_t i : given) {
+    if (!sums(i)) continue;
+    if (w.in(i).dtype == DType::Float32) {
+      w.gradient(i);
+    } else {
+      w.temporary(storage(w.in(i).shape.elements(), DType::Float32), DType::Float32);
+    }
+  }
+  LogitTiles(w, true).walk();
+  for (const std::size_t i : given) {
+    if (sums(i) && w.in(i).dtype != DType::Float32) w.gradient(i);
+  }
 }
 
 }  // namespace dsplan::rules

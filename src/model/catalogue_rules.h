@@ -55,6 +55,7 @@ void index_select(Writer& w);
 void gather(Writer& w);
 void scatter(Writer& w);
 void scatter_add(Writer& w);
+void masked_rows(Writer& w);
 void masked_scatter(Writer& w);
 void stack(Writer& w);
 void detach(Writer& w);
@@ -87,6 +88,7 @@ void binary_cross_entropy(Writer& w);
 void binary_cross_entropy_with_logits(Writer& w);
 void kl_div(Writer& w);
 void fused_linear_cross_entropy(Writer& w);
+void chunked_log_prob(Writer& w);
 
 // catalogue_parallel.cpp
 void all_reduce(Writer& w);

@@ -126,7 +126,10 @@ class Writer {
     recipe_.backward.push_back({RecipeStep::Kind::Make, made});
     return made;
   }
-  void drop(std::uint8_t made) { recipe_.backward.push_back({RecipeStep::Kind::Drop, made}); }
+  // Or makes it (again).
+  void drop(std::uint8_t made, RecipeStep::Kind kind = RecipeStep::Kind::Drop) {
+    recipe_.backward.push_back({kind, made});
+  }
   // `inside`: in a tensor of that many bytes, of which it is a part with gaps.
   void allocate_gradient(std::size_t i, std::optional<Bytes> inside = {}) {
     const Bytes bytes = inside.value_or(graph_.bytes(graph_.input(node_, i)));

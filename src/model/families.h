@@ -30,4 +30,8 @@ namespace dsplan {
 inline constexpr std::int64_t kMostLayers = 100'000;
 inline constexpr std::int64_t kMostTensors = 1'000'000;
 
+// A language model's config.json as AutoModelForSequenceClassification reads it with num_labels = 1, and as TRL's
+// RewardTrainer leaves it: a head of one label, and a token that pads.
+[[nodiscard]] Document with_reward_head(Document config);
+
 }  // namespace dsplan

@@ -2,9 +2,13 @@
 
 #include <array>
 #include <cstddef>
+#include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "core/error.h"
+#include "model/families.h"
 
 namespace dsplan {
 namespace {
@@ -42,6 +46,34 @@ Document with_layers(Document config, std::int64_t layers) {
       member.value.items.push_back(pattern[i % pattern.size()]);
     }
   }
+  return config;
+}
+
+Document with_reward_head(Document config) {
+  constexpr std::string_view kWords = "ForCausalLM";
+  std::vector<Member>& members = config.root.members;
+  const auto is_label = [](const Member& member) {
+    return member.key == "num_labels" || member.key == "id2label" || member.key == "label2id";
+  };
+  std::erase_if(members, is_label);
+  bool pads = false;
+  for (Member& member : members) {
+    pads = pads || (member.key == "pad_token_id" && member.value.is(Value::Kind::Integer));
+    if (member.key != "architectures" || member.value.items.empty()) continue;
+    std::string& name = member.value.items.front().string;
+    if (name.ends_with(kWords)) name.replace(name.size() - kWords.size(), kWords.size(), "ForSequenceClassification");
+  }
+  const auto put = [&](const char* key, std::int64_t number) {
+    std::erase_if(members, [key](const Member& member) { return member.key == key; });
+    Member member;
+    member.key = key;
+    member.value.kind = Value::Kind::Integer;
+    member.value.integer = number;
+    member.value.real = static_cast<double>(number);
+    members.push_back(std::move(member));
+  };
+  put("num_labels", 1);
+  if (!pads) put("pad_token_id", 0);
   return config;
 }
 

@@ -45,6 +45,11 @@ struct ForeignInput {
   Setting<bool> lora_rank_stabilized;            // use_rslora
   Setting<bool> lora_dora;                       // use_dora
   Setting<std::vector<std::string>> lora_saved;  // modules_to_save: modules that are trained whole.
+  Setting<std::string> lora_task;                // CAUSAL_LM, SEQ_CLS.
+  Setting<std::string> trainer;                  // Of TRL: "sft", "dpo", "reward".
+  Setting<std::vector<std::string>> loss_types;  // loss_type
+  Setting<double> centered;                      // center_rewards_coefficient
+  Setting<bool> precomputed;                     // precompute_ref_log_probs
   Setting<bool> lora_kernels;                    // axolotl's, which it turns on where nobody says anything.
   Setting<std::int64_t> bits;      // quantization_bit: of packed weights. load_in_4bit is 4, load_in_8bit 8.
   Setting<std::string> bits_kind;  // bnb_4bit_quant_type: "nf4", "fp4".
@@ -97,6 +102,7 @@ enum class Reading : std::uint8_t {
   Attention,        // LLaMA-Factory's "auto", "disabled", "fa2"; or a flag whose own name says which.
   Kernels,          // A flag of a kernel that is not modelled, and whose absence turns others off.
   Plugin,           // What accelerate makes a DeepSpeed configuration of.
+  Preference,       // A number that only DPO has: whoever says it runs that trainer.
   Scalar,           // A text, or what YAML makes of one: true, 2.
   Sharding,         // TrainingArguments' fsdp: a flag, or words: "full_shard auto_wrap".
 };

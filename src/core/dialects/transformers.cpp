@@ -12,8 +12,8 @@ constexpr std::string_view kHub = "it concerns uploads";
 constexpr std::string_view kParts = "it says which parts of the script run; training is predicted";
 constexpr std::string_view kNeedsFsdp = "it needs fsdp";
 constexpr std::string_view kOfVersion1 = "it is FSDP1's (version: 1), and version 2 does not read it";
-constexpr std::string_view kDpo = "DPO, whose step takes chosen and rejected rows through two models,";
-constexpr std::string_view kReward = "reward modelling";
+constexpr std::string_view kPairs = "another loss of pairs than DPO's sigmoid";
+constexpr std::string_view kOlder = "preference training of TRL before 1.0";
 constexpr std::string_view kOnCpu = "training on the CPU";
 constexpr std::string_view kScriptBits = "quantized weights of a script's own (say --quantization)";
 constexpr std::string_view kScript = "adapters of a script's own (say --lora)";
@@ -230,31 +230,27 @@ constexpr DialectKey kTrlRows[] = {
     honoured("bnb_4bit_quant_storage", "quant_storage", kOther<&ForeignInput::bits_storage>),
     honoured("use_bnb_nested_quant", "double_quant", kOther<&ForeignInput::bits_nested>),
     refused("lora_target_parameters", "adapters on parameters"),
-    refused("lora_task_type", "adapters of another task than a causal language model", "CAUSAL_LM"),
+    choice(honoured("lora_task_type", "lora", kOther<&ForeignInput::lora_task>), "CAUSAL_LM|SEQ_CLS"),
     refused("packing", "packed sequences"),
     refused("padding_free", "batches without padding"),
     refused("activation_offloading", "activation offloading"),
-    refused("loss_type", "another loss than the model's own", "nll"),
+    honoured("loss_type", "loss", kOther<&ForeignInput::loss_types>),
     refused("router_aux_loss_coef", "the router's auxiliary loss"),
     refused("chat_template_path", "a chat template that may add tokens"),
-    refused("beta", kDpo),
-    refused("precompute_ref_log_probs", kDpo),
-    refused("precompute_ref_batch_size", kDpo),
-    refused("loss_weights", kDpo),
-    refused("ld_alpha", kDpo),
-    refused("f_divergence_type", kDpo),
-    refused("f_alpha_divergence_coef", kDpo),
-    refused("label_smoothing", kDpo),
-    refused("use_weighting", kDpo),
-    refused("discopop_tau", kDpo),
-    refused("sync_ref_model", kDpo),
-    refused("ref_model_mixup_alpha", kDpo),
-    refused("ref_model_sync_steps", kDpo),
-    refused("rpo_alpha", kDpo),
-    refused("max_prompt_length", kDpo),
-    refused("max_completion_length", kDpo),
-    refused("disable_dropout", "preference training"),
-    refused("center_rewards_coefficient", kReward),
+    honoured("beta", "loss", kOther<&ForeignInput::trainer>, Reading::Preference),
+    honoured("precompute_ref_log_probs", "loss", kOther<&ForeignInput::precomputed>),
+    refused("precompute_ref_batch_size", "another batch for the reference's pass before training"),
+    refused("loss_weights", kPairs),
+    refused("ld_alpha", kPairs),
+    refused("f_divergence_type", kPairs, "reverse_kl"),
+    refused("label_smoothing", kPairs),
+    refused("use_weighting", kPairs),
+    refused("sync_ref_model", "a reference that follows the model"),
+    refused("rpo_alpha", kOlder),
+    refused("max_prompt_length", kOlder),
+    refused("max_completion_length", kOlder),
+    refused("disable_dropout", "dropout in training of pairs", "true"),
+    honoured("center_rewards_coefficient", "loss", kOther<&ForeignInput::centered>),
 };
 constexpr Names kTrlInert[] = {
     {kData,
@@ -262,6 +258,8 @@ constexpr Names kTrlInert[] = {
      "dataset_kwargs dataset_num_proc dataset_batch_size datasets streaming test_split_size shuffle_dataset "
      "packing_strategy eval_packing truncation_mode pad_to_multiple_of"},
     {"it masks labels, whose number stays", "completion_only_loss assistant_only_loss"},
+    {"it needs another loss of pairs than sigmoid", "f_alpha_divergence_coef discopop_tau"},
+    {"it needs sync_ref_model", "ref_model_mixup_alpha ref_model_sync_steps"},
     {kTokens, "eos_token pad_token"},
     {kFiles,
      "model_revision trust_remote_code model_init_kwargs.revision model_init_kwargs.trust_remote_code "

@@ -170,6 +170,13 @@ void take_mixed_precision(const Spoken& said, Request& request, Diagnostics& fau
   }
 }
 
+void take_preference(const Spoken& said, ForeignInput& foreign, Diagnostics& faults) {
+  if (said.value.is(Value::Kind::Null)) return;
+  const std::optional<double> number = lax_number(said.value);
+  if (!number || said.value.is(Value::Kind::Bool)) return wrong(said, "a number", faults);
+  if (!foreign.trainer.given()) foreign.trainer = {"dpo", said.place};
+}
+
 void take_words(const Spoken& said, ForeignInput& foreign, Diagnostics& faults) {
   const bool scalar = is_text(said.value) || said.value.is(Value::Kind::Bool) || said.value.is(Value::Kind::Integer);
   if (!scalar) return wrong(said, "a word", faults);
@@ -370,6 +377,7 @@ void DialectValues::honour(const Spoken& said) {
     case Reading::OnOrAuto: return switch_on(said);
     case Reading::Attention: return attention(said);
     case Reading::Kernels: return take_kernels(said, said_, faults_);
+    case Reading::Preference: return take_preference(said, foreign_, faults_);
     case Reading::Scalar: return take_words(said, foreign_, faults_);
     case Reading::Sharding: return take_sharding(said, foreign_, faults_);
     case Reading::Plugin:

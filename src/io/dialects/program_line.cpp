@@ -31,14 +31,19 @@ struct Known {
   std::string_view action;  // The word behind it; empty: none.
   Dialect dialect;
   bool all_devices;
+  std::string_view trainer = {};
 };
 constexpr Known kPrograms[] = {
     {"axolotl", "train", Dialect::Axolotl, true},
     {"axolotl.cli.train", "", Dialect::Axolotl, false},
     {"llamafactory-cli", "train", Dialect::LlamaFactory, true},
     {"lmf", "train", Dialect::LlamaFactory, true},
-    {"trl", "sft", Dialect::Trl, true},
-    {"trl.scripts.sft", "", Dialect::Trl, false},
+    {"trl", "sft", Dialect::Trl, true, "sft"},
+    {"trl", "dpo", Dialect::Trl, true, "dpo"},
+    {"trl", "reward", Dialect::Trl, true, "reward"},
+    {"trl.scripts.sft", "", Dialect::Trl, false, "sft"},
+    {"trl.scripts.dpo", "", Dialect::Trl, false, "dpo"},
+    {"trl.scripts.reward", "", Dialect::Trl, false, "reward"},
     {"torchtitan.train", "", Dialect::Torchtitan, false},
 };
 constexpr std::string_view kOnlyTrained[] = {"axolotl", "llamafactory-cli", "lmf", "trl"};
@@ -69,6 +74,7 @@ class ProgramReader {
     if (file_) expect_object(*file_, "a training file");
     const DialectTable& table = which();
     made_.said = read_dialect(table, {file_ ? &*file_ : nullptr, arguments_});
+    if (trainer_.given()) made_.said.foreign.trainer = trainer_;
     return std::move(made_);
   }
 
@@ -92,6 +98,7 @@ class ProgramReader {
       if (!known.action.empty()) ++at_;
       expected_ = known.dialect;
       made_.takes_all_devices = known.all_devices;
+      if (!known.trainer.empty()) trainer_ = {std::string(known.trainer), word_place(name)};
       if (!has_table(known.dialect)) {
         faults_.add(word_place(name).says(formatted("the files of {} are not modelled yet", name)));
       }
@@ -99,9 +106,10 @@ class ProgramReader {
     }
     if (std::find(std::begin(kOnlyTrained), std::end(kOnlyTrained), name) == std::end(kOnlyTrained)) return;
     const std::string action = at_ < words_.size() ? words_[at_++] : std::string();
-    faults_.add(word_place(formatted("{} {}", name, action))
-                    .says(formatted("what \"{} {}\" does is not modelled yet", name, action),
-                          name == "trl" ? "`trl sft` is" : formatted("`{} train` is", name)));
+    faults_.add(
+        word_place(formatted("{} {}", name, action))
+            .says(formatted("what \"{} {}\" does is not modelled yet", name, action),
+                  name == "trl" ? "`trl sft`, `trl dpo` and `trl reward` are" : formatted("`{} train` is", name)));
   }
 
   void argument() {
@@ -192,6 +200,7 @@ class ProgramReader {
   ProgramLine made_;
   Diagnostics faults_;
   std::optional<Dialect> expected_;
+  Setting<std::string> trainer_;
   std::optional<std::string> file_path_;
   std::optional<Document> file_;
   std::vector<DialectArgument> arguments_;

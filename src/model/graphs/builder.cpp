@@ -48,28 +48,34 @@ void GraphBuilder::exit(ModuleId module) {
 
 // peft's LoraModel calls the forward of the model that it wraps, not the module.
 void GraphBuilder::enter_model() {
+  if (causal() == model_.reference) return enter(causal());
   enter(0);
   if (causal() != 0) enter(child(0, "base_model"));
 }
 
 void GraphBuilder::exit_model() {
+  if (causal() == model_.reference) return exit(causal());
   if (causal() != 0) GraphBuilder::exit(child(0, "base_model"));
   GraphBuilder::exit(0);
 }
 
 DType GraphBuilder::dtype_of(const Parameter& parameter) const {
-  const bool number = !parameter.dtype || is_floating(*parameter.dtype);  // Packed weights are cast by nobody.
-  return options_->one_dtype && number ? options_->dtype : parameter.dtype.value_or(options_->dtype);
+  const DType own = parameter.dtype.value_or(options_->dtype);
+  const bool packed = own == DType::UInt8 || own == DType::Int8;
+  return options_->one_dtype && !packed ? options_->dtype : own;
 }
 
 std::int32_t GraphBuilder::begin_region(Region region) {
+  if (options_->reference) return kNone;
   const auto layer = static_cast<std::int32_t>(graph_.regions.size());
   graph_.regions.push_back(std::move(region));
   graph_.program.push_back({Instruction::Kind::RegionBegins, layer});
   return layer;
 }
 
-void GraphBuilder::end_region(std::int32_t layer) { graph_.program.push_back({Instruction::Kind::RegionEnds, layer}); }
+void GraphBuilder::end_region(std::int32_t layer) {
+  if (layer != kNone) graph_.program.push_back({Instruction::Kind::RegionEnds, layer});
+}
 
 TensorId GraphBuilder::add_tensor(Shape shape, DType dtype, StorageId storage, bool requires_grad, NodeId producer) {
   references_.push(1);
@@ -177,6 +183,7 @@ bool autocast_to_fp32(Op op) { return op == Op::PowScalar || op == Op::Rsqrt || 
 }  // namespace
 
 void GraphBuilder::require_grad(TensorId x) {
+  if (options_->reference) return;  // What it would make a leaf has no graph.
   Tensor& tensor = graph_.tensors[x];
   if (tensor.requires_grad) return;
   tensor.requires_grad = true;

@@ -3,6 +3,7 @@
 // that every one was dropped, so that a forgotten or doubled lifetime is caught when the graph is made.
 #pragma once
 
+#include <array>
 #include <initializer_list>
 #include <optional>
 #include <span>
@@ -21,7 +22,7 @@ struct GraphOptions {
   std::int64_t micro_batch = 1;
   std::int64_t seq = 1;
   std::int64_t target_seq = 0;  // Of an encoder-decoder's target.
-  std::int64_t images = 0;  // Pictures per row.
+  std::int64_t images = 0;      // Pictures per row.
   DType dtype = DType::BFloat16;
   bool one_dtype = false;  // DeepSpeed casts all parameters to it, those with a dtype of their own too.
   // torch.autocast around the forward, in this dtype; what accelerate does besides: floating-point outputs become fp32.
@@ -45,6 +46,7 @@ struct GraphOptions {
   // Checkpoints go around these modules instead of layers; see cut_module_regions.
   std::vector<std::string> checkpointed_modules;
   std::vector<bool> trainable;  // By ParameterId, ties resolved. Empty: all that the model itself trains.
+  bool reference = false;       // GraphBuilder::Reference.
 };
 
 class GraphBuilder {
@@ -60,7 +62,9 @@ class GraphBuilder {
   [[nodiscard]] const Graph& graph() const { return graph_; }  // As far as it is written.
 
   // The transformers model, and the calls of what wraps it (peft).
-  [[nodiscard]] ModuleId causal() const { return model_.causal; }
+  [[nodiscard]] ModuleId causal() const {
+    return options_->reference && model_.reference != kNone ? model_.reference : model_.causal;
+  }
   void enter_model();
   void exit_model();
   // Module boundaries. `child` refuses (InternalError) a name that the model does not have.
@@ -97,8 +101,8 @@ class GraphBuilder {
   TensorId binary(Op op, TensorId a, TensorId b);
   TensorId linear(TensorId x, TensorId weight, TensorId bias, std::int64_t features);
   TensorId conv1d(TensorId x, TensorId weight, TensorId bias, std::int64_t features);  // Weight as [in, out].
-  TensorId dropout(TensorId x, double p);                    // p = 0: the same tensor.
-  TensorId view(TensorId x, Shape shape, Op op = Op::View);  // Or Op::Expand.
+  TensorId dropout(TensorId x, double p);                                              // p = 0: the same tensor.
+  TensorId view(TensorId x, Shape shape, Op op = Op::View);                            // Or Op::Expand.
   // A view in steps, of which the last leaves `shape`.
   TensorId view(TensorId x, Shape shape, std::initializer_list<ViewStep> steps);
   // A view whose gradient has to be copied to become the input's shape again (Node::gradient_copied).
@@ -170,11 +174,35 @@ class GraphBuilder {
     const Dimensions* outer_dims_;
   };
 
+  // While it lives, the model that is asked is the reference, without gradients and checkpoints: ModelSpec::reference,
+  // or where there is none the model without its adapters.
+  class Reference {
+   public:
+    explicit Reference(GraphBuilder& g) : g_(g), options_(*g.options_), outer_(g.options_) {
+      options_.reference = true;
+      g_.options_ = &options_;
+      g_.grad_enabled_ = false;
+    }
+    Reference(const Reference&) = delete;
+    Reference& operator=(const Reference&) = delete;
+    ~Reference() {
+      g_.options_ = outer_;
+      g_.grad_enabled_ = true;
+    }
+
+   private:
+    GraphBuilder& g_;
+    GraphOptions options_;
+    const GraphOptions* outer_;
+  };
+
  private:
   friend TensorId embedding(GraphBuilder& g, TensorId weight, TensorId ids, bool turned);
   friend TensorId layer_norm(GraphBuilder& g, TensorId x, TensorId weight, TensorId bias, bool strided);
   friend TensorId copy_to_parallel(GraphBuilder& g, TensorId x);
   friend std::pair<TensorId, TensorId> parallel_cross_entropy(GraphBuilder& g, TensorId logits, TensorId target);
+  friend std::vector<TensorId> chunked_log_probs(GraphBuilder& g, const std::array<TensorId, 4>& inputs,
+                                                 std::size_t outputs);
 
   TensorId add_tensor(Shape shape, DType dtype, StorageId storage, bool requires_grad, NodeId producer);
   TensorId add_output(Shape shape, DType dtype, NodeId node);
@@ -206,6 +234,9 @@ class GraphBuilder {
 [[nodiscard]] TensorId copy_to_parallel(GraphBuilder& g, TensorId x);
 [[nodiscard]] TensorId reduce_from_parallel(GraphBuilder& g, TensorId x);
 [[nodiscard]] std::pair<TensorId, TensorId> parallel_cross_entropy(GraphBuilder& g, TensorId logits, TensorId target);
+// Op::ChunkedLogProb, with as many outputs: 1, 3 (without the mean of logits) or 4. Products run in autocast's dtype.
+[[nodiscard]] std::vector<TensorId> chunked_log_probs(GraphBuilder& g, const std::array<TensorId, 4>& inputs,
+                                                      std::size_t outputs);
 // Consecutive slices of the last dimension, and every index of the first.
 [[nodiscard]] std::vector<TensorId> split_last(GraphBuilder& g, TensorId x, const std::vector<std::int64_t>& widths);
 [[nodiscard]] std::vector<TensorId> unbind(GraphBuilder& g, TensorId x);

@@ -22,7 +22,9 @@ TensorId GraphBuilder::lowered(TensorId x) {
   const Tensor& tensor = graph_.tensor(x);
   if (!is_float(tensor.dtype) || tensor.dtype == DType::Float64 || tensor.dtype == to) return keep(x);
   const ParameterId parameter = graph_.storage_of(x).parameter;
-  const bool leaf = parameter != kNone && tensor.producer == kNone && tensor.requires_grad;
+  // A reference's parameters are not frozen: nobody asks for their gradients.
+  const bool asked = parameter != kNone && causal() == model_.reference;
+  const bool leaf = parameter != kNone && tensor.producer == kNone && (tensor.requires_grad || asked);
   const bool cached = leaf && tensor.dtype == DType::Float32;
   if (!cached) return cast(x, to);
   TensorId& copy = autocast_cache_[static_cast<std::size_t>(parameter)];
@@ -40,6 +42,21 @@ void GraphBuilder::leave_autocast() {
     if (copy != kNone) drop({copy});
     copy = kNone;
   }
+}
+
+std::vector<TensorId> chunked_log_probs(GraphBuilder& g, const std::array<TensorId, 4>& inputs, std::size_t outputs) {
+  const NodeId node = g.add_node(Op::ChunkedLogProb, inputs, true);
+  const DType computed = g.options_->autocast.value_or(g.dtype(inputs[0]));
+  g.graph_.nodes.back().number = static_cast<double>(computed);
+  const Shape rows{g.shape(inputs[0]).dims[0]};
+  std::vector<TensorId> made;
+  for (std::size_t i = 0; i < outputs; ++i) {
+    const bool likeliest = i > 0 && i + 1 == outputs;
+    made.push_back(g.add_output(rows, likeliest ? DType::Bool : DType::Float32, node));
+    if (i > 1) g.graph_.tensors[made.back()].requires_grad = false;
+  }
+  g.run(node);
+  return made;
 }
 
 TensorId copy_to_parallel(GraphBuilder& g, TensorId x) {
@@ -63,8 +80,7 @@ std::pair<TensorId, TensorId> parallel_cross_entropy(GraphBuilder& g, TensorId l
   TensorId softmax = kNone;
   if (g.dtype(logits) == DType::Float32) {
     g.graph_.nodes.back().in_place = true;
-    softmax =
-        g.output_of(node, g.add_tensor(rows, DType::Float32, g.graph_.tensor(logits).storage, false, node));
+    softmax = g.output_of(node, g.add_tensor(rows, DType::Float32, g.graph_.tensor(logits).storage, false, node));
   } else {
     softmax = g.add_output(rows, DType::Float32, node);
     g.graph_.tensors[softmax].requires_grad = false;

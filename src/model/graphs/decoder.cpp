@@ -7,6 +7,7 @@
 #include "model/graphs/loss.h"
 #include "model/graphs/pieces.h"
 #include "model/graphs/tower.h"
+#include "model/graphs/trl.h"
 
 namespace dsplan {
 namespace {
@@ -36,6 +37,21 @@ class DecoderGraph {
       : g_(model, options), d_(model.dims), p_(*model.parts), model_(text_body(g_, p_)) {}
 
   Graph build() {
+    if (scores_in_pieces(g_.options().loss)) {
+      return trl_model(g_, [this](TensorId ids, TensorId ones) {
+        model_ = text_body(g_, p_);
+        return body(ids, ones);
+      });
+    }
+    if (of_rewards(g_.options().loss)) {
+      return reward_model(g_, [this](TensorId ids, TensorId ones) {
+        const TensorId hidden = body(ids, ones);
+        const TensorId rewards = text_logits(ids, hidden);
+        g_.drop({hidden});
+        for (TensorId one : held_) g_.drop({one});
+        return rewards;
+      });
+    }
     const TensorId ids = g_.batch_input(Shape{g_.options().micro_batch, g_.options().seq}, DType::Int64);
     const bool of_text = p_.head == TextHead::Text;
     const TensorId labels = g_.batch_input(of_text ? Shape{g_.options().micro_batch} : g_.shape(ids), DType::Int64);

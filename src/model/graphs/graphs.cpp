@@ -177,7 +177,7 @@ std::optional<std::string> packed_unsupported(const ModelSpec& model, const Trai
   }
   const std::int64_t least = packing->compute == DType::Float32 ? 8 : 1537;
   for (std::size_t k = 0; k < std::max<std::size_t>(1, training.seq_list.size()); ++k) {
-    if (training.micro_batch * training.seq_of(static_cast<std::int64_t>(k)) < least) {
+    if (training.rows() * training.seq_of(static_cast<std::int64_t>(k)) < least) {
       return formatted("4-bit products of fewer than {} rows, for which bitsandbytes has another kernel", least);
     }
   }
@@ -262,6 +262,23 @@ std::optional<std::string> picture_unsupported(const ModelSpec& model, const Tra
   return "one picture at a time, whose class token takes its gradient as a part of another";
 }
 
+// TRL's trainers. Their head reads lm_head.weight without calling the module; a second model is prepared apart.
+std::optional<std::string> trl_unsupported(const ModelSpec& model, const Training& training) {
+  if (training.transformers < Version{5, 0, 0}) return "TRL's losses under transformers 4";
+  const bool shards = training.runtime == Runtime::Fsdp2;
+  if (of_rewards(training.loss)) {
+    const bool classes = model.parts != nullptr && model.parts->head == TextHead::Text && model.dims.labels == 1;
+    if (!classes) return formatted("rewards of {}, which has no head of one label", model.graph_class);
+    return std::nullopt;
+  }
+  if (const auto head = fused_head_unsupported(model)) return formatted("TRL's fused head and {}", *head);
+  if (shards) return "TRL's fused head under fully_shard";
+  if (training.runtime != Runtime::DeepSpeed) return std::nullopt;
+  if (training.zero.stage == 3) return "TRL's fused head under ZeRO-3";
+  if (model.reference != kNone) return "a reference model in a DeepSpeed engine of its own";
+  return std::nullopt;
+}
+
 // Of the model as one rank has it.
 std::optional<std::string> unsupported_on_rank(const ModelSpec& model, const Training& training) {
   if (const auto version = version_unsupported(model, training)) return version;
@@ -271,12 +288,16 @@ std::optional<std::string> unsupported_on_rank(const ModelSpec& model, const Tra
   if (training.loss == Loss::Liger) {
     if (const auto loss = liger_unsupported(model, training)) return loss;
   }
-  if (model.parts != nullptr && model.parts->head == TextHead::Text && !model.parts->pads && training.micro_batch > 1) {
+  if (scores_in_pieces(training.loss) || of_rewards(training.loss)) {
+    if (const auto loss = trl_unsupported(model, training)) return loss;
+  }
+  if (model.parts != nullptr && model.parts->head == TextHead::Text && !model.parts->pads && training.rows() > 1) {
     return formatted("several rows without pad_token_id, which {} refuses", model.graph_class);
   }
   if (const auto tower = tower_unsupported(model, training)) return tower;
   if (const auto picture = picture_unsupported(model, training)) return picture;
-  if (!causal && training.loss != Loss::HuggingFace) return formatted("another loss than hf of {}", model.graph_class);
+  const bool other = training.loss != Loss::HuggingFace && !of_rewards(training.loss);
+  if (!causal && other) return formatted("another loss than hf of {}", model.graph_class);
   if (const auto packed = packed_unsupported(model, training)) return packed;
   const bool grouped = model.dims.experts > 0 && model.parts->experts.router != Router::Scattered;
   if (grouped && training.autocast) return "a mixture's grouped product under autocast";
@@ -284,6 +305,17 @@ std::optional<std::string> unsupported_on_rank(const ModelSpec& model, const Tra
 }
 
 }  // namespace
+
+std::optional<std::string> fused_head_unsupported(const ModelSpec& model) {
+  if (model.parts == nullptr) return formatted("the {} family", model.family);
+  if (model.parts->head != TextHead::Words) return formatted("{}, which is no language model", model.graph_class);
+  if (model.parts->tower != nullptr) return "pictures";
+  if (model.dims.experts > 0) return "a mixture, whose router has a loss of its own there";
+  for (const Module& module : model.modules) {
+    if (module.path.ends_with("lm_head.base_layer")) return "adapters of lm_head, which TRL refuses";
+  }
+  return std::nullopt;
+}
 
 std::int64_t picture_tokens(const ModelSpec& model) {
   return model.parts == nullptr || model.parts->tower == nullptr ? 0 : model.parts->tower->tokens;

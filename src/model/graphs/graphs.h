@@ -25,6 +25,9 @@ namespace dsplan {
 // are trained, by ParameterId. Empty: none.
 [[nodiscard]] std::string unreached_parameter(const ModelSpec& model, const std::vector<bool>& trained);
 
+// Why TRL's trainers of language models cannot be predicted with their own head; nullopt: they can.
+[[nodiscard]] std::optional<std::string> fused_head_unsupported(const ModelSpec& model);
+
 // A class without a loss: BertModel.
 [[nodiscard]] bool is_body(const ModelSpec& model);
 

@@ -258,6 +258,12 @@ TensorId packed_linear_module(GraphBuilder& g, ModuleId module, TensorId x, std:
 TensorId linear_module(GraphBuilder& g, ModuleId module, TensorId x, std::int64_t features) {
   const ModuleId base = g.model().child(module, "base_layer");
   if (base == kNone) return plain_linear(g, module, x, features);
+  if (g.options().reference) {  // peft's disable_adapter.
+    g.enter(module);
+    const TensorId out = plain_linear(g, base, x, features);
+    g.exit(module);
+    return out;
+  }
   if (packing_of(g.model().modules[static_cast<std::size_t>(base)])) {
     return packed_linear_module(g, module, x, features);
   }

@@ -137,7 +137,7 @@ void advise_offload(const ModelSpec& model, const Job& job, std::vector<Advice>&
 constexpr const char* kPartitionKey = "activation_checkpointing.partition_activations";
 
 Bytes argument_of(const ModelSpec& model, const Training& t) {
-  return storage(Elements(checked_mul(checked_mul(t.micro_batch, t.seq), model.dims.hidden)), t.dtype);
+  return storage(Elements(checked_mul(checked_mul(t.rows(), t.seq), model.dims.hidden)), t.dtype);
 }
 
 // On one rank alone partitioning clones each argument.
@@ -238,7 +238,7 @@ void advise_slots(const ModelSpec& model, const Job& job, std::vector<Advice>& i
   const DeepSpeedCheckpointing& config = t.checkpoint.deepspeed;
   const auto made = static_cast<std::int64_t>(t.checkpoint.groups.size());
   if (!t.checkpoint.by_deepspeed() || !config.contiguous || config.number_checkpoints <= made) return;
-  const std::int64_t elements = checked_mul(checked_mul(t.micro_batch, t.seq), model.dims.hidden) / job.parallelism.tp;
+  const std::int64_t elements = checked_mul(checked_mul(t.rows(), t.seq), model.dims.hidden) / job.parallelism.tp;
   into.push_back({"spare_checkpoints", "activation_checkpointing.number_checkpoints",
                   storage(Elements(elements), t.dtype) * (config.number_checkpoints - made),
                   formatted("{} contiguous checkpoints are allocated at the first layer{}, and a forward takes {}",

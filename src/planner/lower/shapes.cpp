@@ -15,7 +15,7 @@ bool under_ddp(const Job& job) { return job.training.runtime == Runtime::PyTorch
 
 GraphOptions graph_options(const ModelSpec& model, const Job& job) {
   GraphOptions options;
-  options.micro_batch = job.training.micro_batch;
+  options.micro_batch = job.training.rows();
   options.seq = job.training.seq;
   options.target_seq = job.training.target_seq;
   options.images = job.training.images;

@@ -204,8 +204,7 @@ void stage0(const Job& job, const std::vector<CountedParameter>& parameters, Foo
   const Training& t = job.training;
   if (t.dtype == DType::Float32) return plain(job, parameters, result);
   const std::int64_t n = sum_of(parameters, true);
-  result.persistent[Role::Parameters] =
-      storage(Elements(n), t.dtype) + storage(Elements(sum_of(parameters, false)), t.dtype);
+  result.persistent[Role::Parameters] = storage(Elements(n), t.dtype) + bytes_of(parameters, false);
   result.persistent[Role::Optimizer] =
       is_unfused(t) ? unfused_optimizer(t, parameters) : storage(Elements(n), t.master_dtype) + flat_state(t, n);
   result.states.gradients = storage(Elements(n), t.dtype);
@@ -219,8 +218,7 @@ void stage12(const Job& job, const std::vector<CountedParameter>& parameters, Fo
   const std::int64_t ranks = job.parallelism.dp;
   const Elements padded = round_up(Elements(n), checked_mul(2, ranks));
   const Elements part = div_floor(padded, ranks);
-  result.persistent[Role::Parameters] =
-      storage(padded, t.dtype) + storage(Elements(sum_of(parameters, false)), t.dtype);
+  result.persistent[Role::Parameters] = storage(padded, t.dtype) + bytes_of(parameters, false);
   if (t.zero.offload_optimizer.device != OffloadDevice::None) {
     std::int64_t largest = 0;
     for (const CountedParameter& p : parameters) largest = p.trained ? std::max(largest, p.elements) : largest;
@@ -374,9 +372,7 @@ void add_workspaces(const ModelSpec& model, const Job& job, Footprint& result) {
   if (!sizes->lt_per_call && !biased.empty()) workspace += sizes->cublaslt * (recomputes ? 2 : 1);
 }
 
-std::int64_t last_tokens(const Training& t) {
-  return checked_mul(t.micro_batch, t.seq_of(t.steps() * t.grad_accum - 1));
-}
+std::int64_t last_tokens(const Training& t) { return checked_mul(t.rows(), t.seq_of(t.steps() * t.grad_accum - 1)); }
 
 // What the trained class says of how many places, in how many classes each.
 struct Answers {
@@ -418,6 +414,16 @@ Bytes spectrum_bytes(const ModelSpec& model, const Training& t) {
   return storage(Elements(checked_mul(first->shape.dims[1], frames)), t.dtype) * t.micro_batch;
 }
 
+// Tokens and a mask; labels, or which tokens are a completion's. The number of labels; the reference's sums of a pair.
+bool add_batch_of_trl(const Training& t, Footprint& result) {
+  const Bytes tokens = storage(Elements(last_tokens(t)), DType::Int64);
+  Bytes& inputs = result.persistent[Role::Inputs];
+  inputs = tokens * (of_rewards(t.loss) ? 2 : 3);
+  if (t.loss == Loss::Trl) inputs += Bytes(8);
+  if (t.loss == Loss::DpoPrecomputed) inputs += storage(Elements(t.micro_batch), DType::Float32) * 2;
+  return true;
+}
+
 // Tokens, sound or pictures, and labels; the collators of transformers 4.53 to 4.57 give a mask as well.
 bool add_batch(const ModelSpec& model, const Training& training, Footprint& result) {
   if (model.recording) {
@@ -426,6 +432,7 @@ bool add_batch(const ModelSpec& model, const Training& training, Footprint& resu
     }
     return true;
   }
+  if (scores_in_pieces(training.loss) || of_rewards(training.loss)) return add_batch_of_trl(training, result);
   const std::optional<Answers> answers = answers_of(model, training);
   if (!answers) return false;
   Bytes& inputs = result.persistent[Role::Inputs];

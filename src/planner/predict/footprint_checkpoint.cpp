@@ -48,7 +48,7 @@ std::vector<std::int64_t> lengths(const Training& training) {
 CheckpointFootprint checkpoint_footprint(const ModelSpec& model, const Job& job, std::int64_t seq) {
   const Training& t = job.training;
   const DeepSpeedCheckpointing& config = t.checkpoint.deepspeed;
-  const std::int64_t tokens = checked_mul(t.micro_batch, seq);
+  const std::int64_t tokens = checked_mul(t.rows(), seq);
   CheckpointFootprint result;
   result.argument = storage(Elements(checked_mul(tokens, model.dims.hidden)), t.dtype);
   result.part = config.partition ? Bytes(result.argument.value() / job.parallelism.tp) : result.argument;

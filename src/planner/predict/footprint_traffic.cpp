@@ -163,7 +163,7 @@ namespace {
 Elements tokens_of_step(const Training& t) {
   std::int64_t positions = 0;
   for (std::int64_t k = 0; k < t.grad_accum; ++k) positions += t.seq_of((t.steps() - 1) * t.grad_accum + k);
-  return Elements(checked_mul(t.micro_batch, positions));
+  return Elements(checked_mul(t.rows(), positions));
 }
 
 bool trains(const ModelSpec& model, const Training& t) {

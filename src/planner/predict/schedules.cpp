@@ -17,6 +17,7 @@ void refuse_what_cannot_run(const ModelSpec& model, const Job& job, const std::s
   if (model.family != "gpt2" && model.family != "llama") refuse("the " + model.family + " family");
   if (has_magnitudes(model)) refuse("DoRA, whose unit matrices no backend makes");
   if (packing_of(model)) refuse("packed weights, which no backend unpacks");
+  if (scores_in_pieces(job.training.loss) || of_rewards(job.training.loss)) refuse("TRL's losses");
   if (job.training.optimizer.paged) refuse("paged optimizer states, which no backend moves");
   if (job.training.level == Level::Dispatch) {
     refuse("--level dispatch, which leaves out the memory that kernels work in");

@@ -22,8 +22,7 @@ void check_slots(Resolver& resolver, const ActivationCheckpointingInput& in, con
 void check_division(Resolver& resolver, const Place& place) {
   const Training& training = resolver.job.training;
   const std::int64_t tp = resolver.job.parallelism.tp;
-  const std::int64_t elements =
-      checked_mul(checked_mul(training.micro_batch, training.seq), resolver.model.dims.hidden);
+  const std::int64_t elements = checked_mul(checked_mul(training.rows(), training.seq), resolver.model.dims.hidden);
   if (elements % tp != 0) {
     resolver.fault(place,
                    formatted("partition_activations: {} elements are not divisible by tp {}", grouped(elements), tp),

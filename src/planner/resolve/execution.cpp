@@ -211,6 +211,25 @@ void resolve_attention(Resolver& resolver) {
   }
 }
 
+std::optional<Loss> trl_loss(std::string_view text) {
+  for (const Loss one : {Loss::Trl, Loss::Dpo, Loss::DpoPrecomputed, Loss::Reward, Loss::CenteredReward}) {
+    if (text == name(one)) return one;
+  }
+  return std::nullopt;
+}
+
+void announce_trl(Resolver& resolver, const Place& place) {
+  const Training& training = resolver.job.training;
+  if (!of_rewards(training.loss)) {
+    resolver.announce(place,
+                      "TRL 1.16.0's head, piece by piece of the logits, with every token counted but each row's first; "
+                      "releases without it take the whole logits: --loss hf");
+  }
+  if (of_pairs(training.loss)) {
+    resolver.announce(place, "micro-batches count pairs, of which the model sees the chosen and the rejected row");
+  }
+}
+
 void resolve_given_loss(Resolver& resolver, const Setting<std::string>& wished) {
   const std::string_view text = *wished;
   Training& training = resolver.training();
@@ -226,9 +245,16 @@ void resolve_given_loss(Resolver& resolver, const Setting<std::string>& wished) 
     training.loss = Loss::Native;
   } else if (text == "liger") {
     training.loss = Loss::Liger;
+  } else if (const std::optional<Loss> trl = trl_loss(text)) {
+    training.loss = *trl;
+    announce_trl(resolver, wished.place);
   } else if (text != "hf") {
-    return resolver.fault(wished.place, formatted("loss \"{}\" is not known", text),
-                          "it is one of hf, native, chunked:N, liger");
+    const std::string_view meant =
+        nearest(text, {"hf", "native", "liger", "trl", "dpo", "dpo-precomputed", "reward", "reward-centered"});
+    return resolver.fault(
+        wished.place, formatted("loss \"{}\" is not known", text),
+        meant.empty() ? "it is one of hf, native, chunked:N, liger, trl, dpo, dpo-precomputed, reward, reward-centered"
+                      : did_you_mean(meant));
   }
   resolver.given("loss", std::string(text), wished.place, "--loss");
 }

@@ -282,13 +282,15 @@ void resolve_packed(Resolver& resolver) {
   } else {
     say_of_blocks(resolver, *packing);
   }
+  if (resolver.deepspeed()) {
+    if (resolver.stage() == 3) resolver.not_modelled(place, "QLoRA under ZeRO-3");
+    return;  // DeepSpeed casts what is not packed.
+  }
+  if (resolver.training().runtime == Runtime::Fsdp2) shards_packed(resolver, *packing);
   resolver.training().dtype = packing->others();
   resolver.derived("dtype of what is not packed", std::string(name(packing->others())),
                    packing->prepared ? "prepare_model_for_kbit_training casts it" : "as it was loaded",
                    "--kbit-prepare");
-  if (resolver.deepspeed()) return resolver.not_modelled(place, "QLoRA under DeepSpeed");
-  if (resolver.training().runtime == Runtime::Fsdp2) return shards_packed(resolver, *packing);
-  if (resolver.request.gpus.value_or(1) > 1) resolver.not_modelled(place, "QLoRA on more than one GPU (DDP, FSDP)");
 }
 
 // What both mean to fully_shard, which has a policy instead: the dtype, and where it stands.
@@ -419,11 +421,12 @@ void resolve_liger(Resolver& resolver) {
 // GradScaler then raises where a gradient is in fp16 itself, when it unscales: before clipping, and before the step of
 // an optimizer that does not do it by itself (torch 2.11, amp/grad_scaler.py, _unscale_grads_ and step).
 void check_loss_scaling(Resolver& resolver) {
-  const Training& training = resolver.training();
+  Training& training = resolver.training();
   const Setting<std::string>* launched = mixed_precision(resolver);
   const Setting<bool>* trained = trainer_precision(resolver);
   if (training.runtime != Runtime::PyTorch || training.autocast != DType::Float16) return;
   if (resolver.request.autocast.given() || (launched == nullptr && trained == nullptr)) return;
+  training.grad_scaler = true;
   const Optimizer& optimizer = training.optimizer;
   const bool adam_or_sgd = optimizer.kind == OptimizerKind::Adam || optimizer.kind == OptimizerKind::AdamW ||
                            optimizer.kind == OptimizerKind::Sgd;

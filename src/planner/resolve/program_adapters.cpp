@@ -52,8 +52,10 @@ class AdapterWriter {
     std::string text;
     if (foreign_.lora_rank_stabilized.value_or(false)) text += ",rslora=true";
     if (foreign_.lora_dora.value_or(false)) text += ",dora=true";
-    if (!foreign_.lora_saved.given() || foreign_.lora_saved->empty()) return text;
-    text += formatted(",save={}", joined(*foreign_.lora_saved, "+"));
+    std::vector<std::string> saved = foreign_.lora_saved.value_or({});
+    if (foreign_.lora_task.value_or("") == "SEQ_CLS") saved.emplace_back("score");  // peft adds the head itself.
+    if (saved.empty()) return text;
+    text += formatted(",save={}", joined(saved, "+"));
     const bool widened = name_ == "llama-factory" && !foreign_.pure_bf16.value_or(false) && (packs || !words_.stage3);
     if (widened) text += ",save_dtype=fp32";
     if (name_ == "trl" && packs) text += ",save_dtype=bf16";

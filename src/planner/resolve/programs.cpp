@@ -1,6 +1,7 @@
 #include "planner/resolve/programs.h"
 
 #include "core/format.h"
+#include "model/graphs/graphs.h"
 #include "model/parts.h"
 #include "planner/resolve/program_parts.h"
 #include "planner/resolve/sharding_plugin.h"
@@ -63,11 +64,42 @@ class OfProgram {
     if (foreign_.adapters.value_or(false) && stage3() && request_.checkpoint.given()) {
       usually(request_.checkpoint_impl, std::string("reentrant"));
     }
-    request_.notices.push_back({Notice::Kind::Warning,
-                                foreign_.program.place.path.empty() ? own() : foreign_.program.place,
-                                "TRL's own loss is not modelled: transformers' loss over whole logits is predicted, "
-                                "without the metrics that TRL computes beside it",
-                                {}});
+    trl_loss();
+  }
+
+  // Which of TRL's trainers: what the line says, or what keys say that only one of them has.
+  [[nodiscard]] std::string kind_of_trainer() const {
+    if (foreign_.trainer.given()) return *foreign_.trainer;
+    if (foreign_.centered.given()) return "reward";
+    const std::vector<std::string> types = foreign_.loss_types.value_or({});
+    const bool pairs = !types.empty() && types.front() != "nll" && types.front() != "dft";
+    return pairs || foreign_.precomputed.given() ? "dpo" : "sft";
+  }
+
+  void trl_loss() {
+    const std::string which = kind_of_trainer();
+    const std::string_view plain = which == "sft" ? "nll" : "sigmoid";
+    for (const std::string& type : foreign_.loss_types.value_or({})) {
+      if (type == plain || which == "reward") continue;
+      faults_.add(foreign_.loss_types.place.says(
+          formatted("the loss \"{}\" of `trl {}` is not modelled yet", type, which), formatted("{} is", plain)));
+    }
+    if (request_.loss.given()) return;
+    const bool centers = foreign_.centered.value_or(0) > 0;
+    if (which == "reward") return usually(request_.loss, std::string(centers ? "reward-centered" : "reward"));
+    const std::optional<std::string> other = stage3() ? "ZeRO-3" : fused_head_unsupported(base_);
+    if (which == "dpo") {
+      const bool known = foreign_.precomputed.value_or(false);
+      return usually(request_.loss, std::string(known ? "dpo-precomputed" : "dpo"));
+    }
+    if (!other && request_.runtime.value_or("") != "fsdp2") return usually(request_.loss, std::string("trl"));
+    request_.notices.push_back(
+        {Notice::Kind::Warning,
+         foreign_.program.place.path.empty() ? own() : foreign_.program.place,
+         formatted("TRL's own loss is not modelled with {}: transformers' loss over whole logits is predicted, without "
+                   "the metrics that TRL computes beside it",
+                   other.value_or("fully_shard")),
+         {}});
   }
 
   // The layers' forward is checkpointed unless it is turned off. What is trained is kept in fp32, but for pure bf16 and

@@ -5,6 +5,7 @@
 #include "core/format.h"
 #include "model/lora.h"
 #include "model/quantized.h"
+#include "model/reference.h"
 #include "planner/resolve/nvme.h"
 #include "planner/resolve/resolver.h"
 
@@ -37,6 +38,14 @@ void refuse_over_recording(const Request& request) {
   if (request.freeze.given()) refuse(request.freeze.place, "freezing parameters of");
 }
 
+// TRL's trainers of pairs turn dropout off; DPO's loads a second model where there are no adapters to turn off.
+ModelSpec as_preferred(ModelSpec model, const Request& request) {
+  const std::string loss = request.loss.value_or("");
+  if (loss != "dpo" && loss != "dpo-precomputed" && !loss.starts_with("reward")) return model;
+  model = without_dropout(std::move(model));
+  return loss == "dpo" && model.causal == 0 ? with_reference(model) : model;
+}
+
 }  // namespace
 
 ModelSpec model_of(ModelSpec model, const Request& request) {
@@ -50,7 +59,8 @@ ModelSpec model_of(ModelSpec model, const Request& request) {
     if (quantization) refuse_over_packed_weights(lora, request.lora.place);
     model = with_adapters(model, lora, request.lora.place);
   }
-  return quantization ? with_packed_weights(model, *quantization, request.quantization.place) : model;
+  if (quantization) model = with_packed_weights(model, *quantization, request.quantization.place);
+  return as_preferred(std::move(model), request);
 }
 
 Job resolve(const ModelSpec& model, const Request& request, const DeepSpeedInput* deepspeed, const Hardware* hardware,

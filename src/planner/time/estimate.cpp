@@ -160,7 +160,7 @@ class Estimator {
   void finish(StepTime& step) const {
     std::int64_t positions = 0;
     for (std::int64_t k = 0; k < t_.grad_accum; ++k) positions += t_.seq_of((t_.steps() - 1) * t_.grad_accum + k);
-    const double tokens = static_cast<double>(t_.micro_batch * job_.parallelism.dp) * static_cast<double>(positions);
+    const double tokens = static_cast<double>(t_.rows() * job_.parallelism.dp) * static_cast<double>(positions);
     step.low = step.total * rates_.low();
     step.high = step.total * rates_.high();
     if (step.total > 0) {

@@ -36,6 +36,7 @@ class Coster {
       case Op::GroupedMatmul: grouped(); break;
       case Op::Conv2d: convolution(); break;
       case Op::Attention: attention(); break;
+      case Op::ChunkedLogProb:
       case Op::FusedLinearCrossEntropy: fused_loss(); break;
       case Op::AllReduce: cost_.forward_collectives = sum(input_bytes(0)); break;
       case Op::CopyToParallel:
@@ -175,6 +176,18 @@ class Coster {
     const std::int64_t n = input(1).shape.dims[0];
     const std::int64_t m = x.elements().value() / std::max<std::int64_t>(k, 1);
     const bool aligned = n % 8 == 0;
+    if (node_.op == Op::ChunkedLogProb) {  // The product, once more in backward, and there both gradients.
+      const double logits = rates_.memory(storage(Elements(checked_mul(m, n)), input(0).dtype));
+      const double product_of_head = product(1, m, n, k, aligned);
+      const auto whole = static_cast<double>(forward_flops(graph_, node_)) / 3;
+      forward(product_of_head + logits * 2, 3);
+      cost_.forward_flops = whole;
+      if (!node_.requires_grad) return;
+      const double of_weight = wants(1) ? product(1, n, k, m, aligned) : 0;
+      backward(product_of_head + product(1, m, k, n, aligned) + of_weight + logits * 4, 5);
+      cost_.backward_flops = whole * (wants(1) ? 2 : 1);
+      return;
+    }
     forward(product(1, m, n, k, aligned) + product(1, m, k, n, aligned) + product(1, n, k, m, aligned), 3);
     // Logits in pieces: read, exponentiated and written again.
     forward(rates_.memory(storage(Elements(m) * n, input(0).dtype) * 4), 8);

@@ -210,7 +210,8 @@ std::string checkpoint_words(const Checkpointing& c, std::int64_t layers) {
 
 std::string training_json(const ModelSpec& model, const Job& job, const std::string& source) {
   const Training& t = job.training;
-  if (t.grad_scaler) throw Refusal(model.name, "torch.amp.GradScaler has no key in a training file yet");
+  const bool implied = t.outputs_to_fp32 && t.autocast == DType::Float16;  // By "mixed_precision".
+  if (t.grad_scaler && !implied) throw Refusal(model.name, "torch.amp.GradScaler has no key in a training file yet");
   Json json = {{"dsplan", kFileVersion}, {"kind", "training"}, {"source", source}};
   if (t.runtime == Runtime::PyTorch) {
     add_pytorch(t, json);

@@ -323,6 +323,17 @@ def packed():
                     continue
                 yield job("packed", model, seq, batch, attention=None, needs="bitsandbytes", **packing, **way,
                           name=f"{kind}-{name}")
+    # Several GPUs: DDP as it is; DeepSpeed casts what is not packed to its own dtype and trains the adapters in it.
+    for kind, packing in (("int8", int8), ("nf4", nf4)):
+        for name in ("prepared", "autocast", "llama-factory", "trl"):
+            yield job("packed", "tinyllama-1.1b", 2048, 1, attention=None, needs="bitsandbytes", world=2, **packing,
+                      **ways[name], name=f"{kind}-ddp-{name}")
+        for stage in (0, 1, 2):
+            for name, world in (("prepared", 2), ("trl", 8)):
+                way = {key: value for key, value in ways[name].items() if key != "autocast"}
+                yield job("packed", "tinyllama-1.1b", 2048, 1, attention=None, needs="bitsandbytes", world=world, **packing,
+                          **way, deepspeed=engine(stage, torch_adam=True), name=f"{kind}-z{stage}-{name}")
+
 
 
 def adapters():

@@ -18,7 +18,8 @@ class Workspaces {
 
   // Right before a kernel of `node` in the emitter's pass, with the kernel's outputs made.
   void before_kernel(const Node& node) {
-    if (sizes_ && (node.op == Op::Linear || node.op == Op::Matmul)) before_product(node);
+    const bool multiplies = node.op == Op::Linear || node.op == Op::Matmul || node.op == Op::ChunkedLogProb;
+    if (sizes_ && multiplies) before_product(node);
   }
 
  private:

@@ -10,6 +10,9 @@
 namespace dsplan {
 namespace {
 
+// Packed weights, which are cast by nobody.
+bool of_whole_numbers(DType type) { return type == DType::UInt8 || type == DType::Int8; }
+
 bool is_copy(const Parameter& parameter) { return parameter.name.find(".modules_to_save.") != std::string::npos; }
 // peft's, which come to a model that is there.
 bool is_adapter(const Parameter& parameter) {
@@ -136,9 +139,9 @@ void ModelLoading::build_packed(const ModelSpec& model, const std::function<void
 // peft's prepare_model_for_kbit_training: one after the other is cast, then the cache is emptied. A bias takes the
 // dtype of its products in the first forward, which is taken for now.
 void ModelLoading::prepare(const ModelSpec& model) {
+  const DType beside = packing_of(model)->others();
   for (std::size_t at = 0; at < parameters_; ++at) {
-    const auto id = static_cast<ParameterId>(at);
-    cast(id, made(model.parameters[at], id).dtype);
+    cast(static_cast<ParameterId>(at), model.parameters[at].dtype.value_or(beside));
   }
   if (packing_of(model)->prepared) eager_.emitter().empty_cache();
 }
@@ -205,11 +208,14 @@ std::vector<BufferId> ModelLoading::give_to_engine(What what) {
   std::vector<BufferId> whole(parameters_, kNoBuffer);
   print_model_given();
   for (std::size_t id = 0; id < on_device_.size(); ++id) {  // _cast_module_mixed_precision
-    cast(static_cast<ParameterId>(id), training_.dtype);
+    const bool packed = on_device_[id] && of_whole_numbers(eager_.emitter().dtype(on_device_[id].id()));
+    if (!packed) cast(static_cast<ParameterId>(id), training_.dtype);
   }
   // Where it is on the host: self.module.to(self.device).
   for (const NamedParameter& p : named_) whole[static_cast<std::size_t>(p.id)] = load(p, what).hand_over();
-  for (const NamedParameter& p : named_) broadcast(whole[static_cast<std::size_t>(p.id)], training_.dtype);
+  for (const NamedParameter& p : named_) {
+    broadcast(whole[static_cast<std::size_t>(p.id)], of_whole_numbers(p.dtype) ? p.dtype : training_.dtype);
+  }
   if (training_.runtime == Runtime::DeepSpeed) {
     eager_.emitter().print("DeepSpeed Engine: After configure distributed model");
   }

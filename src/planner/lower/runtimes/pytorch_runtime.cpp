@@ -13,6 +13,11 @@
 namespace dsplan {
 namespace {
 
+// It is no part of what DistributedDataParallel is given.
+bool of_reference(const ModelSpec& model, ModuleId module) {
+  return model.reference != kNone && module >= model.reference;
+}
+
 class PyTorchRuntime final : public RuntimeBase {
  public:
   PyTorchRuntime(const Job& job, const ModelSpec& model, std::int64_t rank, Emitter& emitter)
@@ -31,8 +36,9 @@ class PyTorchRuntime final : public RuntimeBase {
   }
 
   void initialise(const std::vector<BufferId>& buffers) override {
-    std::copy_if(buffers.begin(), buffers.end(), std::back_inserter(buffers_),
-                 [](BufferId buffer) { return buffer != kNoBuffer; });
+    for (std::size_t i = 0; i < buffers.size(); ++i) {
+      if (buffers[i] != kNoBuffer && !of_reference(model_, model_.buffers[i].module)) buffers_.push_back(buffers[i]);
+    }
     for (const NamedParameter& p : named_) parameters_[at(p.id)] = loading_.load(p, {Role::Parameters, "parameter"});
     for (const NamedParameter& p : trained_) {
       const BufferId buffer = parameters_[at(p.id)].id();
@@ -105,7 +111,9 @@ class PyTorchRuntime final : public RuntimeBase {
  private:
   void sync_module_states() {
     std::vector<BufferId> states;
-    for (const NamedParameter& p : named_) states.push_back(parameters_[at(p.id)].id());
+    for (const NamedParameter& p : named_) {
+      if (!of_reference(model_, model_.parameters[at(p.id)].module)) states.push_back(parameters_[at(p.id)].id());
+    }
     if (training().ddp.broadcast_buffers) states.insert(states.end(), buffers_.begin(), buffers_.end());
     broadcast_coalesced(eager_, states, world());
   }

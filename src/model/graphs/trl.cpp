@@ -1,0 +1,260 @@
+// TRL 1.16.0: trainer/utils.py (add_fused_lm_head), sft_trainer.py, dpo_trainer.py, reward_trainer.py. What the
+// trainers compute for their logs afterwards is left out: numbers and rows of a few bytes, when nothing else is at its
+// most.
+#include "model/graphs/trl.h"
+
+#include <vector>
+
+#include "model/graphs/graphs.h"
+
+namespace dsplan {
+namespace {
+
+constexpr double kIgnored = -100;
+
+// FusedCausalLMOutput, as far as it is asked for.
+struct Scored {
+  TensorId log_probs = kNone;
+  TensorId loss = kNone;
+  TensorId mask = kNone;
+  std::vector<TensorId> others;
+  std::vector<TensorId> aside;  // Whose nodes no loss leads to: they die with the outputs.
+};
+
+// x.new_zeros(mask.shape).masked_scatter(mask, x)
+TensorId put_back(GraphBuilder& g, TensorId mask, TensorId x) {
+  const TensorId zeros = g.filled(g.shape(mask), g.dtype(x), 0);
+  const TensorId out = g.make(Op::MaskedScatter, g.shape(mask), g.dtype(x), {zeros, mask, x}, true);
+  g.drop({zeros});
+  return out;
+}
+
+// -log_probs.sum() / (mask.sum().clamp(min=1) if num_items_in_batch is None else num_items_in_batch)
+TensorId mean_of(GraphBuilder& g, Scored& made, TensorId count) {
+  const TensorId log_probs = made.log_probs;
+  const TensorId mask = made.mask;
+  const TensorId sum = g.make(Op::SumDim, Shape{}, DType::Float32, {log_probs}, true);
+  const TensorId negated = g.unary(Op::Neg, sum);
+  g.drop({sum});
+  TensorId number = count == kNone ? kNone : g.keep(count);
+  if (number == kNone) {
+    const TensorId counted = g.make(Op::SumDim, Shape{}, DType::Int64, {mask});
+    number = g.make(Op::Clamp, Shape{}, DType::Int64, {counted}, false, 1);
+    g.drop({counted});
+  }
+  const TensorId loss = g.make(Op::Div, Shape{}, DType::Float32, {negated, number}, true);
+  g.drop({negated, number});
+  made.aside.insert(made.aside.end(), {loss, negated, sum});
+  return loss;
+}
+
+// The head, piece by piece, from the backbone's last hidden state, which dies with the model's outputs.
+Scored score(GraphBuilder& g, TensorId hidden, TensorId labels, std::size_t outputs, TensorId count) {
+  const Shape all = g.shape(hidden);
+  const std::int64_t rows = all.dims[0];
+  const std::int64_t next = all.dims[1] - 1;
+  const TensorId states = g.slice(hidden, 1, 0, next);
+  const TensorId targets = g.view(labels, Shape{rows, next}, {step_narrow(1, 1, next)});
+  Scored made;
+  made.mask = g.make(Op::NotEqual, Shape{rows, next}, DType::Bool, {targets}, false, kIgnored);
+  const ModuleId head = g.child(g.causal(), "lm_head");
+  const TensorId weight = g.parameter_of(head, "weight");
+  const TensorId bias = g.parameter_of(head, "bias");
+  const TensorId chosen =
+      g.make(Op::MaskedRows, Shape{rows * next, all.dims[2]}, g.dtype(hidden), {states, made.mask}, true);
+  const TensorId wanted = g.make(Op::MaskedRows, Shape{rows * next}, DType::Int64, {targets, made.mask});
+  const std::vector<TensorId> per_token = chunked_log_probs(g, {chosen, weight, wanted, bias}, outputs);
+  g.drop({chosen, wanted});
+  made.log_probs = put_back(g, made.mask, per_token.front());
+  for (std::size_t i = 1; i < per_token.size(); ++i) made.others.push_back(put_back(g, made.mask, per_token[i]));
+  for (const TensorId one : per_token) g.drop({one});
+  if (!made.others.empty()) made.aside.push_back(made.others.front());  // The entropy; others have no gradient.
+  made.loss = mean_of(g, made, count);
+  g.drop({states, targets});
+  return made;
+}
+
+// The model's forward and what comes between it and the trainer: autocast's region ends, DistributedDataParallel copies
+// what has a gradient.
+Scored call_model(GraphBuilder& g, const Backbone& backbone, TensorId ids, TensorId ones, TensorId labels,
+                  std::size_t outputs) {
+  g.enter_model();
+  const TensorId hidden = backbone(ids, ones);
+  Scored made = score(g, hidden, labels, outputs, kNone);
+  g.drop({hidden});
+  g.exit_model();
+  g.leave_autocast();
+  if (!g.options().copies_outputs || g.graph().tensor(made.log_probs).requires_grad == false) return made;
+  std::vector<TensorId*> copied{&made.loss, &made.log_probs};
+  if (!made.others.empty()) copied.push_back(&made.others.front());  // The entropy; others have no gradient.
+  std::vector<TensorId> before;
+  for (TensorId* one : copied) {
+    before.push_back(*one);
+    *one = g.copy(*one);
+  }
+  for (const TensorId one : before) g.drop({one});
+  made.aside.push_back(made.loss);
+  if (!made.others.empty()) made.aside.push_back(made.others.front());
+  return made;
+}
+
+void drop_outputs(GraphBuilder& g, const Scored& made) {
+  g.drop({made.loss, made.log_probs, made.mask});
+  for (const TensorId one : made.others) g.drop({one});
+  for (const TensorId one : made.aside) g.forget(one);
+}
+
+// The sum of -log_probs over the labels of all ranks' micro-batches, which the trainer counts before the step.
+TensorId supervised_loss(GraphBuilder& g, const Backbone& backbone, TensorId ids, TensorId ones, TensorId labels,
+                         TensorId count) {
+  const Scored made = call_model(g, backbone, ids, ones, labels, 3);
+  const TensorId losses = g.unary(Op::Neg, made.log_probs);
+  const TensorId total = g.make(Op::SumDim, Shape{}, DType::Float32, {losses}, true);
+  const TensorId number = g.make(Op::Clamp, Shape{}, DType::Int64, {count}, false, 1);
+  const TensorId mean = g.make(Op::Div, Shape{}, DType::Float32, {total, number}, true);
+  g.drop({total});
+  const TensorId loss = g.unary(Op::MulScalar, mean, 1);  // By the number of ranks.
+  g.drop({mean, number});
+  drop_outputs(g, made);
+  g.drop({losses});
+  return loss;
+}
+
+// The two halves of what a row comes to: chosen rows, and rejected ones.
+struct Halves {
+  TensorId chosen = kNone;
+  TensorId rejected = kNone;
+};
+Halves halves_of(GraphBuilder& g, TensorId x) {
+  const std::int64_t pairs = g.shape(x).dims[0] / 2;
+  const std::vector<TensorId> parts = g.split(Op::Split, x, {Shape{pairs}, Shape{pairs}}, 0);
+  return {parts[0], parts[1]};
+}
+Halves row_sums(GraphBuilder& g, TensorId log_probs) {
+  const TensorId sums = g.make(Op::SumDim, Shape{g.shape(log_probs).dims[0]}, DType::Float32, {log_probs}, true);
+  const Halves halves = halves_of(g, sums);
+  g.drop({sums});
+  return halves;
+}
+
+// -logsigmoid(x).mean()
+TensorId mean_of_sigmoids(GraphBuilder& g, TensorId x) {
+  const TensorId logs = g.unary(Op::LogSigmoid, x);
+  const TensorId mean = g.make(Op::SumDim, Shape{}, g.dtype(logs), {logs}, true);
+  g.drop({logs});
+  return mean;
+}
+
+Halves reference_sums(GraphBuilder& g, const Backbone& backbone, TensorId ids, TensorId ones, TensorId labels) {
+  const GraphBuilder::Reference reference(g);
+  const bool same = g.model().reference == kNone;  // Whose head makes what it makes for the loss.
+  const Scored made = call_model(g, backbone, ids, ones, labels, same ? 4 : 1);
+  const Halves sums = row_sums(g, made.log_probs);
+  drop_outputs(g, made);
+  return sums;
+}
+
+TensorId preference_loss(GraphBuilder& g, const Backbone& backbone, TensorId ids, TensorId ones, TensorId labels,
+                         Halves reference) {
+  const Scored made = call_model(g, backbone, ids, ones, labels, 4);
+  const Halves own = row_sums(g, made.log_probs);
+  if (reference.chosen == kNone) reference = reference_sums(g, backbone, ids, ones, labels);
+  const TensorId chosen = g.binary(Op::Sub, own.chosen, reference.chosen);
+  const TensorId rejected = g.binary(Op::Sub, own.rejected, reference.rejected);
+  const TensorId difference = g.binary(Op::Sub, chosen, rejected);
+  const TensorId scaled = g.unary(Op::MulScalar, difference, 1);
+  const TensorId logs = g.unary(Op::LogSigmoid, scaled);
+  g.drop({scaled});
+  const TensorId losses = g.unary(Op::Neg, logs);
+  g.drop({logs});
+  const TensorId mean = g.make(Op::SumDim, Shape{}, DType::Float32, {losses}, true);
+  const TensorId weighted = g.unary(Op::MulScalar, mean, 1);
+  g.drop({mean});
+  const TensorId loss = g.unary(Op::AddScalar, weighted);
+  g.drop({weighted});
+  g.drop({losses, difference, chosen, rejected, own.chosen, own.rejected});
+  if (g.options().loss == Loss::Dpo) g.drop({reference.chosen, reference.rejected});
+  drop_outputs(g, made);
+  return loss;
+}
+
+// inputs["input_ids"].masked_fill(completion_mask == 0, -100)
+TensorId labels_of(GraphBuilder& g, TensorId ids, TensorId completion) {
+  const TensorId flags = g.make(Op::Equal, g.shape(ids), DType::Bool, {completion});
+  const TensorId labels = g.make(Op::MaskedFill, g.shape(ids), DType::Int64, {ids, flags}, false, kIgnored);
+  g.drop({flags});
+  return labels;
+}
+
+}  // namespace
+
+Graph trl_model(GraphBuilder& g, const Backbone& backbone) {
+  const Shape shape{g.options().micro_batch, g.options().seq};
+  const TensorId ids = g.batch_input(shape, DType::Int64);
+  const TensorId ones = g.batch_input(shape, DType::Int64);
+  const TensorId told = g.batch_input(shape, DType::Int64);  // Labels, or which tokens are a completion's.
+  if (g.options().loss == Loss::Trl) {
+    const TensorId count = g.batch_input(Shape{}, DType::Int64);
+    g.set_batch({ids, ones, told, count});
+    return g.finish(supervised_loss(g, backbone, ids, ones, told, count));
+  }
+  Halves reference;
+  std::vector<TensorId> batch{ids, ones, told};
+  if (g.options().loss == Loss::DpoPrecomputed) {
+    const Shape pairs{shape.dims[0] / 2};
+    reference = {g.batch_input(pairs, DType::Float32), g.batch_input(pairs, DType::Float32)};
+    batch.insert(batch.end(), {reference.chosen, reference.rejected});
+  }
+  g.set_batch(batch);
+  const TensorId labels = labels_of(g, ids, told);
+  const TensorId loss = preference_loss(g, backbone, ids, ones, labels, reference);
+  g.drop({labels});
+  return g.finish(loss);
+}
+
+namespace {
+
+TensorId reward_loss(GraphBuilder& g, TensorId rewards) {
+  const TensorId flat = g.view(rewards, Shape{g.shape(rewards).dims[0]});
+  const Halves halves = halves_of(g, flat);
+  const TensorId difference = g.binary(Op::Sub, halves.chosen, halves.rejected);
+  const TensorId mean = mean_of_sigmoids(g, difference);
+  g.drop({difference});
+  TensorId loss = g.unary(Op::Neg, mean);
+  g.drop({mean});
+  if (g.options().loss == Loss::CenteredReward) {  // loss += coefficient * mean((chosen + rejected) ** 2)
+    const TensorId sum = g.binary(Op::Add, halves.chosen, halves.rejected);
+    const TensorId square = g.unary(Op::PowScalar, sum, 2);
+    const TensorId drawn = g.make(Op::SumDim, Shape{}, g.dtype(square), {square}, true);
+    const TensorId weighted = g.unary(Op::MulScalar, drawn, 1);
+    const TensorId both = g.in_place(Op::Add, loss, weighted);
+    g.drop({sum, square, drawn, weighted, loss});
+    loss = both;
+  }
+  g.drop({flat, halves.chosen, halves.rejected});
+  return loss;
+}
+
+}  // namespace
+
+// The rewards leave the model as its logits do, in fp32 where accelerate says so.
+Graph reward_model(GraphBuilder& g, const Backbone& scored) {
+  const TensorId ids = g.batch_input(Shape{g.options().micro_batch, g.options().seq}, DType::Int64);
+  const TensorId ones = g.batch_input(g.shape(ids), DType::Int64);
+  g.set_batch({ids, ones});
+  g.enter_model();
+  TensorId rewards = scored(ids, ones);
+  const auto becomes = [&](TensorId next) {
+    g.drop({rewards});
+    rewards = next;
+  };
+  g.exit_model();
+  if (g.options().outputs_to_fp32) becomes(g.cast(rewards, DType::Float32));
+  g.leave_autocast();
+  if (g.options().copies_outputs) becomes(g.copy(rewards));
+  const TensorId loss = reward_loss(g, rewards);
+  g.drop({rewards});
+  return g.finish(loss);
+}
+
+}  // namespace dsplan

@@ -1,0 +1,48 @@
+#include "model/reference.h"
+
+#include <string>
+
+namespace dsplan {
+namespace {
+
+std::string prefixed(const std::string& path) { return path.empty() ? "ref_model" : "ref_model." + path; }
+
+}  // namespace
+
+ModelSpec with_reference(const ModelSpec& model) {
+  ModelSpec both = model;
+  const auto modules = static_cast<ModuleId>(model.modules.size());
+  const auto parameters = static_cast<ParameterId>(model.parameters.size());
+  both.reference = modules;
+  for (Module module : model.modules) {
+    module.path = prefixed(module.path);
+    module.parent = module.parent == kNone ? ModuleId(0) : module.parent + modules;
+    module.layer = kNone;  // It has no checkpoints.
+    both.modules.push_back(std::move(module));
+  }
+  for (Parameter parameter : model.parameters) {
+    parameter.name = prefixed(parameter.name);
+    parameter.module += modules;
+    if (parameter.tied_to != kNone) parameter.tied_to += parameters;
+    parameter.trainable = false;
+    both.parameters.push_back(std::move(parameter));
+  }
+  for (ModelBuffer buffer : model.buffers) {
+    buffer.name = prefixed(buffer.name);
+    buffer.module += modules;
+    buffer.counted = false;
+    both.buffers.push_back(std::move(buffer));
+  }
+  return both;
+}
+
+ModelSpec without_dropout(ModelSpec model) {
+  Dimensions& d = model.dims;
+  for (double* one :
+       {&d.attention_dropout, &d.residual_dropout, &d.embedding_dropout, &d.adapter_dropout, &d.classifier_dropout}) {
+    *one = 0;
+  }
+  return model;
+}
+
+}  // namespace dsplan

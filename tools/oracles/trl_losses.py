@@ -1,0 +1,210 @@
+"""Outside oracle for TRL's losses: real trl, transformers and peft, CUDA build, on the dry device.
+
+    tools/dry/run --device a100-sxm-80 -- python tools/oracles/trl_losses.py OUT.json [NAME...]
+    tools/dry/run ... -- python tools/oracles/trl_losses.py --events OUT.txt NAME
+
+Each case is a process of its own: SFTTrainer, DPOTrainer or RewardTrainer of a small model, its compute_loss under a
+loop of forward, backward and step, twice. A row for each phase: peaks of requested, allocated and reserved bytes since
+the phase began, and what is requested at its end. Every token counts but each row's first: kernels do not run, so that
+aten::nonzero is told so.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+TINY = {"model_type": "llama", "vocab_size": 40000, "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 4096, "pad_token_id": 2}
+LORA = {"r": 8, "targets": ["q_proj", "v_proj"]}
+
+
+def case(trainer, config=None, **training):
+    usual = {"micro_batch": 2, "seq": 512, "dtype": "fp32", "mixed_precision": "bf16", "checkpoint": "full",
+             "checkpoint_impl": "non_reentrant"}
+    usual.update(training)
+    return {"trainer": trainer, "config": {**TINY, **(config or {})},
+            "training": {k: v for k, v in usual.items() if v is not None}}
+
+
+PURE = {"dtype": "bf16", "mixed_precision": None}
+WHOLE = {"checkpoint": None, "checkpoint_impl": None}
+CASES = {
+    "sft": case("trl"),
+    "sft-bf16": case("trl", **PURE),
+    "sft-long": case("trl", {"vocab_size": 70000}, seq=2048, micro_batch=4),
+    "sft-lora": case("trl", lora=LORA),
+    "sft-whole": case("trl", {"vocab_size": 30000}, **WHOLE),
+    "sft-tied": case("trl", {"model_type": "qwen2", "tie_word_embeddings": True}, **PURE),
+    "dpo": case("dpo"),
+    "dpo-bf16": case("dpo", **PURE, **WHOLE),
+    "dpo-lora": case("dpo", lora=LORA),
+    "dpo-lora-bf16": case("dpo", lora={**LORA, "dtype": "bf16"}, **PURE),
+    "dpo-precomputed": case("dpo-precomputed"),
+    "reward": case("reward"),
+    "reward-bf16": case("reward", **PURE, **WHOLE),
+    "reward-centered": case("reward-centered"),
+    "reward-qwen2": case("reward", {"model_type": "qwen2"}, micro_batch=1, seq=1000),
+}
+
+
+def everything_counts():
+    """aten::nonzero as ATen/native/cuda/Nonzero.cu allocates it, of flags that are all set."""
+    import torch
+
+    def nonzero(flags):
+        n = flags.numel()
+        empty = lambda size: torch.empty(size, dtype=torch.uint8, device=flags.device)
+        count = empty(4)
+        parts = -(-n // 4096)
+        counting = empty(1 if parts < 2 else 8 * parts)
+        del counting
+        places = torch.empty((flags.dim(), n), dtype=torch.int64, device=flags.device)
+        selecting = empty(1023)
+        del selecting, count
+        return places.t()
+
+    library = torch.library.Library("aten", "IMPL")
+    library.impl("nonzero", nonzero, "CUDA")
+    return library
+
+
+def tokenizer():
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = Tokenizer(models.WordLevel({"a": 0, "b": 1, "</s>": 2, "<unk>": 3, "c": 4}, unk_token="<unk>"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    return PreTrainedTokenizerFast(tokenizer_object=words, eos_token="</s>", pad_token="</s>", unk_token="<unk>")
+
+
+def trainer_of(job, folder):
+    import torch
+    from datasets import Dataset
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification
+
+    training, seq = job["training"], job["training"]["seq"]
+    rewards = job["trainer"].startswith("reward")
+    config = AutoConfig.for_model(**job["config"], **({"num_labels": 1} if rewards else {}))
+    (AutoModelForSequenceClassification if rewards else AutoModelForCausalLM).from_config(config).save_pretrained(folder)
+    tokenizer().save_pretrained(folder)
+    peft = None
+    if "lora" in training:
+        from peft import LoraConfig
+
+        peft = LoraConfig(r=training["lora"]["r"], target_modules=training["lora"]["targets"],
+                          task_type="CAUSAL_LM")
+    common = {"output_dir": folder + "/out", "per_device_train_batch_size": training["micro_batch"], "max_steps": 2,
+              "max_length": seq, "report_to": [], "save_strategy": "no", "disable_tqdm": True,
+              "bf16": training.get("mixed_precision") == "bf16", "gradient_checkpointing": "checkpoint" in training,
+              "model_init_kwargs": {"dtype": "bfloat16" if training["dtype"] == "bf16" else "float32"}}
+    if job["trainer"] == "trl":
+        from trl import SFTConfig, SFTTrainer
+
+        made = SFTTrainer, SFTConfig, [{"text": "a " * (2 * seq)}]
+    elif rewards:
+        from trl import RewardConfig, RewardTrainer
+
+        if job["trainer"] == "reward-centered":
+            common["center_rewards_coefficient"] = 0.01
+        made = RewardTrainer, RewardConfig, [{"chosen": " a" * (seq - 1), "rejected": " c" * (seq - 1)}]
+    else:
+        from trl import DPOConfig, DPOTrainer
+
+        made = DPOTrainer, DPOConfig, [{"prompt": "b", "chosen": " a" * (2 * seq), "rejected": " c" * (2 * seq)}]
+        common["precompute_ref_log_probs"] = job["trainer"] == "dpo-precomputed"
+    kind, arguments, rows = made
+    trainer = kind(model=folder, args=arguments(**common), train_dataset=Dataset.from_list(rows * 8), peft_config=peft)
+    if training.get("lora", {}).get("dtype") == "bf16":
+        for parameter in trainer.model.parameters():
+            if parameter.requires_grad:
+                parameter.data = parameter.data.to(torch.bfloat16)
+    return trainer
+
+
+def measure(job, events=None):
+    import torch
+
+    held = everything_counts()  # noqa: F841: as long as the process lives.
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    rows = []
+
+    def mark(phase):
+        s = torch.cuda.memory_stats()
+        rows.append([phase, *(s[f"{what}_bytes.all.peak"] for what in ("requested", "allocated", "reserved")),
+                     s["requested_bytes.all.current"]])
+        torch.cuda.reset_peak_memory_stats()
+
+    training = job["training"]
+    trainer = trainer_of(job, tempfile.mkdtemp(prefix="trl"))
+    if "checkpoint" in training:
+        trainer.model.gradient_checkpointing_enable({"use_reentrant": False})
+    model = trainer.accelerator.prepare_model(trainer.model).train()
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-4, fused=True)
+    pairs = trainer.train_dataset
+    known = {"labels": None}
+
+    def batch():
+        made = dict(trainer.data_collator([pairs[i] for i in range(training["micro_batch"])]))
+        if job["trainer"] == "trl":
+            known["count"] = torch.tensor(training["micro_batch"] * (training["seq"] - 1)).to("cuda")
+        return {name: value.to("cuda") for name, value in made.items()}
+
+    if events:
+        torch.cuda.memory._record_memory_history(max_entries=1_000_000, context="all", stacks="python")
+    inputs = batch()
+    mark("batch")
+    for step in ("1", "2"):
+        if step == "2":
+            inputs = batch()
+        loss = trainer.compute_loss(model, dict(inputs), num_items_in_batch=known.get("count"))
+        mark(step + ".forward")
+        loss.backward()
+        del loss
+        mark(step + ".backward")
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        mark(step + ".step")
+    if events:
+        with open(events, "w") as out:
+            for e in torch.cuda.memory._snapshot()["device_traces"][0]:
+                frames = [f"{os.path.basename(f['filename'])}:{f['line']}:{f['name']}" for f in e.get("frames", [])[:6]]
+                out.write(f"{e['action']} {e['size']} {' < '.join(frames)}\n")
+    return rows
+
+
+def main():
+    words = sys.argv[1:]
+    if words[0] == "--one":
+        rows = measure(CASES[words[1]], words[3] if len(words) > 3 else None)
+        json.dump(rows, open(words[2], "w"))
+        return
+    if words[0] == "--events":
+        out, name = words[1:]
+        subprocess.run([sys.executable, __file__, "--one", name, out + ".json", out], check=True)
+        return
+    out, names = words[0], words[1:] or list(CASES)
+    import peft
+    import torch
+    import transformers
+    import trl
+
+    found = json.load(open(out)) if os.path.exists(out) else {"cases": {}}
+    found["versions"] = {"torch": torch.__version__.partition("+")[0], "transformers": transformers.__version__,
+                         "trl": trl.__version__, "peft": peft.__version__}
+    for name in names:
+        with tempfile.NamedTemporaryFile(suffix=".json") as rows:
+            done = subprocess.run([sys.executable, __file__, "--one", name, rows.name], capture_output=True, text=True)
+            if done.returncode != 0:
+                print(name, done.stderr[-600:], file=sys.stderr)
+                continue
+            found["cases"][name] = {**CASES[name], "rows": json.load(open(rows.name))}
+        print(name, file=sys.stderr, flush=True)
+    with open(out, "w") as file:
+        file.write("{" + f'"versions": {json.dumps(found["versions"])},\n"cases": {{\n')
+        file.write(",\n".join(f"{json.dumps(k)}: {json.dumps(v)}" for k, v in found["cases"].items()) + "\n}}\n")
+
+
+main()
