@@ -7,6 +7,8 @@
 #include "core/format.h"
 #include "io/text.h"
 #include "model/families.h"
+#include "model/parts.h"
+#include "model/pictures.h"
 #include "planner/lower/unsupported.h"
 #include "planner/predict/footprint.h"
 #include "planner/predict/predict.h"
@@ -94,6 +96,69 @@ TEST_CASE("pictures: what the projector reads is part of the fingerprint") {
                            R"(, "projector_hidden_act": "silu")"}) {
     CHECK_MESSAGE(fingerprint(shown(kClip, more), job) != fingerprint(usual, job), more);
   }
+}
+
+namespace {
+
+// Patches of 4 pixels, of which four are a token; windows of two tokens a side.
+ModelSpec sized(const std::string& more = "") {
+  const std::string config = R"({"model_type": "qwen2_5_vl", "hidden_size": 64, "intermediate_size": 176,
+    "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 512, "image_token_id": 500,
+    "vision_config": {"depth": 2, "hidden_size": 32, "intermediate_size": 72, "num_heads": 2, "patch_size": 4,
+    "spatial_merge_size": 2, "window_size": 16, "out_hidden_size": 64, "fullatt_block_indexes": [1]})" +
+                             more + "}";
+  return build_model(parse_json("config.json", config), "qwen");
+}
+
+Request of_size(const std::string& size, std::int64_t seq = 96) {
+  Request request;
+  request.seq = {seq, option("--seq")};
+  request.image_size = {size, option("--image-size")};
+  return request;
+}
+
+}  // namespace
+
+TEST_CASE("pictures of all sizes: sides become whole tokens, and a row has room for them and their marks") {
+  const ModelSpec model = sized();
+  using Sides = std::vector<std::int64_t>;
+  CHECK(job_of(model, of_size("32")).training.image_size == Sides{32, 32});
+  CHECK(job_of(model, of_size("40x24")).training.image_size == Sides{40, 24});
+  CHECK(job_of(model, of_size("40,24")).training.image_size == Sides{40, 24});
+  CHECK(job_of(model, of_size("44x29")).training.image_size == Sides{48, 32});  // 5.5 and 3.6 tokens of 8 pixels.
+  CHECK(job_of(model, of_size("3")).training.image_size == Sides{8, 8});
+  Request unsaid;
+  unsaid.seq = {4096, option("--seq")};
+  CHECK(job_of(model, unsaid).training.image_size == Sides{448, 448});
+  CHECK(refusal(model, of_size("big", 4096)) ==
+        "--image-size: error: \"big\" is no size of a picture; write it as 448, or 672x448 for height and width\n");
+  CHECK(refusal(shown(), of_size("48")) ==
+        "--image-size: error: image_size 48 of llava, which does not take pictures of all sizes\n");
+  CHECK(refusal(model, of_size("32", 17)) ==
+        "--seq: error: 1 pictures of 16 tokens each are more than seq 17; pictures' tokens are part of the sequence\n");
+  CHECK(refusal(model, of_size("32", 18)).empty());
+  CHECK(fingerprint(model, job_of(model, of_size("32"))) != fingerprint(model, job_of(model, of_size("40"))));
+}
+
+TEST_CASE("pictures of all sizes: windows come row by row, and those that hold nothing are listed") {
+  const TowerParts& tower = *sized().parts->tower;
+  const Windows uneven = windows_of(tower, grid_of(tower, {40, 24}));  // Five by three tokens.
+  CHECK(uneven.patches == std::vector<std::int64_t>{16, 8, 16, 8, 8, 4});
+  CHECK(uneven.listed == 6);
+  const Windows even = windows_of(tower, grid_of(tower, {32, 32}));
+  CHECK(even.patches == std::vector<std::int64_t>{16, 16, 16, 16});
+  CHECK(even.listed == 9);
+  CHECK(tokens_of(tower, {40, 24}) == 15);
+}
+
+TEST_CASE("pictures of all sizes: what has no schedule is refused by name") {
+  CHECK(why(sized(), of_size("32")) == "none");
+  CHECK(why(sized(), of_size("144", 400)) == "more than 64 windows at once");
+  Request lengths = of_size("32");
+  lengths.seq = {};
+  lengths.seq_list = {"64,96", option("--seq-list")};
+  CHECK(why(sized(), lengths) == "lengths in turn of a model that keeps how far its positions are");
+  CHECK_THROWS_AS(sized(R"(, "text_config": {"hidden_size": 32, "num_attention_heads": 4})"), Refusal);
 }
 
 TEST_CASE("pictures: what of a tower has no schedule is refused by name") {

@@ -140,6 +140,7 @@ std::vector<Job> jobs() {
   Job pytorch;
   pytorch.training.optimizer = {OptimizerKind::Adam, Implementation::ForLoop};
   pytorch.training.images = 2;
+  pytorch.training.image_size = {448, 448};
   Job sharded;
   sharded.training.runtime = Runtime::Fsdp2;
   return {deepspeed, pytorch, sharded};

@@ -63,7 +63,7 @@ TEST_CASE("training file: the example of the interface") {
 TEST_CASE("training file: every option has a key") {
   const Request request = training(R"("deepspeed": "a", "hardware": "a", "cluster": "a", "env": "a", "gpus": 1,
       "gpus_per_node": 1, "tp": 1, "sp": 1, "ep": 1, "runtime": "pytorch", "zero_stage": 0, "micro_batch": 1,
-      "grad_accum": 1, "seq": 1, "seq_list": [1], "target_seq": 1, "images": 1, "dtype": "fp32", "autocast": "bf16",
+      "grad_accum": 1, "seq": 1, "seq_list": [1], "target_seq": 1, "images": 1, "image_size": [448, 448], "dtype": "fp32", "autocast": "bf16",
       "optimizer": {"name": "sgd", "implementation": "foreach", "momentum": 0.9, "weight_decay": 0.1},
       "param_groups": "single", "model_init": "host", "zero_grad_set_to_none": false, "max_grad_norm": 1, "freeze": [], "lora": {"r": 2, "targets": "all-linear", "dropout": 0.5},
       "quantization": "nf4", "double_quant": true, "quant_compute_dtype": "bf16", "quant_storage": "uint8",

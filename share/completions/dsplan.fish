@@ -34,6 +34,7 @@ complete -c dsplan -n '__fish_seen_subcommand_from simulate sweep diff explain e
 complete -c dsplan -n '__fish_seen_subcommand_from simulate sweep diff explain emit plan run' -l seq-list -r -d 'Lengths that micro-batches take in turn'
 complete -c dsplan -n '__fish_seen_subcommand_from simulate sweep diff explain emit plan run' -l target-seq -r -d 'Tokens per target row of an encoder-decoder'
 complete -c dsplan -n '__fish_seen_subcommand_from simulate sweep diff explain emit plan run' -l images -r -d 'Pictures per row, whose tokens are among --seq'
+complete -c dsplan -n '__fish_seen_subcommand_from simulate sweep diff explain emit plan run' -l image-size -r -d 'Of each picture: N or HEIGHTxWIDTH, in pixels'
 complete -c dsplan -n '__fish_seen_subcommand_from simulate sweep diff explain emit plan run' -l dtype -r -f -a 'bf16 fp16 fp32' -d 'Type of the working parameters'
 complete -c dsplan -n '__fish_seen_subcommand_from simulate sweep diff explain emit plan run' -l autocast -r -f -a 'bf16 fp16' -d 'torch.autocast around the forward, or none'
 complete -c dsplan -n '__fish_seen_subcommand_from simulate sweep diff explain emit plan run' -l lora -r -d 'r=8,targets=q_proj+v_proj,dtype=fp32'

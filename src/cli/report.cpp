@@ -68,6 +68,7 @@ std::string job_lines(const Prediction& prediction, const Job& job) {
   }
   if (training.target_seq > 0) run.push_back(formatted("target {}", training.target_seq));
   if (training.images > 0) run.push_back(formatted("images {}", training.images));
+  if (!training.image_size.empty()) run.push_back(formatted("of {} pixels", joined(training.image_size, " x ")));
   run.push_back(formatted("checkpointing {}", training.checkpoint.text));
   run.push_back(formatted("attention {}", name(training.attention)));
   run.push_back(training.loss == Loss::Chunked ? formatted("loss chunked:{}", training.loss_chunks)

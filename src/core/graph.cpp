@@ -112,6 +112,7 @@ constexpr std::array<NameRow, kOps> kNames = {{
     {Op::RmsNorm, "rms_norm"},
     {Op::Dropout, "dropout"},
     {Op::MaxPool2d, "max_pool2d"},
+    {Op::AvgPool2d, "avg_pool2d"},
     {Op::Interpolate, "interpolate"},
     {Op::NllLoss, "nll_loss"},
     {Op::L1Loss, "l1_loss"},

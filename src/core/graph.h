@@ -139,6 +139,7 @@ enum class Op : std::uint8_t {
   RmsNorm,    // The fused operator.
   Dropout,
   MaxPool2d,
+  AvgPool2d,
   Interpolate,  // Of four dimensions: nearest or bilinear.
   NllLoss,
   L1Loss,
@@ -243,7 +244,7 @@ struct Node {
   bool filled = false;          // Arange only: each element is `number`.
   bool full_attention = false;  // Attention only: each query sees every key; otherwise it is causal.
   // Attention: queries lie head by head, and so does what is made like them. Embedding: its gradient comes in a layout
-  // of which rows are no view. LayerNorm: its input lies so.
+  // of which rows are no view. LayerNorm: its input lies so. AvgPool2d: its gradient comes so.
   bool by_head = false;
   std::uint8_t padding = 0;               // Attention only: columns of each head, its last, that are zeros.
   Reduction reduction = Reduction::Mean;  // Losses only.
@@ -274,11 +275,12 @@ struct RecordedOperators;
 
 struct Instruction {
   // Forget: the autograd node, of which no loss will ever ask a gradient, dies with the last that holds it. Read:
-  // Python asks for the tensor's value, so that the host waits for what makes it.
-  enum class Kind : std::uint8_t { Run, Drop, Enter, Exit, RegionBegins, RegionEnds, Forget, Read };
+  // Python asks for the tensor's value, so that the host waits for what makes it. Keep: an attribute of the model holds
+  // the tensor from here on, until the next forward gives it another.
+  enum class Kind : std::uint8_t { Run, Drop, Enter, Exit, RegionBegins, RegionEnds, Forget, Read, Keep };
   Kind kind = Kind::Run;
   std::int32_t number =
-      0;  // Of what `kind` is about: a node (Run, Forget), a tensor (Drop, Read), a module, or a region.
+      0;  // Of what `kind` is about: a node (Run, Forget), a tensor (Drop, Read, Keep), a module, or a region.
 
   Instruction(Kind what, NodeId of) : kind(what), number(of.number()) {}
   Instruction(Kind what, TensorId of) : kind(what), number(of.number()) {}

@@ -287,6 +287,7 @@ struct Request {
   Setting<std::string> seq_list;      // --seq-list (seq_list)
   Setting<std::int64_t> target_seq;   // --target-seq (target_seq)
   Setting<std::int64_t> images;       // --images
+  Setting<std::string> image_size;    // --image-size N|HEIGHTxWIDTH
   Setting<std::string> dtype;         // --dtype bf16|fp16|fp32
   Setting<std::string> torch_dtype;   // In which the script loads the model: TrainingArguments and launch lines only.
   Setting<std::string> mixed_precision;  // accelerate's bf16 or fp16: launch lines only.

@@ -93,6 +93,7 @@ enum class Line : std::uint8_t {
   Images,
   FsdpPrefetch,
   FsdpIgnored,
+  ImageSize,
   Count,  // Of the lines above; none itself.
 };
 

@@ -253,6 +253,8 @@ struct Training {
   // Several shapes through one allocator: micro-batches take these lengths in turn, and `seq` is the longest.
   std::vector<std::int64_t> seq_list;
   std::int64_t images = 0;  // Pictures per row of a model that reads text besides; their tokens are among `seq`.
+  // Height and width of each, as the processor gives it to a tower that takes all sizes; empty where it has its own.
+  std::vector<std::int64_t> image_size;
   double gradient_clipping = 0;
   bool check_grad_overflow = false;    // bf16, ZeRO-1/2.
   bool immediate_grad_update = false;  // BF16_Optimizer.

@@ -68,7 +68,10 @@ void SettingReader::take(const RequestColumn& column, std::string_view key, Requ
   const RequestAccess::Write field = column.field.of(request);
   if (Setting<std::string>* const* said = std::get_if<Setting<std::string>*>(&field)) {
     if (key == "rank") return number_or_text(key, **said);
-    if (key == "seq_list") return numbers(key, **said);
+    if (key == "image_size" && reader_.find(key) != nullptr && reader_.find(key)->is(Value::Kind::Integer)) {
+      return number_or_text(key, **said);
+    }
+    if (key == "seq_list" || key == "image_size") return numbers(key, **said);
     return text(key, **said, column.choices);
   }
   if (const auto* number_at = std::get_if<Setting<std::int64_t>*>(&field)) return count(key, **number_at, column.least);

@@ -236,6 +236,7 @@ constexpr std::array<Row, kOps> kRows = {{
      Witness::Fake,
      "Dropout.cu: dropout_cuda; Dropout.cpp: _dropout_impl"},
     {Op::MaxPool2d, rules::max_pool, {}, Flops::Outputs, Witness::Fake, "derivatives.yaml: max_pool2d_with_indices"},
+    {Op::AvgPool2d, rules::average_pool, {}, Flops::Inputs, Witness::Fake, "AveragePool2d.cu: avg_pool2d_backward"},
     {Op::Interpolate,
      rules::unary,
      {Keeps::Nothing, 0},

@@ -145,7 +145,8 @@ Sample sample_of(Op op) {
   if (op >= Op::L1Loss && op <= Op::KlDiv) return loss("target", DType::BFloat16);
   if (op >= Op::SumDim && op <= Op::LogSumExp) return one_input(Shape{3, 5});
   if (op == Op::Slice || op == Op::Select || op == Op::Split || op == Op::Unbind) return one_input(Shape{1, 5, 7});
-  if (op == Op::MaxPool2d) return {{{"self", Shape{2, 3, 8, 8}}}, {{"out", Shape{2, 3, 4, 4}}}, {}};
+  if (op == Op::MaxPool2d || op == Op::AvgPool2d)
+    return {{{"self", Shape{2, 3, 8, 8}}}, {{"out", Shape{2, 3, 4, 4}}}, {}};
   if (op == Op::Clamp) return {{{"self", kWide}}, {{"out", kWide}}, {{"1", 1}}};
   return one_input(kWide);
 }

@@ -233,4 +233,17 @@ void max_pool(Writer& w) {
   w.gradient(0);
 }
 
+// The backward's kernel makes a gradient contiguous that does not lie as its input does.
+void average_pool(Writer& w) {
+  w.save_input(0, "_saved_self");
+  w.output();
+  w.kernel();
+  if (!w.needs(0)) return;
+  w.allocate_gradient(0);
+  if (!w.node().by_head) return w.backward_kernel();
+  const std::uint8_t rows = w.allocate_temporary(w.bytes_out(), w.out().dtype, Visibility::Kernel);
+  w.backward_kernel();
+  w.drop(rows);
+}
+
 }  // namespace dsplan::rules

@@ -61,6 +61,7 @@ void stack(Writer& w);
 void detach(Writer& w);
 void repeat_interleave(Writer& w);
 void max_pool(Writer& w);
+void average_pool(Writer& w);
 
 // catalogue_products.cpp
 // Node::number of a Linear over a packed weight: the dtype that backward unpacks it to, and this where its scales are

@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "core/format.h"
+#include "model/parts.h"
 
 namespace dsplan {
 namespace {
@@ -43,12 +44,20 @@ bool replace(std::string& name, std::string_view from, std::string_view to) {
   return true;
 }
 
+bool has_sized_tower(const ModelSpec& model) {
+  return model.parts != nullptr && model.parts->tower != nullptr && model.parts->tower->merge > 0;
+}
+
 // The parameter's name in a file, experts apart.
 std::string file_name(const ModelSpec& model, std::string name) {
   if (model.family == "gpt_neox" && name == "lm_head.weight") return "embed_out.weight";
   if (model.family == "llava" || model.family == "gemma3") {  // As transformers 4 named them.
     if (name == "lm_head.weight") return "language_model.lm_head.weight";
     if (!replace(name, "model.language_model.", "language_model.model.")) replace(name, "model.", "");
+    return name;
+  }
+  if (has_sized_tower(model)) {  // Likewise.
+    if (!replace(name, "model.language_model.", "model.")) replace(name, "model.visual.", "visual.");
     return name;
   }
   if (model.family == "mixtral") replace(name, ".mlp.", ".block_sparse_moe.");

@@ -59,6 +59,7 @@ struct RotaryParts {
   bool sorts_pairs = false;     // They are brought apart by that, into halves (deepseek_v3).
   bool half_tables = false;     // Tables of half the width, for both halves of a head (gpt_oss).
   bool complex = false;         // Neighbours are complex numbers, and so are the tables (deepseek_v2).
+  bool three_axes = false;      // Positions have three axes, and each row its own tables (qwen2_vl).
   bool paired_tables = false;   // The tables hold each frequency twice in a row (cohere).
   bool repeats_tables = false;  // Each call makes such of the first half of the tables (glm4).
   bool wide_tables = false;     // Tables stay in fp32, and so do products with them; results are brought back (olmo2).
@@ -201,6 +202,13 @@ struct DecoderParts {
   [[nodiscard]] bool turns(std::size_t layer) const { return turned.empty() || turned[layer]; }
 };
 
+// What stands between a tower and its language model.
+enum class ProjectorKind : std::uint8_t {
+  TwoLinears,  // Over one of the tower's hidden states (llava).
+  Pooled,      // Over the tower's result: places averaged to fewer, normed, and one product (gemma3).
+  Merged,      // The tower's own end, which makes one place of several patches (qwen2_vl).
+};
+
 // A tower that sees pictures: patches through a convolution, then layers like a decoder's in which each patch sees all
 // others (clip, siglip). What follows `projector` is of a language model that reads it (llava).
 struct TowerParts {
@@ -216,11 +224,22 @@ struct TowerParts {
 
   std::string_view module = "vision_tower";
   std::string_view projector = "multi_modal_projector";
+  ProjectorKind projection = ProjectorKind::TwoLinears;
   std::string projector_activation;
   std::int64_t tokens = 0;       // Of one picture, among the text's.
   std::int64_t read_layers = 0;  // Behind so many layers the projector reads.
   bool drops_first = false;      // All places but the first.
-  std::int64_t image_token = 0;  // Its id. No byte depends on it.
+  std::int64_t image_token = 0;  // Its id. No byte depends on it, as long as the vocabulary has it.
+  bool sees_itself = false;      // Tokens of a picture see each other; the batch says which tokens they are (gemma3).
+
+  // Pictures of all sizes (qwen2_vl): `merge` times `merge` patches become a token. 0: pictures have one size.
+  std::int64_t merge = 0;
+  std::int64_t frames = 1;  // A picture stands for so many.
+  // So many tokens a side see each other, but in `whole_layers` all of a picture's do. 0: there are no windows.
+  std::int64_t window = 0;
+  std::vector<std::int64_t> whole_layers;
+
+  [[nodiscard]] bool beside_text() const { return tokens > 0 || merge > 0; }
   // Beginnings of the names of parameters that no loss reaches: layers behind those, and the norm behind all.
   std::vector<std::string> unreached;
 };

@@ -33,6 +33,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoConfig, AutoModelForCausalLM
 
+import known_values
 from memory_cases import CASES
 
 DEVICE = torch.device("cuda:0")
@@ -57,8 +58,9 @@ class Meter(TorchDispatchMode):
     A storage's Python object lives as long as the storage itself (PyObject preservation), so that a weak reference to
     it reports the true end, whoever held it: Python, autograd or the engine."""
 
-    def __init__(self):
+    def __init__(self, follows_values=False):
         super().__init__()
+        self.follows_values = follows_values
         self.references = {}
         self.live = 0
         self.peak = 0
@@ -68,6 +70,8 @@ class Meter(TorchDispatchMode):
         self.unknown = set()
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func is aten._local_scalar_dense.default and getattr(args[0], "known", None) is not None:
+            return known_values.item(args[0])
         if func is aten._local_scalar_dense.default:
             # What Python asks here (is the batch packed? are all tokens unmasked?) is always so; what it draws on the
             # host (is this layer left out?) is never.
@@ -81,7 +85,7 @@ class Meter(TorchDispatchMode):
             return aten.add_.Tensor(*args, **(kwargs or {}))  # The math kernel adds its mask in place.
         if in_place and not torch.is_grad_enabled() and (in_place is not aten.add_.Tensor or self.owned(args[0])):
             func = in_place
-        out = func(*args, **(kwargs or {}))
+        out = known_values.run(func, args, kwargs or {}) if self.follows_values else func(*args, **(kwargs or {}))
         made = []
         for tensor in torch.utils._pytree.tree_leaves(out):
             if isinstance(tensor, torch.Tensor) and tensor.device == DEVICE:
@@ -225,7 +229,7 @@ def layers_of(model):
     lists = {}
     for name, module in model.named_modules():
         inside = any(name.startswith(outer + ".") for outer in lists)
-        if name.endswith((".layers", ".h", ".layer", ".block")) and isinstance(module, torch.nn.ModuleList) and not inside:
+        if name.endswith((".layers", ".h", ".layer", ".block", ".blocks")) and isinstance(module, torch.nn.ModuleList) and not inside:
             lists[name] = module
     assert lists, "no layers"
     return [layer for module in lists.values() for layer in module]
@@ -237,12 +241,13 @@ class Run:
     def __init__(self, case, with_hooks):
         self.case = case
         self.training = case["training"]
-        self.meter = Meter()
+        self.meter = Meter("image_size" in self.training)
         self.ready = []
         self.layers = []
         self.in_forward = False
         fake = FakeTensorMode(allow_non_fake_inputs=True)
         fake.cache_enabled = not self.asks_for_biases()
+        torch.tensor = known_values.tensor if self.meter.follows_values else MAKE_TENSOR
         with fake, self.meter:
             self.model = model_of(case, self.meter)
             gc.collect()
@@ -282,7 +287,7 @@ class Run:
         names = ["input_ids", "labels"] + (["attention_mask"] if OLD else [])
         kind = class_of(self.case)
         shapes = {name: shape for name in names}
-        if kind.endswith("ForConditionalGeneration"):
+        if "target_seq" in self.training:
             shapes["labels"] = (shape[0], self.training["target_seq"])
         if kind.startswith("Whisper"):
             bands = self.case["config"]["num_mel_bins"]
@@ -293,11 +298,38 @@ class Run:
         size = config.get("vision_config", config).get("image_size")
         if kind.endswith("ForImageClassification"):
             shapes = {"pixel_values": (shape[0], 3, size, size), "labels": shapes["labels"]}
-        if "images" in self.training:
+        if "images" in self.training and size is not None:
             shapes["pixel_values"] = (shape[0] * self.training["images"], 3, size, size)
+        if kind.startswith("Gemma3For"):
+            shapes["token_type_ids"] = shape  # The processor says which tokens are a picture's.
+        if "image_size" in self.training:
+            return self.batch_of_grids(shapes)
         # The weights' own dtype is what a convolution takes.
         dtypes = {"pixel_values": torch.float32, "input_features": DTYPES[self.training["dtype"]]}
         return {name: torch.empty(of, dtype=dtypes.get(name, torch.int64), device=DEVICE) for name, of in shapes.items()}
+
+    def batch_of_grids(self, shapes):
+        """Of a model that takes pictures of all sizes: patches, the grid of each picture, and which tokens are one's.
+        A row is a mark, a picture, two marks, a picture, ..., and text."""
+        rows, length = shapes["input_ids"]
+        vision = self.case["config"]["vision_config"]
+        patch, frames, merge = vision["patch_size"], vision["temporal_patch_size"], vision["spatial_merge_size"]
+        height, width = (pixels // patch for pixels in self.training["image_size"])
+        pictures = self.training["images"]
+        tokens = height * width // merge**2
+        made = {name: torch.empty(of, dtype=torch.int64, device=DEVICE) for name, of in shapes.items()}
+        made["pixel_values"] = torch.empty(rows * pictures * height * width, 3 * frames * patch**2, device=DEVICE)
+        made["image_grid_thw"] = torch.empty((rows * pictures, 3), dtype=torch.int64, device=DEVICE)
+        made["mm_token_type_ids"] = torch.empty((rows, length), dtype=torch.int64, device=DEVICE)
+        with known_values._disable_current_modes():
+            grids = torch.tensor([[1, height, width]] * (rows * pictures))
+            types = torch.zeros(rows, length, dtype=torch.int64)
+            for picture in range(pictures):
+                begin = 1 + picture * (tokens + 2)
+                types[:, begin:begin + tokens] = 1
+        made["image_grid_thw"].known = grids
+        made["mm_token_type_ids"].known = types
+        return made
 
     def asks_for_biases(self):
         """A kernel's answer that was kept does not say which gradients were asked for: that of a bias would be missed,

@@ -233,6 +233,7 @@ case("rms_norm", lambda x, w: F.rms_norm(x, w.shape, w, 1e-6), ((A, (10,)), (B, 
 case("rms_norm", lambda x: F.rms_norm(x, x.shape[-1:], None, 1e-6), ((A,), (B,)))
 unary("dropout", lambda x: F.dropout(x, 0.1), lambda x: F.dropout(x, 0.1, inplace=True), number=0.1)
 unary("max_pool2d", lambda x: F.max_pool2d(x, 2), shapes=(((2, 3, 8, 8),), ((1, 2, 6, 10),)))
+unary("avg_pool2d", lambda x: F.avg_pool2d(x, 2), shapes=(((2, 3, 8, 8),), ((1, 2, 6, 10),)))
 unary("interpolate", lambda x: F.interpolate(x, scale_factor=2), shapes=(((2, 3, 8, 8),), ((1, 2, 6, 10),)))
 unary("interpolate", lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"), shapes=(((2, 3, 8, 8),),))
 for reduction in ("mean", "sum", "none"):

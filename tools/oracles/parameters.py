@@ -25,7 +25,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, CONFIG_MAPPING
 
 FAMILIES = ("gpt2 opt bloom gpt_neox falcon llama mistral mixtral qwen2 qwen2_moe qwen3 qwen3_moe gemma gemma2 "
             "gemma3_text phi phi3 deepseek_v2 deepseek_v3 bert roberta distilbert t5 vit whisper modernbert llama4_text glm4_moe granitemoe gpt_oss "
-            "clip_vision_model siglip_vision_model clip siglip llava gemma3").split()
+            "clip_vision_model siglip_vision_model clip siglip llava gemma3 qwen2_vl qwen2_5_vl").split()
 
 # Fields of every config class that move no byte of a training step.
 INERT = {"transformers_version", "architectures", "id2label", "label2id", "problem_type", "return_dict",
@@ -42,7 +42,8 @@ def model_class(config):
     encoders = {"bert": "BertModel", "roberta": "RobertaModel", "distilbert": "DistilBertModel",
                 "modernbert": "ModernBertModel", "vit": "ViTForImageClassification", "t5": "T5ForConditionalGeneration",
                 "clip_vision_model": "CLIPVisionModel", "siglip_vision_model": "SiglipVisionModel",
-                "llava": "LlavaForConditionalGeneration", "gemma3": "Gemma3ForConditionalGeneration"}
+                "llava": "LlavaForConditionalGeneration", "gemma3": "Gemma3ForConditionalGeneration",
+                "qwen2_vl": "Qwen2VLForConditionalGeneration", "qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration"}
     return getattr(transformers, encoders[kind]) if kind in encoders else None  # AutoModelForCausalLM decides
 
 
@@ -93,6 +94,8 @@ def inputs_for(model):
         return {"input_features": sound, "labels": torch.arange(2 * 8).reshape(2, 8) % config.vocab_size,
                 "use_cache": False}
     seen = getattr(config, "vision_config", config)
+    if hasattr(seen, "spatial_merge_size"):
+        return sized_inputs(config, seen)
     if hasattr(seen, "patch_size"):
         pixels = {"pixel_values": torch.rand(2, seen.num_channels, seen.image_size, seen.image_size)}
         if model.main_input_name == "pixel_values" or type(model).__name__.endswith("ForImageClassification"):
@@ -114,6 +117,16 @@ def inputs_for(model):
     if config.model_type in ("bert", "roberta", "distilbert", "modernbert"):
         return {"input_ids": ids} if kind.endswith("Model") else {"input_ids": ids, "labels": ids}
     return {"input_ids": ids, "labels": ids, "use_cache": False}
+
+
+def sized_inputs(config, seen):
+    """One picture a row, of two by three tokens, behind a mark."""
+    side, patch = seen.spatial_merge_size, seen.patch_size
+    ids = torch.arange(2 * 14).reshape(2, -1) % 100 + 4
+    ids[:, 1:7] = config.image_token_id
+    return {"input_ids": ids, "labels": ids, "use_cache": False, "mm_token_type_ids": (ids == config.image_token_id).long(),
+            "pixel_values": torch.rand(2 * 6 * side**2, seen.in_channels * seen.temporal_patch_size * patch**2),
+            "image_grid_thw": torch.tensor([[1, 2 * side, 3 * side]] * 2)}
 
 
 def calls(model):

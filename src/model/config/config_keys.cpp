@@ -261,6 +261,14 @@ const std::vector<ConfigKey>& encoder_keys() {
       {"gemma3", "boi_token_id", kInert, "", kToken},
       {"gemma3", "eoi_token_index", kInert, "", kToken},
       {"gemma3", "eoi_token_id", kInert, "", kToken},
+      {"qwen2_vl qwen2_5_vl", "video_token_id", kInert, "", kToken},
+      {"qwen2_vl qwen2_5_vl", "vision_token_id", kInert, "", kToken},
+      {"qwen2_vl qwen2_5_vl", "vision_start_token_id", kInert, "", kToken},
+      {"qwen2_vl qwen2_5_vl", "vision_end_token_id", kInert, "", kToken},
+      {"qwen2_vl qwen2_5_vl", "in_chans", kInert, "", kNoField},
+      {"qwen2_vl qwen2_5_vl", "spatial_patch_size", kInert, "", kNoField},
+      {"qwen2_vl qwen2_5_vl", "tokens_per_second", kInert, "", "how far the frames of a film are apart"},
+      {"qwen2_vl qwen2_5_vl", "layer_types", kGraph, "full_attention", "a window beside pictures"},
   };
   return kRows;
 }

@@ -163,7 +163,7 @@ bool scales_rotary(const Value& config, std::string_view kind) {
     if (of_kind != nullptr && of_kind->is(Value::Kind::Object)) rope = of_kind;
     for (const std::string_view key : {"rope_type", "type"}) {
       const Value* type = rope->find(key);
-      if (type != nullptr && type->is(Value::Kind::String)) return type->string != "default";
+      if (type != nullptr && type->is(Value::Kind::String)) return type->string != "default" && type->string != "mrope";
     }
   }
   return false;

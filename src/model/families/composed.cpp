@@ -159,8 +159,9 @@ ModelSpec compose(const ShownModel& shown, const ModelSpec& vision, const ModelS
   Composition whole(shown.root);
   const ModuleId model = whole.module(0, "model", shown.body);
   const std::size_t seen = whole.take(vision, 0, model, tower.module);
-  const ModuleId between = whole.module(model, tower.projector, shown.projector);
-  const std::vector<ModuleId> called = projector(whole, between);
+  const bool apart = !shown.projector.empty();
+  const ModuleId between = apart ? whole.module(model, tower.projector, shown.projector) : kNone;
+  const std::vector<ModuleId> called = apart ? projector(whole, between) : std::vector<ModuleId>{};
   const ModuleId body = text.child(0, "model");
   const ModuleId embedding = text.child(body, "embed_tokens");
   const ModuleId output = text.child(0, "lm_head");
@@ -172,12 +173,12 @@ ModelSpec compose(const ShownModel& shown, const ModelSpec& vision, const ModelS
   whole.enter(model);
   whole.call(language, embedding, Composition::Calls::Only);
   whole.call(seen);
-  whole.enter(between);
+  if (apart) whole.enter(between);
   for (const ModuleId one : called) {
     whole.enter(one);
     whole.leave(one);
   }
-  whole.leave(between);
+  if (apart) whole.leave(between);
   whole.call(language, embedding, Composition::Calls::AllBut);
   whole.leave(model);
   whole.call(head);

@@ -73,8 +73,8 @@ class Composition {
 struct ShownModel {
   std::string_view root;  // Classes: "LlavaForConditionalGeneration", "LlavaModel", "LlavaMultiModalProjector".
   std::string_view body;
-  std::string_view projector;
-  bool tied = false;  // The head is the embedding, whatever the language model's own config says.
+  std::string_view projector;  // Empty: the tower's own end.
+  bool tied = false;           // The head is the embedding, whatever the language model's own config says.
 };
 // Registers what is inside the projector, and returns what its forward calls, in order.
 using Projector = std::function<std::vector<ModuleId>(Composition& whole, ModuleId projector)>;

@@ -99,7 +99,7 @@ void register_expert_block(ModelBuilder& b, const Decoder& decoder, const Names&
 void register_mlp(ModelBuilder& b, const Decoder& decoder, const Names& names) {
   const Dimensions& d = decoder.dims;
   const DecoderParts& parts = decoder.parts;
-  const auto mlp = b.module("mlp", names.mlp);
+  const auto mlp = b.module("mlp", decoder.mlp_class.empty() ? std::string_view(names.mlp) : decoder.mlp_class);
   if (parts.mlp == MlpKind::Gated) return register_gated_mlp(b, d.hidden, d.ffn, decoder.mlp_bias, d.activation);
   const std::int64_t wide = parts.mlp == MlpKind::FusedGate ? b.times(2, d.ffn) : d.ffn;
   b.linear(parts.up, wide, d.hidden, decoder.mlp_bias, Cut::Column);

@@ -41,6 +41,7 @@ struct Decoder {
   std::string_view norm_class = "RMSNorm";  // Behind the prefix; of NormKind::Layer there is none.
   bool norm_bias = true;                    // NormKind::Layer, LayerPlusOne.
   std::string_view body_class = "Model";
+  std::string_view mlp_class;  // Where it has another prefix.
 };
 
 // The keys that (nearly) all of them have, with the class's defaults, of which those of Llama are not

@@ -59,7 +59,9 @@ const std::vector<Family>& families() {
       {"clip", build_clip, true},
       {"siglip", build_siglip, true},
       {"llava", build_llava, true},
-      {"gemma3", build_gemma3, false},
+      {"gemma3", build_gemma3, true},
+      {"qwen2_vl", build_qwen2_vl, true},
+      {"qwen2_5_vl", build_qwen2_5_vl, true},
   };
   return kTable;
 }

@@ -96,6 +96,8 @@ ModelSpec build_gemma3(ConfigReader& config) {
   tower.tokens = read_tokens(config, tower);
   tower.read_layers = tower.dims.layers;
   tower.image_token = config.size("image_token_index", 262144, "image_token_id");
+  tower.projection = ProjectorKind::Pooled;
+  tower.sees_itself = true;
   tower.unreached = {"model.vision_tower.head."};
   config.throw_if_any();
   const auto projector = [&](Composition& whole, ModuleId outer) {

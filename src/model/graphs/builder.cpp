@@ -462,6 +462,18 @@ TensorId layer_norm(GraphBuilder& g, TensorId x, TensorId weight, TensorId bias,
   return out;
 }
 
+void keep_for_next(GraphBuilder& g, TensorId tensor) {
+  --g.references_[tensor];
+  g.graph_.program.push_back({Instruction::Kind::Keep, tensor});
+}
+
+TensorId average_pool(GraphBuilder& g, TensorId x, std::int64_t side, bool turned) {
+  const Shape& shape = g.shape(x);
+  const TensorId out = g.make(Op::AvgPool2d, Shape{shape.dims[0], shape.dims[1], side, side}, g.dtype(x), {x}, true);
+  g.graph_.nodes.back().by_head = turned;
+  return out;
+}
+
 std::vector<TensorId> split_last(GraphBuilder& g, TensorId x, const std::vector<std::int64_t>& widths) {
   std::vector<Shape> parts(widths.size(), g.shape(x));
   const auto last = static_cast<std::size_t>(g.shape(x).rank - 1);

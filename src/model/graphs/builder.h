@@ -21,8 +21,9 @@ namespace dsplan {
 struct GraphOptions {
   std::int64_t micro_batch = 1;
   std::int64_t seq = 1;
-  std::int64_t target_seq = 0;  // Of an encoder-decoder's target.
-  std::int64_t images = 0;      // Pictures per row.
+  std::int64_t target_seq = 0;           // Of an encoder-decoder's target.
+  std::int64_t images = 0;               // Pictures per row.
+  std::vector<std::int64_t> image_size;  // Training::image_size.
   DType dtype = DType::BFloat16;
   bool one_dtype = false;  // DeepSpeed casts all parameters to it, those with a dtype of their own too.
   // torch.autocast around the forward, in this dtype; what accelerate does besides: floating-point outputs become fp32.
@@ -199,6 +200,8 @@ class GraphBuilder {
  private:
   friend TensorId embedding(GraphBuilder& g, TensorId weight, TensorId ids, bool turned);
   friend TensorId layer_norm(GraphBuilder& g, TensorId x, TensorId weight, TensorId bias, bool strided);
+  friend TensorId average_pool(GraphBuilder& g, TensorId x, std::int64_t side, bool turned);
+  friend void keep_for_next(GraphBuilder& g, TensorId tensor);
   friend TensorId copy_to_parallel(GraphBuilder& g, TensorId x);
   friend std::pair<TensorId, TensorId> parallel_cross_entropy(GraphBuilder& g, TensorId logits, TensorId target);
   friend std::vector<TensorId> chunked_log_probs(GraphBuilder& g, const std::array<TensorId, 4>& inputs,
@@ -229,6 +232,10 @@ class GraphBuilder {
 [[nodiscard]] TensorId embedding(GraphBuilder& g, TensorId weight, TensorId ids, bool turned = false);
 // `strided`: x does not lie row by row.
 [[nodiscard]] TensorId layer_norm(GraphBuilder& g, TensorId x, TensorId weight, TensorId bias, bool strided = false);
+// An attribute of the model holds it until the next forward; the caller's reference is used up.
+void keep_for_next(GraphBuilder& g, TensorId tensor);
+// Of pictures [B, C, H, W], to `side` by `side`. `turned`: the gradient lies place by place.
+[[nodiscard]] TensorId average_pool(GraphBuilder& g, TensorId x, std::int64_t side, bool turned);
 // Tensor parallelism; on one rank the tensor itself, with one more reference. Then the softmax over all words, in place
 // of fp32 logits, and the loss of each token.
 [[nodiscard]] TensorId copy_to_parallel(GraphBuilder& g, TensorId x);

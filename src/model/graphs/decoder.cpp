@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "model/graphs/attention.h"
+#include "model/graphs/grid_tower.h"
 #include "model/graphs/loss.h"
 #include "model/graphs/pieces.h"
 #include "model/graphs/tower.h"
@@ -31,6 +32,18 @@ TensorId numbered_positions(GraphBuilder& g) {
   return row;
 }
 
+// What the batch has of pictures. kNone: nothing of the kind.
+using ShownBatch = GridBatch;
+ShownBatch shown_batch(GraphBuilder& g, const TowerParts* tower, TensorId ids) {
+  const std::int64_t pictures = g.options().images * g.options().micro_batch;
+  if (pictures == 0) return {};
+  if (tower->merge > 0) return grid_batch(g, *tower, pictures);
+  ShownBatch batch;
+  batch.pixels = pixel_input(g, *tower, pictures);
+  if (tower->sees_itself) batch.types = g.batch_input(g.shape(ids), DType::Int64);
+  return batch;
+}
+
 class DecoderGraph {
  public:
   DecoderGraph(const ModelSpec& model, const GraphOptions& options)
@@ -40,12 +53,12 @@ class DecoderGraph {
     if (scores_in_pieces(g_.options().loss)) {
       return trl_model(g_, [this](TensorId ids, TensorId ones) {
         model_ = text_body(g_, p_);
-        return body(ids, ones);
+        return body(ids, ones, {});
       });
     }
     if (of_rewards(g_.options().loss)) {
       return reward_model(g_, [this](TensorId ids, TensorId ones) {
-        const TensorId hidden = body(ids, ones);
+        const TensorId hidden = body(ids, ones, {});
         const TensorId rewards = text_logits(ids, hidden);
         g_.drop({hidden});
         for (TensorId one : held_) g_.drop({one});
@@ -57,13 +70,12 @@ class DecoderGraph {
     const TensorId labels = g_.batch_input(of_text ? Shape{g_.options().micro_batch} : g_.shape(ids), DType::Int64);
     const bool masked = batch_has_mask(g_.options().transformers);
     const TensorId ones = masked ? g_.batch_input(g_.shape(ids), DType::Int64) : kNone;
-    const std::int64_t pictures = g_.options().images * g_.options().micro_batch;
-    const TensorId pixels = pictures > 0 ? pixel_input(g_, *p_.tower, pictures) : kNone;
-    std::vector<TensorId> batch{ids, labels, ones, pixels};
+    const ShownBatch shown = shown_batch(g_, p_.tower.get(), ids);
+    std::vector<TensorId> batch{ids, labels, ones, shown.pixels, shown.grids, shown.types};
     std::erase(batch, kNone);
     g_.set_batch(batch);
     g_.enter_model();
-    const TensorId hidden = pixels == kNone ? body(ids, ones) : shown_body(ids, pixels);
+    const TensorId hidden = shown.pixels == kNone ? body(ids, ones, {}) : shown_body(ids, shown);
     if (p_.head == TextHead::Words) {
       return g_.finish(causal_loss(
           g_, hidden, labels, [&](TensorId x) { return logits_of(x); }, held_));
@@ -286,9 +298,14 @@ class DecoderGraph {
     return made;
   }
 
-  Positions turned(TensorId position_ids) {
+  // Layers are not told of numbers that have three axes.
+  Positions turned(TensorId position_ids, TensorId along_axes) {
     const ModuleId module = g_.child(model_, "rotary_emb");
     Positions at;
+    if (along_axes != kNone) {
+      at.waves = three_axes_tables(g_, module, along_axes);
+      return at;
+    }
     at.ids = position_ids;
     if (!p_.tables_by_kind) {
       at.waves = rotary_tables(g_, p_.rotary, module, at.ids);
@@ -319,23 +336,43 @@ class DecoderGraph {
         [&](ModuleId module, std::size_t index, TensorId x) { return layer(module, x, given_to(index, at, masked)); });
   }
 
-  // The text's embedding and the pictures among it, then the language model, which is given what it would embed.
-  TensorId shown_body(TensorId ids, TensorId pixels) {
+  // What the language model is given: what it would embed, number and mask, or kNone where it does so itself.
+  struct Given {
+    TensorId embedded = kNone;
+    TensorId positions = kNone;
+    TensorId full = kNone;
+    TensorId sliding = kNone;
+  };
+
+  // The text's embedding and the pictures among it, then the language model.
+  TensorId shown_body(TensorId ids, const ShownBatch& batch) {
     const ModuleId outer = g_.child(g_.causal(), p_.body);
     g_.enter(outer);
-    const Pictured shown = show_pictures(g_, *p_.tower, outer, pixels, ids, embed(ids));
-    const TensorId hidden = body(ids, kNone, shown.merged);
-    g_.drop({shown.flags});
+    TensorId hidden = kNone;
+    if (p_.tower->merge > 0) {
+      const GridShown shown = show_grids(g_, *p_.tower, outer, batch, ids, embed(ids));
+      const TensorId positions = grid_positions(g_, *p_.tower);
+      hidden = body(ids, kNone, {shown.merged, positions, kNone, kNone});
+      for (const TensorId one : shown.held) g_.drop({one});
+      g_.drop({positions});
+    } else {
+      const Pictured shown = show_pictures(g_, *p_.tower, outer, batch.pixels, ids, embed(ids));
+      PictureMasks made;
+      if (batch.types != kNone) made = picture_masks(g_, batch.types, d_.sliding_window);
+      hidden = body(ids, kNone, {shown.merged, kNone, made.full, made.sliding});
+      g_.drop({shown.flags});
+      if (batch.types != kNone) g_.drop({made.blocks});
+      held_.push_back(shown.features);
+    }
     g_.exit(outer);
-    held_.push_back(shown.features);
     return hidden;
   }
 
-  TensorId body(TensorId ids, TensorId ones, TensorId embedded = kNone) {
+  TensorId body(TensorId ids, TensorId ones, const Given& given) {
     g_.enter(model_);
-    if (embedded == kNone) embedded = embed(ids);
-    const TensorId position_ids = numbered_positions(g_);
-    const Masks masked = masks(position_ids, ones);
+    TensorId embedded = given.embedded == kNone ? embed(ids) : given.embedded;
+    const TensorId position_ids = given.positions == kNone ? numbered_positions(g_) : kNone;
+    const Masks masked = given.full == kNone ? masks(position_ids, ones) : Masks{given.full, given.sliding};
     if (p_.multiplies_late) embedded = multiplied(embedded);
     TensorId hidden = p_.inner_dropout
                           ? g_.dropout(embedded, d_.embedding_dropout)
@@ -344,11 +381,12 @@ class DecoderGraph {
       g_.drop({embedded});
       embedded = g_.keep(hidden);
     }
-    const Positions at = turned(position_ids);
+    const Positions at = turned(position_ids, given.positions);
     hidden = layers(hidden, at, masked);
     const TensorId normed = norm(model_, p_.final_norm, hidden);
-    g_.drop({hidden, embedded, at.ids});
-    for (TensorId one : {masked.full, masked.sliding, at.waves.cos, at.waves.sin, at.sliding.cos, at.sliding.sin}) {
+    g_.drop({hidden, embedded});
+    for (TensorId one :
+         {at.ids, masked.full, masked.sliding, at.waves.cos, at.waves.sin, at.sliding.cos, at.sliding.sin}) {
       if (one != kNone) g_.drop({one});
     }
     g_.exit(model_);

@@ -6,6 +6,7 @@
 #include "core/error.h"
 #include "core/format.h"
 #include "model/parts.h"
+#include "model/pictures.h"
 #include "model/quantized.h"
 #include "model/recorded.h"
 
@@ -25,10 +26,15 @@ std::int64_t shortest_rows(const Training& training) {
   return training.target_seq > 0 ? std::min(training.seq, training.target_seq) : training.seq;
 }
 
+// Of some layers that have key-value heads of their own.
+bool text_lacks_mask(const ModelSpec& model, std::int64_t seq) {
+  return !reaches_window(model, seq) || (masks_some_layers(model) && !masks_pictures(model));
+}
+
 // The memory-efficient kernel and cuDNN take a mask, flash and cuDNN take grouped heads.
 std::optional<std::string> kernel_unsupported(const ModelSpec& model, const Training& training) {
   const bool windowed = reaches_window(model, training.seq);
-  const bool without_mask = !windowed || masks_some_layers(model);
+  const bool without_mask = text_lacks_mask(model, training.seq);
   const bool grouped =
       model.dims.kv_heads != model.dims.heads && keeps_heads_grouped(training.transformers, training.torch);
   switch (training.attention) {
@@ -221,6 +227,20 @@ std::optional<std::string> encoder_decoder_unsupported(const ModelSpec& model, c
   return std::nullopt;
 }
 
+// Towers of pictures of all sizes. An operator joins no more than 64 windows.
+std::optional<std::string> sized_unsupported(const TowerParts& tower, const Training& training) {
+  if (tower.dims.head_dim % 8 != 0) return "a tower's heads of no multiple of 8";
+  if (!training.seq_list.empty()) return "lengths in turn of a model that keeps how far its positions are";
+  const std::int64_t pictures = checked_mul(training.micro_batch, training.images);
+  const Grid grid = grid_of(tower, training.image_size);
+  const std::int64_t windows =
+      tower.window == 0 ? 1 : static_cast<std::int64_t>(windows_of(tower, grid).patches.size());
+  if (checked_mul(pictures, windows) > static_cast<std::int64_t>(Node::kMostInputs)) {
+    return formatted("more than {} {} at once", Node::kMostInputs, windows > 1 ? "windows" : "pictures");
+  }
+  return std::nullopt;
+}
+
 // What a tower adds to what its language model asks of kernels. An operator joins no more than 64 pictures.
 std::optional<std::string> tower_unsupported(const ModelSpec& model, const Training& training) {
   const TowerParts* tower = model.parts == nullptr ? nullptr : model.parts->tower.get();
@@ -228,6 +248,7 @@ std::optional<std::string> tower_unsupported(const ModelSpec& model, const Train
   for (const std::string& activation : {tower->dims.activation, tower->projector_activation}) {
     if (!activation.empty() && !activation_has_graph(activation)) return formatted("the activation {}", activation);
   }
+  if (tower->merge > 0) return sized_unsupported(*tower, training);
   const std::vector<CheckpointGroup>& groups = training.checkpoint.groups;
   const auto nested = [](const CheckpointGroup& group) { return group.kind != CheckpointKind::NonReentrant; };
   if (!tower->class_token && std::any_of(groups.begin(), groups.end(), nested)) {
@@ -235,6 +256,9 @@ std::optional<std::string> tower_unsupported(const ModelSpec& model, const Train
   }
   if (!tower->class_token && tower->tokens > 0 && training.autocast) {
     return "autocast of siglip's hidden states, which lie column by column, under a projector";
+  }
+  if (tower->sees_itself && tower->image_token >= model.dims.vocab) {
+    return "a picture's token that is no word of the vocabulary";
   }
   if (tower->pools) return "the pooling head of siglip's tower: \"vision_use_head\": false";
   if (training.attention == Attention::CuDnn && tower->dims.head_dim > 256) {
@@ -317,8 +341,14 @@ std::optional<std::string> fused_head_unsupported(const ModelSpec& model) {
   return std::nullopt;
 }
 
-std::int64_t picture_tokens(const ModelSpec& model) {
-  return model.parts == nullptr || model.parts->tower == nullptr ? 0 : model.parts->tower->tokens;
+std::int64_t picture_tokens(const ModelSpec& model, const std::vector<std::int64_t>& image_size) {
+  if (model.parts == nullptr || model.parts->tower == nullptr) return 0;
+  return tokens_of(*model.parts->tower, image_size);
+}
+
+const TowerParts* sized_tower(const ModelSpec& model) {
+  const TowerParts* tower = model.parts == nullptr ? nullptr : model.parts->tower.get();
+  return tower == nullptr || tower->merge == 0 ? nullptr : tower;
 }
 
 std::string unreached_parameter(const ModelSpec& model, const std::vector<bool>& trained) {
@@ -353,11 +383,17 @@ bool own_value_width(const ModelSpec& model) {
          model.parts->latent.value != model.dims.head_dim;
 }
 
+bool masks_pictures(const ModelSpec& model) {
+  return model.parts != nullptr && model.parts->tower != nullptr && model.parts->tower->sees_itself;
+}
+
 bool masks_some_layers(const ModelSpec& model) {
+  if (masks_pictures(model)) return true;  // All of the text's, none of the tower's.
   return model.parts != nullptr && model.parts->some_slide() && model.parts->some_see_all();
 }
 
 bool reaches_window(const ModelSpec& model, std::int64_t seq) {
+  if (masks_pictures(model)) return true;
   const bool slides = model.parts == nullptr || model.parts->some_slide();
   return slides && model.dims.sliding_window > 0 && seq >= model.dims.sliding_window;
 }

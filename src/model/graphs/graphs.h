@@ -8,6 +8,7 @@
 #include "core/model.h"
 #include "core/training.h"
 #include "model/graphs/builder.h"
+#include "model/parts.h"
 
 namespace dsplan {
 
@@ -16,11 +17,16 @@ namespace dsplan {
 [[nodiscard]] std::optional<std::string> graph_unsupported(const ModelSpec& model, const Training& training,
                                                            std::int64_t tp);
 
+// Tokens of a picture see each other, so that all layers of the text have a mask that is made.
+[[nodiscard]] bool masks_pictures(const ModelSpec& model);
+
 // A window masks some of the family's layers, not all.
 [[nodiscard]] bool masks_some_layers(const ModelSpec& model);
 
-// Of one picture among a row's text; 0: the model reads none beside text.
-[[nodiscard]] std::int64_t picture_tokens(const ModelSpec& model);
+// Of one picture among a row's text; 0: the model reads none beside text. `image_size` as in Training.
+[[nodiscard]] std::int64_t picture_tokens(const ModelSpec& model, const std::vector<std::int64_t>& image_size);
+// The tower of a model whose pictures may have any size; else null.
+[[nodiscard]] const TowerParts* sized_tower(const ModelSpec& model);
 // Parameters that are trained though no loss reaches them get no gradient: the first of those of a tower, given which
 // are trained, by ParameterId. Empty: none.
 [[nodiscard]] std::string unreached_parameter(const ModelSpec& model, const std::vector<bool>& trained);
@@ -88,6 +94,14 @@ void cut_module_regions(Graph& graph, const ModelSpec& model, const std::vector<
 [[nodiscard]] TensorId near_mask(GraphBuilder& g, std::int64_t window);
 // create_chunked_causal_mask: kNone where a chunk reaches over all tokens.
 [[nodiscard]] TensorId chunk_mask(GraphBuilder& g, TensorId position_ids, std::int64_t chunk);
+// create_masks_for_vision_model: causal, but for tokens of one picture, which see each other; `types` [B, S] says which
+// tokens are pictures'. `blocks`, the number of each token's picture, lives as long as the masks.
+struct PictureMasks {
+  TensorId full = kNone;
+  TensorId sliding = kNone;
+  TensorId blocks = kNone;
+};
+[[nodiscard]] PictureMasks picture_masks(GraphBuilder& g, TensorId types, std::int64_t window);
 // torch.finfo(dtype).min.
 [[nodiscard]] double lowest_number(DType dtype);
 // build_alibi_tensor of bloom and falcon: [B * H, 1, S] in the model's dtype from a mask of ones [B, S]. `narrow`:

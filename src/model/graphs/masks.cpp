@@ -134,6 +134,65 @@ TensorId padded_flags(GraphBuilder& g, const Indices& at, TensorId ones) {
   return both;
 }
 
+// get_block_sequence_ids_for_mask: numbers of pictures, -1 for text. A picture begins behind a token that is none's.
+TensorId numbered_pictures(GraphBuilder& g, TensorId types) {
+  const Shape shape = g.shape(types);
+  Shape wider = shape;
+  ++wider.dims[1];
+  const TensorId shown = g.make(Op::Equal, shape, DType::Bool, {types}, false, 1);
+  const TensorId padded = g.make(Op::Pad, wider, DType::Bool, {shown});
+  const TensorId before = g.slice(padded, 1, 0, shape.dims[1]);
+  const TensorId text = g.make(Op::NotEqual, shape, DType::Bool, {before}, false, 1);
+  const TensorId begins = g.make(Op::MaskedFill, shape, DType::Bool, {shown, text});
+  g.drop({text});
+  const TensorId ones = g.cast(begins, DType::Int32);
+  const TensorId sums = g.make(Op::CumSum, shape, DType::Int64, {ones});
+  g.drop({ones});
+  const TensorId numbers = g.make(Op::SubScalar, shape, DType::Int64, {sums}, false, 1);
+  g.drop({sums});
+  const TensorId none = g.filled(Shape{}, DType::Int64, -1);
+  const TensorId blocks = g.make(Op::Where, shape, DType::Int64, {shown, numbers, none});
+  g.drop({none, shown, padded, before, begins, numbers});
+  return blocks;
+}
+
+// kv <= q, or both are of one picture. `start`: what or_masks begins with, a byte for each time that vmap sees it.
+TensorId causal_or_one_picture(GraphBuilder& g, const Indices& at, TensorId blocks, const Shape& start) {
+  const std::int64_t seq = g.options().seq;
+  const std::int64_t batch = g.options().micro_batch;
+  const Shape square{batch, 1, seq, seq};
+  const TensorId none = g.filled(start, DType::Bool, 0);
+  const TensorId causal = causal_flags(g, at);
+  const TensorId first = g.make(Op::BitwiseOr, g.shape(causal), DType::Bool, {none, causal});
+  g.drop({causal, none});
+  const TensorId of_queries = g.make(Op::Index, Shape{batch, 1, seq, 1}, DType::Int64, {blocks, at.rows, at.q});
+  const TensorId of_keys = g.make(Op::Index, Shape{batch, 1, 1, seq}, DType::Int64, {blocks, at.rows, at.kv});
+  const TensorId same = g.make(Op::Equal, square, DType::Bool, {of_queries, of_keys});
+  const TensorId shown = g.make(Op::GreaterEqual, Shape{batch, 1, seq, 1}, DType::Bool, {of_queries});
+  const TensorId together = g.make(Op::MaskedFill, square, DType::Bool, {same, shown});
+  g.drop({same, shown, of_queries, of_keys});
+  const TensorId both = g.make(Op::BitwiseOr, square, DType::Bool, {first, together});
+  g.drop({together, first});
+  return both;
+}
+
+// And kv > q - window. Functions that are combined so go through vmap, under which a byte is one for each query.
+TensorId near_or_one_picture(GraphBuilder& g, const Indices& at, TensorId blocks, std::int64_t window) {
+  const std::int64_t seq = g.options().seq;
+  const Shape square{g.options().micro_batch, 1, seq, seq};
+  const TensorId start = g.filled(Shape{seq}, DType::Bool, 1);
+  const TensorId seen = causal_or_one_picture(g, at, blocks, Shape{seq});
+  const TensorId first = g.make(Op::MaskedFill, square, DType::Bool, {start, seen});
+  g.drop({seen, start});
+  const auto back = static_cast<double>(window);
+  const TensorId lowest = g.make(Op::Sub, Shape{1, 1, seq, 1}, DType::Int64, {at.q}, false, back);
+  const TensorId above = g.make(Op::GreaterEqual, Shape{1, 1, seq, seq}, DType::Bool, {at.kv, lowest});
+  g.drop({lowest});
+  const TensorId both = g.make(Op::MaskedFill, square, DType::Bool, {first, above});
+  g.drop({above, first});
+  return both;
+}
+
 Indices numbered(GraphBuilder& g) {
   Indices at;
   at.rows = numbers(g, g.options().micro_batch);
@@ -245,6 +304,23 @@ TensorId chunk_mask(GraphBuilder& g, TensorId position_ids, std::int64_t chunk) 
     }
   }
   g.drop({padding});
+  return made;
+}
+
+PictureMasks picture_masks(GraphBuilder& g, TensorId types, std::int64_t window) {
+  PictureMasks made;
+  made.blocks = numbered_pictures(g, types);
+  const auto mask_of = [&](TensorId flags, const Indices& at) {
+    g.drop({at.rows, at.heads, at.q, at.kv});
+    if (!g.options().eager_attention) return flags;
+    const TensorId mask = added_mask(g, flags);
+    g.drop({flags});
+    return mask;
+  };
+  const Indices all = numbered(g);
+  made.full = mask_of(causal_or_one_picture(g, all, made.blocks, Shape{}), all);
+  const Indices near = numbered(g);
+  made.sliding = mask_of(near_or_one_picture(g, near, made.blocks, window), near);
   return made;
 }
 

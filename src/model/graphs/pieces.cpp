@@ -353,11 +353,13 @@ Waves rotary_tables(GraphBuilder& g, const RotaryParts& parts, ModuleId module, 
   return leave(waves);
 }
 
+TensorId turned_by(GraphBuilder& g, TensorId x, const Waves& waves) { return turn(g, RotaryParts{}, x, waves); }
+
 QueryKey apply_rotary(GraphBuilder& g, const RotaryParts& parts, QueryKey x, const Waves& waves,
                       std::vector<TensorId>& held) {
   const Shape& table = g.shape(waves.cos);
-  const Shape by_head =
-      parts.complex ? Shape{1, 1, table.dims[1], table.dims[2], 2} : Shape{1, 1, table.dims[1], table.dims[2]};
+  const Shape by_head = parts.complex ? Shape{1, 1, table.dims[1], table.dims[2], 2}
+                                      : Shape{table.dims[0], 1, table.dims[1], table.dims[2]};
   Waves seen{g.view(waves.cos, by_head), waves.sin == kNone ? kNone : g.view(waves.sin, by_head)};
   if (parts.repeats_tables) {
     const auto repeat = [&](TensorId wave) {

@@ -44,6 +44,9 @@ struct QueryKey {
 [[nodiscard]] QueryKey apply_rotary(GraphBuilder& g, const RotaryParts& parts, QueryKey x, const Waves& waves,
                                     std::vector<TensorId>& held);
 
+// One of the two alone, with the parts' own way to turn.
+[[nodiscard]] TensorId turned_by(GraphBuilder& g, TensorId x, const Waves& waves);
+
 // What one layer is given.
 struct LayerInputs {
   TensorId ids = kNone;

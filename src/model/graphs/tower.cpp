@@ -57,11 +57,16 @@ class TowerGraph {
     g_.drop({low_pixels, low_weight});
     if (low_bias != kNone) g_.drop({low_bias});
     g_.exit(convolution);
-    if (g_.options().inputs_require_grad && t_.hears_checkpoints) g_.require_grad(made);
+    const bool leaf =
+        g_.options().inputs_require_grad && t_.hears_checkpoints && !g_.graph().tensor(made).requires_grad;
+    if (leaf) g_.require_grad(made);
     g_.drop({own});
     const Shape flat{grid.dims[0], d_.hidden, side * side};
     const Shape places{grid.dims[0], side * side, d_.hidden};
-    const TensorId out = g_.view(made, places, {step_reshape(flat), step_swap(1, 2)});
+    // A leaf keeps a gradient that lies as it does, picture by picture.
+    const std::initializer_list<ViewStep> steps{step_reshape(flat), step_swap(1, 2)};
+    const bool copied = leaf && !t_.class_token;
+    const TensorId out = copied ? g_.view_copied_back(made, places, steps) : g_.view(made, places, steps);
     g_.drop({made});
     return out;
   }
@@ -130,77 +135,6 @@ class TowerGraph {
   ModuleId module_;
 };
 
-// A product of places that are no matrix as they lie: of a copy, or, where the weight takes no gradient, picture by
-// picture with the weight for each of them (LinearAlgebra.cpp, should_fold).
-TensorId product_of_places(GraphBuilder& g, TensorId places, TensorId weight, std::int64_t features) {
-  const Shape shape = g.shape(places);
-  if (g.graph().tensor(weight).requires_grad) {
-    const TensorId rows = shape.dims[0] > 1 ? g.copy(places) : g.keep(places);
-    const TensorId product = g.linear(rows, weight, kNone, features);
-    g.drop({rows});
-    return product;
-  }
-  const Shape row{1, shape.dims[2], features};
-  const Shape spread{shape.dims[0], shape.dims[2], features};
-  const TensorId each = g.view(weight, spread, {step_swap(0, 1), step_reshape(row), step_repeat(0, shape.dims[0])});
-  const TensorId product = g.matmul(places, each);
-  g.drop({each});
-  return product;
-}
-
-// nn.Linear. Without the first place of each picture they do not follow each other, and siglip's lie column by column,
-// as its convolution leaves them: then the bias is added in place behind the product (Linear.cpp).
-TensorId linear_of_places(GraphBuilder& g, const TowerParts& tower, ModuleId module, TensorId places,
-                          std::int64_t features) {
-  const bool matrix = tower.class_token && (!tower.drops_first || g.shape(places).dims[0] == 1);
-  const bool cast = g.options().autocast && g.dtype(places) != *g.options().autocast;
-  const bool adapted = g.model().child(module, "base_layer") != kNone;
-  if (matrix || cast || adapted) return linear_module(g, module, places, features);
-  g.enter(module);
-  const TensorId product = product_of_places(g, places, g.parameter("weight"), features);
-  const TensorId bias = g.lowered(g.parameter("bias"));
-  TensorId out = product;
-  if (bias != kNone) {
-    out = g.in_place(Op::Add, product, bias);
-    g.drop({product, bias});
-  }
-  g.exit(module);
-  return out;
-}
-
-// LlavaMultiModalProjector.
-TensorId projected(GraphBuilder& g, const TowerParts& tower, ModuleId module, TensorId seen) {
-  const std::int64_t width = g.model().dims.hidden;
-  g.enter(module);
-  const TensorId wide = linear_of_places(g, tower, g.child(module, "linear_1"), seen, width);
-  const ModuleId act = g.child(module, "act");
-  g.enter(act);
-  const TensorId active = activated(g, tower.projector_activation, wide);
-  g.exit(act);
-  g.drop({wide});
-  const TensorId out = linear_module(g, g.child(module, "linear_2"), active, width);
-  g.drop({active});
-  g.exit(module);
-  return out;
-}
-
-// get_placeholder_mask: which tokens stand for pictures, and whether they are as many as the pictures' places.
-TensorId placeholder_flags(GraphBuilder& g, const TowerParts& tower, TensorId ids) {
-  const Shape shape = g.shape(ids);
-  const TensorId flags = g.make(Op::Equal, shape, DType::Bool, {ids}, false, static_cast<double>(tower.image_token));
-  const TensorId count = g.make(Op::SumDim, Shape{}, DType::Int64, {flags});
-  const TensorId column = g.view(flags, Shape{shape.dims[0], shape.dims[1], 1});
-  g.drop({flags});
-  const TensorId elements =
-      g.make(Op::MulScalar, Shape{}, DType::Int64, {count}, false, static_cast<double>(g.model().dims.hidden));
-  const TensorId same = g.make(Op::Equal, Shape{}, DType::Bool, {elements});
-  g.drop({elements});
-  const TensorId all = g.make(Op::All, Shape{}, DType::Bool, {same});
-  g.drop({all}, all);
-  g.drop({same, count});
-  return column;
-}
-
 // CLIPForImageClassification, SiglipForImageClassification: the mean of all patches.
 class PictureClassifier {
  public:
@@ -256,28 +190,6 @@ void drop_result(GraphBuilder& g, const TowerResult& result, TensorId read) {
     const Node& node = graph.node(NodeId(at));
     if (node.output_count > 0) g.forget(graph.output(node));
   }
-}
-
-Pictured show_pictures(GraphBuilder& g, const TowerParts& tower, ModuleId body, TensorId pixels, TensorId ids,
-                       TensorId embedded) {
-  const TowerResult result = tower_module(g, tower, g.child(body, tower.module), pixels, true);
-  const TensorId read = result.states[static_cast<std::size_t>(tower.read_layers)];
-  const Shape shape = g.shape(read);
-  const TensorId seen = tower.drops_first ? g.slice(read, 1, 1, shape.dims[1] - 1) : g.keep(read);
-  const TensorId whole = projected(g, tower, g.child(body, tower.projector), seen);
-  const std::vector<TensorId> pictures = unbind(g, whole);
-  g.drop({whole, seen});
-  drop_result(g, result, read);
-  const TensorId joint = g.cat(pictures, 0);
-  Pictured shown;
-  shown.features = g.cast(joint, g.dtype(embedded));
-  g.drop({joint});
-  for (const TensorId picture : pictures) g.drop({picture});
-  shown.flags = placeholder_flags(g, tower, ids);
-  shown.merged =
-      g.make(Op::MaskedScatter, g.shape(embedded), g.dtype(embedded), {embedded, shown.flags, shown.features}, true);
-  g.drop({embedded});
-  return shown;
 }
 
 Graph build_picture_graph(const ModelSpec& model, const GraphOptions& options) {

@@ -19,6 +19,7 @@ GraphOptions graph_options(const ModelSpec& model, const Job& job) {
   options.seq = job.training.seq;
   options.target_seq = job.training.target_seq;
   options.images = job.training.images;
+  options.image_size = job.training.image_size;
   options.dtype = job.training.dtype;
   options.one_dtype = job.training.casts_parameters();
   options.autocast = job.training.autocast;

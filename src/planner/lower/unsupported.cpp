@@ -229,7 +229,9 @@ std::optional<std::string> tower_unsupported(const ModelSpec& model, const Train
     return "gradients in a tower under ZeRO-3";
   }
   if (training.runtime == Runtime::DeepSpeed && training.zero.stage == 3 && !model.parts->tower->class_token) {
-    return "siglip's tower under ZeRO-3, not compared with DeepSpeed yet";
+    return model.parts->tower->merge > 0
+               ? "a tower of pictures of all sizes under ZeRO-3, not compared with DeepSpeed yet"
+               : "siglip's tower under ZeRO-3, not compared with DeepSpeed yet";
   }
   return std::nullopt;
 }

@@ -125,6 +125,7 @@ constexpr CanonicalLine kLines[] = {
     {Line::Optimizer, "optimizer"},
     {Line::Batch, "batch"},
     {Line::Images, "images", [](const Job& j) { return j.training.images > 0; }},
+    {Line::ImageSize, "image size", [](const Job& j) { return !j.training.image_size.empty(); }},
     {Line::Clipping, "clipping"},
     {Line::Immediate, "immediate", [](const Job& j) { return j.training.immediate_grad_update; }, true},
     {.line = Line::Checkpoint, .own = add_checkpointing},

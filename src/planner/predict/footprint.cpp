@@ -386,7 +386,7 @@ std::optional<Answers> answers_of(const ModelSpec& model, const Training& t) {
   const auto is = [&](std::string_view head) { return model.graph_class.ends_with(head); };
   const Dimensions& d = model.dims;
   const bool shown =
-      model.has_graph && model.parts != nullptr && model.parts->tower != nullptr && model.parts->tower->tokens > 0;
+      model.has_graph && model.parts != nullptr && model.parts->tower != nullptr && model.parts->tower->beside_text();
   if (is("ForCausalLM") || is("LMHeadModel") || shown) return Answers{last_tokens(t), d.vocab, t.loss != Loss::Native};
   const bool modern = model.family == "modernbert";
   if (is("ForMaskedLM")) return Answers{last_tokens(t), d.vocab, modern};
@@ -404,6 +404,21 @@ Elements pixels_of(const ModelSpec& model) {
     return one.name.ends_with("projection.weight") || one.name.ends_with("patch_embedding.weight");
   });
   return Elements(checked_mul(patches->shape.dims[1], checked_mul(side, side)));
+}
+
+// What pictures add to tokens and labels; `tokens`: a number for each token.
+Bytes shown_bytes(const ModelSpec& model, const Training& t, Bytes tokens) {
+  const TowerParts& tower = *model.parts->tower;
+  const std::int64_t pictures = checked_mul(t.micro_batch, t.images);
+  if (tower.merge > 0) {  // Patches row by row, three numbers a picture, a kind for each token; of each row a number
+                          // that the model keeps.
+    const std::int64_t area = checked_mul(t.image_size[0], t.image_size[1]);
+    const Elements numbers(checked_mul(checked_mul(tower.channels, tower.frames), area));
+    const Bytes kept = storage(Elements(t.micro_batch), DType::Int64);
+    return (storage(numbers, DType::Float32) + storage(Elements(3), DType::Int64)) * pictures + tokens + kept;
+  }
+  const Bytes pixels = storage(pixels_of(model), DType::Float32) * pictures;
+  return tower.sees_itself ? pixels + tokens : pixels;
 }
 
 // Bands of a spectrum, with two frames for each position, in the weights' dtype.
@@ -444,9 +459,7 @@ bool add_batch(const ModelSpec& model, const Training& training, Footprint& resu
   } else {
     const Bytes tokens = storage(Elements(last_tokens(training)), DType::Int64);
     inputs += tokens * (batch_has_mask(training.transformers) ? 2 : 1);
-    if (training.images > 0) {
-      inputs += storage(pixels_of(model), DType::Float32) * checked_mul(training.micro_batch, training.images);
-    }
+    if (training.images > 0) inputs += shown_bytes(model, training, tokens);
   }
   return true;
 }

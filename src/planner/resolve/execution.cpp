@@ -7,6 +7,7 @@
 #include "core/format.h"
 #include "model/graphs/graphs.h"
 #include "model/lora.h"
+#include "model/pictures.h"
 #include "model/quantized.h"
 #include "planner/resolve/checkpointing.h"
 #include "planner/resolve/resolver.h"
@@ -278,11 +279,45 @@ void resolve_loss_and_loop(Resolver& resolver) {
   resolver.given("loop", *loop, loop.place, "--loop");
 }
 
+// Height and width: N or HEIGHTxWIDTH, in a training file also two numbers.
+std::vector<std::int64_t> sides_in(std::string text) {
+  std::replace(text.begin(), text.end(), 'x', ',');
+  std::vector<std::int64_t> sides = lengths_in(text);
+  if (sides.size() == 1) sides.push_back(sides.front());
+  return sides.size() == 2 ? sides : std::vector<std::int64_t>{};
+}
+
+// What a picture's sides are where the processor has made them whole tokens.
+void resolve_image_size(Resolver& resolver) {
+  const Setting<std::string>& wished = resolver.request.image_size;
+  const TowerParts* tower = sized_tower(resolver.model);
+  if (tower == nullptr) {
+    if (!wished.given()) return;
+    return resolver.fault(wished.place, formatted("image_size {} of {}, which does not take pictures of all sizes",
+                                                  *wished, resolver.model.name));
+  }
+  std::vector<std::int64_t>& size = resolver.training().image_size;
+  size = wished.given() ? sides_in(*wished) : std::vector<std::int64_t>{448, 448};
+  if (size.empty()) {
+    size = {448, 448};
+    return resolver.fault(wished.place, formatted("\"{}\" is no size of a picture", *wished),
+                          "write it as 448, or 672x448 for height and width");
+  }
+  for (std::int64_t& side : size) side = resized(*tower, side);
+  const std::string text = joined(size, "x");
+  if (wished.given()) {
+    resolver.given("image_size", text, wished.place, "--image-size");
+  } else {
+    resolver.assumed("image_size", text, "the tower takes pictures of all sizes", "--image-size");
+  }
+}
+
 // Pictures per row of a model that reads text besides. Without any its tower would take no part in the step.
 void resolve_images(Resolver& resolver) {
   const Setting<std::int64_t>& wished = resolver.request.images;
-  const std::int64_t tokens = picture_tokens(resolver.model);
+  resolve_image_size(resolver);
   Training& training = resolver.training();
+  const std::int64_t tokens = picture_tokens(resolver.model, training.image_size);
   if (tokens == 0) {
     if (!wished.given()) return;
     return resolver.fault(
@@ -296,7 +331,9 @@ void resolve_images(Resolver& resolver) {
   }
   const std::vector<std::int64_t>& lengths = training.seq_list;
   const std::int64_t least = lengths.empty() ? training.seq : *std::min_element(lengths.begin(), lengths.end());
-  if (checked_mul(training.images, tokens) <= least) return;
+  // Between pictures of all sizes, and around them, stands a mark.
+  const std::int64_t marks = sized_tower(resolver.model) == nullptr ? 0 : 2 * training.images;
+  if (checked_mul(training.images, tokens) + marks <= least) return;
   resolver.fault(wished.given() ? wished.place : option("--seq"),
                  formatted("{} pictures of {} tokens each are more than seq {}", training.images, tokens, least),
                  "pictures' tokens are part of the sequence");

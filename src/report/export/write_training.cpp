@@ -157,6 +157,7 @@ void add_execution(const ModelSpec& model, const Job& job, Json& json) {
   }
   if (t.target_seq > 0) json.set("target_seq", t.target_seq);
   if (t.images > 0) json.set("images", t.images);
+  if (!t.image_size.empty()) json.set("image_size", t.image_size);
   if (const ResolvedInput* lora = input_of(job, "lora")) json.set("lora", lora->value);
   if (const std::optional<Quantization> packing = packing_of(model)) add_packing(*packing, json);
   if (!t.freeze.empty()) json.set("freeze", t.freeze);

@@ -21,6 +21,11 @@ void Forward::run(std::uint32_t begin, std::uint32_t end, bool saves) {
       case Instruction::Kind::Enter: enter_module(instruction.module()); break;
       case Instruction::Kind::Exit: leave_module(instruction.module()); break;
       case Instruction::Kind::Read: emitter_.wait_stream(kHostSync, kComputeStream); break;
+      case Instruction::Kind::Keep:
+        if (kept_ != kNoBuffer) emitter_.release(kept_, Reason::PythonFrame);
+        kept_ = on_.storages.of(instruction.tensor());
+        emitter_.rename(kept_, {Role::Inputs, "batch"});
+        break;
       case Instruction::Kind::Forget: forget(instruction.node(), at); break;
       case Instruction::Kind::RegionBegins:
       case Instruction::Kind::RegionEnds: break;

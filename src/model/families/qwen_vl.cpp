@@ -1,0 +1,214 @@
+// qwen2_vl and qwen2_5_vl: a tower that sees pictures of all sizes, patch by patch, and a language model whose
+// positions have three axes. Files of today hold the text's keys in "text_config", older ones beside the tower's.
+#include <algorithm>
+
+#include "core/format.h"
+#include "model/families/builder.h"
+#include "model/families/composed.h"
+#include "model/families/decoder.h"
+#include "model/families/family.h"
+#include "model/parts.h"
+
+namespace dsplan {
+namespace {
+
+struct VisionNames {
+  std::string_view tower;
+  std::string_view patches;
+  std::string_view rotary;
+  std::string_view block;
+  std::string_view attention;
+  std::string_view mlp;
+  std::string_view norm;  // Empty: LayerNorm.
+  std::string_view merger;
+};
+constexpr VisionNames kQwen2{"Qwen2VisionTransformerPretrainedModel",
+                             "PatchEmbed",
+                             "Qwen2VLVisionRotaryEmbedding",
+                             "Qwen2VLVisionBlock",
+                             "VisionAttention",
+                             "VisionMlp",
+                             "",
+                             "PatchMerger"};
+constexpr VisionNames kQwen25{"Qwen2_5_VisionTransformerPretrainedModel",
+                              "Qwen2_5_VisionPatchEmbed",
+                              "Qwen2_5_VLVisionRotaryEmbedding",
+                              "Qwen2_5_VLVisionBlock",
+                              "Qwen2_5_VLVisionAttention",
+                              "Qwen2_5_VLMLP",
+                              "Qwen2_5_VLRMSNorm",
+                              "Qwen2_5_VLPatchMerger"};
+
+void register_norm(ModelBuilder& b, const VisionNames& names, std::string_view name, std::int64_t width) {
+  if (names.norm.empty()) return b.layer_norm(name, width);
+  b.rms_norm(name, width, names.norm);
+}
+
+void register_mlp(ModelBuilder& b, const VisionNames& names, const TowerParts& tower) {
+  const Dimensions& d = tower.dims;
+  const auto mlp = b.module("mlp", names.mlp);
+  if (tower.layers.mlp == MlpKind::Gated) return register_gated_mlp(b, d.hidden, d.ffn, true, d.activation);
+  b.linear("fc1", d.ffn, d.hidden, true, Cut::Unknown);
+  b.activation("act", d.activation);
+  b.linear("fc2", d.hidden, d.ffn, true, Cut::Unknown);
+}
+
+void register_blocks(ModelBuilder& b, const VisionNames& names, const TowerParts& tower) {
+  const Dimensions& d = tower.dims;
+  const auto list = b.module("blocks", "ModuleList");
+  const std::string_view forward = tower.layers.mlp == MlpKind::Gated
+                                       ? "norm1 attn(qkv proj) norm2 mlp(gate_proj act_fn up_proj down_proj)"
+                                       : "norm1 attn(qkv proj) norm2 mlp(fc1 act fc2)";
+  for (std::int64_t i = 0; i < d.layers; ++i) {
+    const auto block = b.layer(i, names.block, forward);
+    register_norm(b, names, "norm1", d.hidden);
+    register_norm(b, names, "norm2", d.hidden);
+    {
+      const auto attention = b.module("attn", names.attention);
+      b.linear("qkv", 3 * d.hidden, d.hidden, true, Cut::Unknown);
+      b.linear("proj", d.hidden, d.hidden, true, Cut::Unknown);
+    }
+    register_mlp(b, names, tower);
+  }
+}
+
+ModelSpec build_vision(const ConfigReader& config, const VisionNames& names, const TowerParts& tower,
+                       std::int64_t width) {
+  const Dimensions& d = tower.dims;
+  ModelBuilder b(config, names.tower);
+  {
+    const auto patches = b.module("patch_embed", names.patches);
+    const auto convolution = b.module("proj", "Conv3d");
+    b.parameter("weight", {d.hidden, tower.channels, tower.frames, tower.patch, tower.patch}, Split::Unknown);
+  }
+  b.rotary("rotary_pos_emb", names.rotary, d.head_dim / 2);
+  register_blocks(b, names, tower);
+  {
+    const auto merger = b.module("merger", names.merger);
+    const std::int64_t wide = b.times(d.hidden, tower.merge * tower.merge);
+    register_norm(b, names, "ln_q", d.hidden);
+    const auto mlp = b.module("mlp", "Sequential");
+    b.linear("0", wide, wide, true, Cut::Unknown);
+    b.leaf("1", "GELU");
+    b.linear("2", width, wide, true, Cut::Unknown);
+  }
+  return b.finish("patch_embed(proj) rotary_pos_emb blocks* merger(ln_q mlp(0 1 2))");
+}
+
+// What both towers have.
+TowerParts read_tower(ConfigReader& vision, std::string_view width_key, std::int64_t width) {
+  TowerParts tower;
+  Dimensions& d = tower.dims;
+  d.layers = vision.layer_count("depth", 32);
+  d.hidden = vision.size(width_key, width);
+  d.heads = d.kv_heads = vision.size("num_heads", 16, "num_attention_heads");
+  vision.require_divides("num_heads", d.heads, width_key, d.hidden);
+  d.norm_epsilon = 1e-6;
+  tower.channels = vision.size("in_channels", 3);
+  tower.patch = vision.size("patch_size", 14);
+  tower.merge = vision.size("spatial_merge_size", 2);
+  tower.frames = vision.size("temporal_patch_size", 2);
+  tower.projection = ProjectorKind::Merged;
+  tower.module = "visual";
+  tower.layers.full = true;
+  tower.layers.kinds.assign(static_cast<std::size_t>(d.layers), LayerKind::Full);
+  return tower;
+}
+
+// The reader of the text's keys: that of "text_config", or the file's own where the text's keys stand beside.
+ConfigReader& text_reader(ConfigReader& config, std::optional<ConfigReader>& inner) {
+  std::erase_if(config.gaps, [](const ConfigGap& gap) { return gap.what == "mrope RoPE"; });
+  if (config.find("text_config") == nullptr) return config;
+  inner.emplace(part_of(config, "text_config"));
+  (void)inner->find("model_type");
+  (void)inner->dtype();
+  return *inner;
+}
+
+Decoder read_text(ConfigReader& text, std::string_view prefix) {
+  Decoder decoder = read_decoder(text, prefix,
+                                 {.vocab = 152064,
+                                  .hidden = 8192,
+                                  .ffn = 29568,
+                                  .layers = 80,
+                                  .heads = 64,
+                                  .kv_heads = 8,
+                                  .positions = 32768,
+                                  .kv_heads_may_be_null = true});
+  decoder.qkv_bias = true;
+  decoder.body_class = "TextModel";
+  decoder.mlp_class = "Qwen2MLP";
+  decoder.parts.rotary.three_axes = true;
+  decoder.parts.views_behind = true;
+  (void)text.find("sliding_window");
+  (void)text.find("max_window_layers");
+  if (text.flag("use_sliding_window", false)) {
+    text.gaps.push_back({text.find("use_sliding_window"), "use_sliding_window", "a window beside pictures"});
+  }
+  return decoder;
+}
+
+struct VisionLanguage {
+  std::string_view prefix;  // Of the text's classes: "Qwen2_5_VL".
+  const VisionNames& names;
+  std::string_view tower_family;
+};
+
+ModelSpec build_both(ConfigReader& config, const VisionLanguage& kind, ConfigReader& vision, TowerParts tower,
+                     std::optional<std::int64_t> width) {
+  std::optional<ConfigReader> inner;
+  ConfigReader& text = text_reader(config, inner);
+  const Decoder decoder = read_text(text, kind.prefix);
+  const bool tied = config.flag("tie_word_embeddings", false) || decoder.tied;
+  tower.image_token = config.size("image_token_id", 151655);
+  take_remarks(config, vision, kind.tower_family);
+  if (inner) take_remarks(config, *inner, "qwen2_vl");
+  vision.throw_if_any();
+  text.throw_if_any();
+  config.throw_if_any();
+  tower.dims.head_dim = tower.dims.hidden / tower.dims.heads;
+  if (width.value_or(decoder.dims.hidden) != decoder.dims.hidden) {
+    config.fault("vision_config",
+                 formatted("the tower's result is {} wide, the text's embedding {}", *width, decoder.dims.hidden));
+    config.throw_if_any();
+  }
+  const ModelSpec seen = build_vision(vision, kind.names, tower, decoder.dims.hidden);
+  const ModelSpec words = finish_decoder(text, decoder);
+  const std::string root = formatted("{}ForConditionalGeneration", kind.prefix);
+  const std::string body = formatted("{}Model", kind.prefix);
+  return compose({root, body, "", tied}, seen, words, std::move(tower), nullptr);
+}
+
+}  // namespace
+
+ModelSpec build_qwen2_vl(ConfigReader& config) {
+  ConfigReader vision(part_of(config, "vision_config"));
+  (void)vision.find("model_type");
+  TowerParts tower = read_tower(vision, "embed_dim", 1280);
+  tower.dims.ffn = tower.dims.hidden * vision.size("mlp_ratio", 4);
+  tower.dims.activation = vision.activation("hidden_act", "quick_gelu");
+  tower.layers.norm = NormKind::Layer;
+  tower.layers.mlp = MlpKind::Plain;
+  tower.layers.up = "fc1";
+  tower.layers.down = "fc2";
+  tower.layers.activation = "act";
+  const std::int64_t width = vision.size("hidden_size", 3584);
+  return build_both(config, {"Qwen2VL", kQwen2, "qwen2_vl"}, vision, std::move(tower), width);
+}
+
+ModelSpec build_qwen2_5_vl(ConfigReader& config) {
+  ConfigReader vision(part_of(config, "vision_config"));
+  (void)vision.find("model_type");
+  TowerParts tower = read_tower(vision, "hidden_size", 3584);
+  tower.dims.ffn = vision.size("intermediate_size", 3420);
+  tower.dims.activation = vision.activation("hidden_act", "silu");
+  tower.window = vision.size("window_size", 112) / tower.merge / std::max<std::int64_t>(tower.patch, 1);
+  tower.whole_layers = {7, 15, 23, 31};
+  if (vision.present("fullatt_block_indexes")) {
+    tower.whole_layers = vision.indices("fullatt_block_indexes", tower.dims.layers);
+  }
+  const std::int64_t width = vision.size("out_hidden_size", 3584);
+  return build_both(config, {"Qwen2_5_VL", kQwen25, "qwen2_5_vl"}, vision, std::move(tower), width);
+}
+
+}  // namespace dsplan

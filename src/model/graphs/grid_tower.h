@@ -1,0 +1,40 @@
+// Towers that take pictures of all sizes, and how a language model is shown what they say; for src/model/graphs/*.cpp
+// only.
+#pragma once
+
+#include "model/graphs/builder.h"
+#include "model/graphs/pieces.h"
+#include "model/parts.h"
+
+namespace dsplan {
+
+// `last`: a place for each patch; `merged`: the tokens of all pictures. Both are the caller's.
+struct GridResult {
+  TensorId last = kNone;
+  TensorId merged = kNone;
+};
+[[nodiscard]] GridResult grid_tower(GraphBuilder& g, const TowerParts& tower, ModuleId module, TensorId pixels,
+                                    std::int64_t pictures);
+
+// What a batch has besides tokens and labels: patches, the size of each picture, and which tokens are one's.
+struct GridBatch {
+  TensorId pixels = kNone;
+  TensorId grids = kNone;
+  TensorId types = kNone;
+};
+[[nodiscard]] GridBatch grid_batch(GraphBuilder& g, const TowerParts& tower, std::int64_t pictures);
+
+// The pictures' tokens among the embedded text, which is used up; `held` is what the body's variables hold besides.
+struct GridShown {
+  TensorId merged = kNone;
+  std::vector<TensorId> held;
+};
+[[nodiscard]] GridShown show_grids(GraphBuilder& g, const TowerParts& tower, ModuleId body, const GridBatch& batch,
+                                   TensorId ids, TensorId embedded);
+
+// get_rope_index: [3, B, S], a number along each axis. A row is a mark, a picture, two marks, a picture, ..., and text.
+[[nodiscard]] TensorId grid_positions(GraphBuilder& g, const TowerParts& tower);
+// Tables of such positions, [B, S, turned].
+[[nodiscard]] Waves three_axes_tables(GraphBuilder& g, ModuleId module, TensorId positions);
+
+}  // namespace dsplan

@@ -1,0 +1,148 @@
+// How a language model is shown what a tower sees: projectors, and pictures among the embedded text. The functions
+// follow transformers' modules one by one; a `drop` stands where a Python variable or frame lets go of a tensor.
+#include <cmath>
+
+#include "model/graphs/graphs.h"
+#include "model/graphs/pieces.h"
+#include "model/graphs/tower.h"
+
+namespace dsplan {
+namespace {
+
+// A product of places that are no matrix as they lie: of a copy, or, where the weight takes no gradient, picture by
+// picture with the weight for each of them (LinearAlgebra.cpp, should_fold).
+// `turned`: the weight is a linear layer's, and lies as [out, in].
+TensorId product_of_places(GraphBuilder& g, TensorId places, TensorId weight, std::int64_t features, bool turned) {
+  const Shape shape = g.shape(places);
+  if (g.graph().tensor(weight).requires_grad) {
+    const TensorId rows = shape.dims[0] > 1 ? g.copy(places) : g.keep(places);
+    const TensorId product = turned ? g.linear(rows, weight, kNone, features) : g.conv1d(rows, weight, kNone, features);
+    g.drop({rows});
+    return product;
+  }
+  const Shape row{1, shape.dims[2], features};
+  const Shape spread{shape.dims[0], shape.dims[2], features};
+  const ViewStep repeat = step_repeat(0, shape.dims[0]);
+  const TensorId each = turned ? g.view(weight, spread, {step_swap(0, 1), step_reshape(row), repeat})
+                               : g.view(weight, spread, {step_reshape(row), repeat});
+  const TensorId product = g.matmul(places, each);
+  g.drop({each});
+  return product;
+}
+
+// nn.Linear. Without the first place of each picture they do not follow each other, and siglip's lie column by column,
+// as its convolution leaves them: then the bias is added in place behind the product (Linear.cpp).
+TensorId linear_of_places(GraphBuilder& g, const TowerParts& tower, ModuleId module, TensorId places,
+                          std::int64_t features) {
+  const bool matrix = tower.class_token && (!tower.drops_first || g.shape(places).dims[0] == 1);
+  const bool cast = g.options().autocast && g.dtype(places) != *g.options().autocast;
+  const bool adapted = g.model().child(module, "base_layer") != kNone;
+  if (matrix || cast || adapted) return linear_module(g, module, places, features);
+  g.enter(module);
+  const TensorId product = product_of_places(g, places, g.parameter("weight"), features, true);
+  const TensorId bias = g.lowered(g.parameter("bias"));
+  TensorId out = product;
+  if (bias != kNone) {
+    out = g.in_place(Op::Add, product, bias);
+    g.drop({product, bias});
+  }
+  g.exit(module);
+  return out;
+}
+
+// LlavaMultiModalProjector.
+TensorId two_linears(GraphBuilder& g, const TowerParts& tower, ModuleId module, TensorId seen) {
+  const std::int64_t width = g.model().dims.hidden;
+  g.enter(module);
+  const TensorId wide = linear_of_places(g, tower, g.child(module, "linear_1"), seen, width);
+  const ModuleId act = g.child(module, "act");
+  g.enter(act);
+  const TensorId active = activated(g, tower.projector_activation, wide);
+  g.exit(act);
+  g.drop({wide});
+  const TensorId out = linear_module(g, g.child(module, "linear_2"), active, width);
+  g.drop({active});
+  g.exit(module);
+  return out;
+}
+
+// Gemma3MultiModalProjector: places as pictures of fewer, which lie channel by channel.
+TensorId pooled(GraphBuilder& g, const TowerParts& tower, ModuleId module, TensorId seen) {
+  const Shape shape = g.shape(seen);
+  const std::int64_t side = tower.dims.image / tower.patch;
+  const auto few = static_cast<std::int64_t>(std::sqrt(static_cast<double>(tower.tokens)));
+  g.enter(module);
+  const Shape channels{shape.dims[0], shape.dims[2], shape.dims[1]};
+  const Shape grid{shape.dims[0], shape.dims[2], side, side};
+  const TensorId turned = g.view(seen, grid, {step_swap(1, 2), step_reshape(channels), step_reshape(grid)});
+  const TensorId rows = g.copy(turned);
+  g.drop({turned});
+  const ModuleId pool = g.child(module, "avg_pool");
+  g.enter(pool);
+  const TensorId means = average_pool(g, rows, few, true);
+  g.exit(pool);
+  const Shape flat{shape.dims[0], shape.dims[2], tower.tokens};
+  const Shape places{shape.dims[0], tower.tokens, shape.dims[2]};
+  const TensorId viewed = g.view(means, places, {step_reshape(flat), step_swap(1, 2)});
+  g.drop({means});
+  const TensorId normed = norm_module(g, NormKind::RmsPlusOne, g.child(module, "mm_soft_emb_norm"), viewed);
+  const TensorId weight = g.lowered(g.parameter("mm_input_projection_weight"));
+  const TensorId low = g.lowered(normed);
+  const TensorId product = product_of_places(g, low, weight, g.model().dims.hidden, false);
+  g.drop({low, weight});
+  const TensorId out = g.cast(product, g.dtype(seen));
+  g.drop({product, rows, viewed, normed});
+  g.exit(module);
+  return out;
+}
+
+TensorId projected(GraphBuilder& g, const TowerParts& tower, ModuleId module, TensorId seen) {
+  return tower.projection == ProjectorKind::Pooled ? pooled(g, tower, module, seen)
+                                                   : two_linears(g, tower, module, seen);
+}
+
+// get_placeholder_mask: which tokens stand for pictures, and whether they are as many as the pictures' places.
+TensorId placeholder_flags(GraphBuilder& g, const TowerParts& tower, TensorId ids) {
+  const Shape shape = g.shape(ids);
+  const TensorId flags = g.make(Op::Equal, shape, DType::Bool, {ids}, false, static_cast<double>(tower.image_token));
+  const TensorId count = g.make(Op::SumDim, Shape{}, DType::Int64, {flags});
+  const TensorId column = g.view(flags, Shape{shape.dims[0], shape.dims[1], 1});
+  g.drop({flags});
+  const TensorId elements =
+      g.make(Op::MulScalar, Shape{}, DType::Int64, {count}, false, static_cast<double>(g.model().dims.hidden));
+  const TensorId same = g.make(Op::Equal, Shape{}, DType::Bool, {elements});
+  g.drop({elements});
+  const TensorId all = g.make(Op::All, Shape{}, DType::Bool, {same});
+  g.drop({all}, all);
+  g.drop({same, count});
+  return column;
+}
+
+}  // namespace
+
+Pictured show_pictures(GraphBuilder& g, const TowerParts& tower, ModuleId body, TensorId pixels, TensorId ids,
+                       TensorId embedded) {
+  const bool of_states = tower.projection == ProjectorKind::TwoLinears;
+  const TowerResult result = tower_module(g, tower, g.child(body, tower.module), pixels, of_states);
+  const TensorId read = of_states ? result.states[static_cast<std::size_t>(tower.read_layers)] : result.last;
+  const Shape shape = g.shape(read);
+  const TensorId seen = tower.drops_first ? g.slice(read, 1, 1, shape.dims[1] - 1) : g.keep(read);
+  const TensorId whole = projected(g, tower, g.child(body, tower.projector), seen);
+  // LlavaModel makes a list of pictures, and joins it again.
+  const std::vector<TensorId> pictures = of_states ? unbind(g, whole) : std::vector<TensorId>{};
+  if (of_states) g.drop({whole});
+  g.drop({seen});
+  drop_result(g, result, read);
+  const TensorId joint = of_states ? g.cat(pictures, 0) : whole;
+  Pictured shown;
+  shown.features = g.cast(joint, g.dtype(embedded));
+  g.drop({joint});
+  for (const TensorId picture : pictures) g.drop({picture});
+  shown.flags = placeholder_flags(g, tower, ids);
+  shown.merged =
+      g.make(Op::MaskedScatter, g.shape(embedded), g.dtype(embedded), {embedded, shown.flags, shown.features}, true);
+  g.drop({embedded});
+  return shown;
+}
+
+}  // namespace dsplan

@@ -1,0 +1,33 @@
+// Pictures of all sizes, as a tower sees them: how many patches, tokens and windows one of them is.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "model/parts.h"
+
+namespace dsplan {
+
+struct Grid {
+  std::int64_t height = 0;  // Of patches.
+  std::int64_t width = 0;
+  [[nodiscard]] std::int64_t patches() const { return height * width; }
+};
+
+// Of a picture of `size` pixels (Training::image_size).
+[[nodiscard]] Grid grid_of(const TowerParts& tower, const std::vector<std::int64_t>& size);
+// Tokens of one picture.
+[[nodiscard]] std::int64_t tokens_of(const TowerParts& tower, const std::vector<std::int64_t>& size);
+
+// get_vision_window_index of transformers: the patches of each window of a picture, row by row. `listed`: how many
+// windows there are with those that hold nothing.
+struct Windows {
+  std::vector<std::int64_t> patches;
+  std::int64_t listed = 0;
+};
+[[nodiscard]] Windows windows_of(const TowerParts& tower, const Grid& grid);
+
+// What the processor makes of a side: a multiple of a token's (smart_resize; its limits are preprocessor_config's).
+[[nodiscard]] std::int64_t resized(const TowerParts& tower, std::int64_t pixels);
+
+}  // namespace dsplan
