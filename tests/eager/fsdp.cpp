@@ -24,13 +24,6 @@ struct Unit {
   Block summed = {};                     // Until an all-reduce is waited for.
 };
 
-// As many as there are: none.
-std::size_t layer_of(const Plan& plan, const std::vector<Unit>& units, const Unit* unit) {
-  std::size_t at = 0;
-  while (at < plan.layers.size() && &units[plan.layers[at]] != unit) ++at;
-  return at;
-}
-
 // Units, what each rank has of their parameters, and gathers.
 class Units : public Runtime {
  public:
@@ -180,10 +173,6 @@ class Fsdp : public Units {
     unit->first = module;
     unshard(*unit);
     copy_out(*unit, true);
-    const std::size_t at = layer_of(plan_, units_, unit);
-    const std::size_t last = at + plan_.forward_prefetch;
-    for (std::size_t next = at + 1; last < plan_.layers.size() && next <= last; ++next)
-      unshard(units_[plan_.layers[next]]);
   }
 
   void post_forward(int module) override {
@@ -206,12 +195,6 @@ class Fsdp : public Units {
     if (unit == nullptr || unit->last != module) return;
     unshard(*unit);
     copy_out(*unit, false);
-    const std::size_t at = layer_of(plan_, units_, unit);
-    const std::size_t ahead = plan_.backward_prefetch;
-    if (ahead > 0 && at < plan_.layers.size() && at >= ahead) {
-      for (std::size_t by = 1; by <= ahead; ++by) unshard(units_[plan_.layers[at - by]]);
-      return;
-    }
     if (unit->places.empty()) return;
     const std::size_t before = unit->places.back();
     unit->places.pop_back();

@@ -68,7 +68,6 @@ inline void shard(Plan& plan, const dsplan::ModelSpec& model, const dsplan::Trai
     add(tied ? std::vector<int>{norm, table, id("lm_head")} : std::vector<int>{norm, id("lm_head")}, 0);
   }
   for (std::int64_t at = 0; fsdp.wrap != "root" && at < model.dims.layers; ++at) {
-    plan.layers.push_back(plan.units.size());
     add({id((gpt2 ? "transformer.h." : "model.layers.") + std::to_string(at))}, fsdp.reshard_after_forward);
   }
   add({0}, 0);
@@ -78,8 +77,6 @@ inline void shard(Plan& plan, const dsplan::ModelSpec& model, const dsplan::Trai
   plan.kept = dsplan::bytes_per_element(training.master_dtype);
   plan.reduced = dsplan::bytes_per_element(training.communication_dtype);
   plan.sync_every = fsdp.sync_every;
-  plan.forward_prefetch = static_cast<std::size_t>(fsdp.forward_prefetch);
-  plan.backward_prefetch = static_cast<std::size_t>(fsdp.backward_prefetch);
   plan.clips = training.gradient_clipping > 0;
   plan.keeps_norm = training.loop == dsplan::LoopKind::Trainer;
   plan.make_buffers = buffers_of(model, training.master_dtype);

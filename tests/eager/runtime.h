@@ -41,9 +41,6 @@ struct Plan {
   std::int64_t kept = 2;     // Bytes of an element of a shard,
   std::int64_t reduced = 2;  // and of a gradient on its way.
   bool sync_every = false;
-  std::vector<std::size_t> layers;  // Units of layers, in order, of which so many are gathered ahead.
-  std::size_t forward_prefetch = 0;
-  std::size_t backward_prefetch = 0;
   bool clips = false;
   bool keeps_norm = false;  // Until the next step: who trains writes it to a log.
   std::function<void(Net&, int)> make_buffers;
