@@ -50,19 +50,25 @@ bool has_blocks(const ModelSpec& model) { return model.family == "mixtral" || mo
 bool has_sized_tower(const ModelSpec& model) {
   return model.parts != nullptr && model.parts->tower != nullptr && model.parts->tower->merge > 0;
 }
+bool sees_pictures(const ModelSpec& model) {
+  return model.family == "llava" || model.family == "gemma3" || has_sized_tower(model);
+}
+
+// As transformers 4 named text and tower.
+std::string pictured_name(const ModelSpec& model, std::string name) {
+  if (has_sized_tower(model)) {
+    if (!replace(name, "model.language_model.", "model.")) replace(name, "model.visual.", "visual.");
+    return name;
+  }
+  if (name == "lm_head.weight") return "language_model.lm_head.weight";
+  if (!replace(name, "model.language_model.", "language_model.model.")) replace(name, "model.", "");
+  return name;
+}
 
 // The parameter's name in a file, experts apart.
 std::string file_name(const ModelSpec& model, std::string name) {
   if (model.family == "gpt_neox" && name == "lm_head.weight") return "embed_out.weight";
-  if (model.family == "llava" || model.family == "gemma3") {  // As transformers 4 named them.
-    if (name == "lm_head.weight") return "language_model.lm_head.weight";
-    if (!replace(name, "model.language_model.", "language_model.model.")) replace(name, "model.", "");
-    return name;
-  }
-  if (has_sized_tower(model)) {  // Likewise.
-    if (!replace(name, "model.language_model.", "model.")) replace(name, "model.visual.", "visual.");
-    return name;
-  }
+  if (sees_pictures(model)) return pictured_name(model, std::move(name));
   if (has_blocks(model)) replace(name, ".mlp.", ".block_sparse_moe.");
   if (model.family == "ernie4_5_moe") replace(name, ".gate.moe_statics.", ".moe_statics.");
   if (model.family == "granitemoe") {

@@ -60,8 +60,7 @@ const std::vector<Family>& families() {
       {"minicpm3", build_minicpm3, true},
       {"minimax_m2", build_minimax_m2, true},
       {"llama4_text", build_llama4_text, true},
-      // Of the class of both pretraining tasks the body with its pooler is built.
-      {"bert", build_bert, true, {"BertForPreTraining"}},
+      {"bert", build_bert, true, {"BertForPreTraining"}},  // Of that class the body with its pooler is built.
       {"roberta", build_roberta, true},
       {"distilbert", build_distilbert, true},
       {"modernbert", build_modernbert, true},
