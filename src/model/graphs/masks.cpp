@@ -36,7 +36,9 @@ void look_for_padding(GraphBuilder& g, TensorId mask) {
   g.drop({all, count, flags}, all);
 }
 
-TensorId counted_up_to(GraphBuilder& g, std::int64_t count) { return g.make(Op::Arange, Shape{count}, DType::Int64, {}); }
+TensorId counted_up_to(GraphBuilder& g, std::int64_t count) {
+  return g.make(Op::Arange, Shape{count}, DType::Int64, {});
+}
 
 TensorId shifted_numbers(GraphBuilder& g, std::int64_t count) {
   const TensorId range = counted_up_to(g, count);

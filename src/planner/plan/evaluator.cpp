@@ -120,8 +120,9 @@ void Evaluator::add_family(const Settings& settings) {
                               space_[Axis::ReduceBucket].values.front());
   for (const std::string& value : settings) key += "|" + value;
   const auto known = graphs_.families.find(key);
-  families_.push_back(known != graphs_.families.end() ? known->second
-                                                      : graphs_.families.emplace(key, family_of(inputs_, space_, settings)).first->second);
+  families_.push_back(known != graphs_.families.end()
+                          ? known->second
+                          : graphs_.families.emplace(key, family_of(inputs_, space_, settings)).first->second);
 }
 
 double Evaluator::fastest(std::size_t index) {
@@ -448,8 +449,8 @@ const Evaluator::Front& Evaluator::front_of(const PlanFamily& family) {
     PlanGraph& made = graph_of(job);
     const ActivationBytes& activations = activations_of(made, job);
     const bool few = made.of_few && !made.repeats;  // Its regions are not those of the model.
-    const Chain chain = chain_of(inputs_.model, job, few ? build_graph(inputs_.model, options) : made.graph,
-                                 activations, made.times);
+    const Chain chain =
+        chain_of(inputs_.model, job, few ? build_graph(inputs_.model, options) : made.graph, activations, made.times);
     plans = graphs_.fronts.emplace(whole, plans_of(chain, job.training.checkpoint, thinned_)).first;
   }
   Front front;
