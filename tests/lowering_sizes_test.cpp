@@ -254,6 +254,10 @@ void add_sharded(std::vector<Case>& all) {
     job.training.fsdp.cpu_offload = true;
     job.training.model_init = ModelInit::Rank0;
   });
+  Job left_out = lowered::sharded(3, DType::BFloat16, DType::BFloat16, DType::BFloat16);
+  left_out.training.fsdp.ignored = "*norm*";
+  left_out.training.freeze = {"*norm*"};
+  all.push_back({"fully_shard, ignored parameters", kLlama, left_out, false, false, {}, true});
   add("before PyTorch 2.10", false, 3, [](Job& job) { job.training.torch = {2, 6, 0}; });
   add("a device with a name", false, 3, [](Job& job) {
     job.hardware.emplace();

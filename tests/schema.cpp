@@ -35,7 +35,7 @@ void check_against(const Json& schema, const Json& value, const std::string& pat
   if (type == "array") {
     for (const Json& item : value) check_against(schema.at("items"), item, path + "[]");
   }
-  if (type != "object") return;
+  if (type != "object" || !schema.contains("additionalProperties")) return;  // A document is whatever it is.
   if (schema["additionalProperties"].is_object()) {
     for (const auto& [key, child] : value.items()) {
       check_against(schema["additionalProperties"], child, path + "." + key);

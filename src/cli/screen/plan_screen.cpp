@@ -15,7 +15,7 @@ namespace {
 using Align = Table::Align;
 
 constexpr std::size_t kMostRows = 4;
-constexpr std::size_t kMostWays = 6;
+constexpr std::size_t kMostWays = 5;
 constexpr std::size_t kMostRemedies = 2;
 
 const std::string& setting(const PlanRow& row, Axis axis) { return row.settings[static_cast<std::size_t>(axis)]; }
