@@ -233,6 +233,11 @@ TEST_CASE("fsdp: ignored parameters are whole on each rank, and nobody gathers t
   job.training.fsdp.ignored = "*mlp*";
   CHECK(unsupported(model, job).value_or("").find("which is trained and which fully_shard ignores") !=
         std::string::npos);
+  const ModelSpec tied = lowered::bundled("tiny-gpt2");
+  Job untied = sharded(2, DType::BFloat16, DType::BFloat16, DType::BFloat16);
+  untied.training.fsdp.ignored = untied.training.freeze.emplace_back("*wte*");
+  CHECK(unsupported(tied, untied).value_or("").find("which fully_shard ignores and to_empty unties") !=
+        std::string::npos);
   job = mixed(2);
   job.training.fsdp.ignored = "*mlp*";
   job.training.freeze = {"*mlp*"};

@@ -19,7 +19,6 @@ using exec::host::dtype_of;
 using exec::host::expect;
 using exec::host::expect_count;
 using exec::host::expect_dims;
-using exec::host::is_floating;
 using exec::host::last_of;
 using exec::host::Strided;
 using exec::host::strided;

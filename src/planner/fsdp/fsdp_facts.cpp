@@ -109,7 +109,9 @@ class Managed {
       children_[static_cast<std::size_t>(model.modules[at].parent)].push_back(static_cast<ModuleId>(at));
     }
     for (std::size_t at = 0; at < model.parameters.size(); ++at) {
-      if (!fsdp.ignored.empty() && fsdp.ignores(model.parameters[at])) continue;
+      const ParameterId tied = model.parameters[at].tied_to;  // What is tied has one name: the first.
+      const Parameter& named = model.parameters[tied == kNone ? at : static_cast<std::size_t>(tied)];
+      if (!fsdp.ignored.empty() && fsdp.ignores(named)) continue;
       own_[static_cast<std::size_t>(model.parameters[at].module)].push_back(static_cast<ParameterId>(at));
     }
     for (std::size_t at = 0; at < groups.size(); ++at) {
@@ -217,8 +219,8 @@ std::vector<std::size_t> numbers_of(const ModelSpec& model, const std::vector<Fs
 bool unties(const ModelSpec& model, const Training& training, const std::vector<std::size_t>& number) {
   return std::any_of(model.parameters.begin(), model.parameters.end(), [&](const Parameter& parameter) {
     if (parameter.tied_to == kNone) return false;
-    if (training.is_ignored(parameter)) return false;
     const Parameter& first = model.parameters[static_cast<std::size_t>(parameter.tied_to)];
+    if (training.is_ignored(first)) return false;
     return number[static_cast<std::size_t>(parameter.module)] != number[static_cast<std::size_t>(first.module)];
   });
 }

@@ -73,6 +73,11 @@ std::optional<std::string> ignored_unsupported(const ModelSpec& model, const Tra
   if (training.model_init == ModelInit::Meta && training.fsdp.cpu_offload) {
     return "parameters that fully_shard ignores, made by to_empty on the host";
   }
+  for (const Parameter& parameter : model.parameters) {
+    if (parameter.tied_to == kNone || training.model_init != ModelInit::Meta) continue;
+    const Parameter& first = model.parameters[static_cast<std::size_t>(parameter.tied_to)];
+    if (training.is_ignored(first)) return formatted("{}, which fully_shard ignores and to_empty unties", first.name);
+  }
   for (const NamedParameter& p : named_parameters(model, training)) {
     const Parameter& parameter = model.parameters[static_cast<std::size_t>(p.id)];
     if (!training.is_ignored(parameter)) continue;
