@@ -238,6 +238,12 @@ void add_sharded(std::vector<Case>& all) {
     job.training.model_init = ModelInit::Rank0;
     job.training.fsdp.replicate = 2;
   });
+  add("ignored", false, 3, [](Job& job) {
+    job.training.master_dtype = job.training.dtype;
+    job.training.fsdp.casts_parameters = false;
+    job.training.freeze = {"*mlp*"};
+    job.training.fsdp.ignored = "*mlp*";
+  });
   add("on the host", false, 3, [](Job& job) { job.training.fsdp.cpu_offload = true; });
   add("on the host, summed", false, 3, [](Job& job) {
     job.training.fsdp.cpu_offload = true;
