@@ -71,6 +71,7 @@ TEST_CASE("resolve: autocast, and the weights under it") {
   Given trained{"", trainer("bf16: true")};
   CHECK(run(trained).training.autocast == DType::BFloat16);
   CHECK(run(trained).training.outputs_to_fp32);
+  CHECK_FALSE(run(trained).training.grad_scaler);  // bf16 needs none.
   trained.model.stored_dtype = std::nullopt;
   CHECK(run(trained).training.dtype == DType::Float32);
   CHECK(input(run(trained), "dtype").origin == Origin::Assumed);
@@ -88,12 +89,15 @@ TEST_CASE("resolve: autocast, and the weights under it") {
   says(scaled, "GradScaler refuses to unscale their gradients; load them in fp32 (--dtype fp32), or say bf16");
   set(scaled.request.dtype, std::string("fp32"), "--dtype");
   CHECK(run(scaled).training.autocast == DType::Float16);
+  CHECK(run(scaled).training.grad_scaler);
   Given left{"", trainer("fp16: true\nmax_grad_norm: 0\noptim: adamw_torch_fused")};
   set(left.request.dtype, std::string("fp16"), "--dtype");
   CHECK(run(left).training.dtype == DType::Float16);
+  CHECK(run(left).training.grad_scaler);
   set(scaled.request.dtype, std::string("fp16"), "--dtype");
   set(scaled.request.autocast, std::string("fp16"), "--autocast");
   CHECK(run(scaled).training.dtype == DType::Float16);
+  CHECK_FALSE(run(scaled).training.grad_scaler);
   // fp16 weights under a bf16 region.
   set(plain.request.dtype, std::string("fp16"), "--dtype");
   says(plain, "--autocast: error: autocast in bf16 over weights in fp16 is not modelled yet");
