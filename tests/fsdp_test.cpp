@@ -301,19 +301,27 @@ TEST_CASE("fsdp: frees do not wait for streams") {
   CHECK_FALSE(at_sync.waited);
 }
 
+namespace {
+
+// What is said of so many GPUs under fully_shard, with one thing changed.
+std::string said_of(const ModelSpec& model, void (*change)(Request&)) {
+  Given given{.request = gpus(8), .model = model};
+  set(given.request.seq, std::int64_t{16}, "--seq");
+  set(given.request.runtime, std::string("fsdp2"), "--runtime");
+  change(given.request);
+  return refusal(given);
+}
+
+void contains(const std::string& text, const char* part) {
+  INFO(text);
+  CHECK(text.find(part) != std::string::npos);
+}
+
+}  // namespace
+
 TEST_CASE("fsdp: what is refused of prefetches, ignored parameters and packed weights") {
   const ModelSpec model = lowered::bundled("tiny-llama");
-  const auto said = [&](void (*change)(Request&)) {
-    Given given{.request = gpus(8), .model = model};
-    set(given.request.seq, std::int64_t{16}, "--seq");
-    set(given.request.runtime, std::string("fsdp2"), "--runtime");
-    change(given.request);
-    return refusal(given);
-  };
-  const auto contains = [](const std::string& text, const char* part) {
-    INFO(text);
-    CHECK(text.find(part) != std::string::npos);
-  };
+  const auto said = [&](void (*change)(Request&)) { return said_of(model, change); };
   contains(said([](Request& r) { set(r.fsdp.forward_prefetch, std::string("-1"), "--set"); }), "no number of layers");
   contains(said([](Request& r) { set(r.fsdp.backward_prefetch, std::string("two"), "--set"); }), "no number of layers");
   contains(said([](Request& r) {
@@ -345,19 +353,27 @@ TEST_CASE("fsdp: what is refused of prefetches, ignored parameters and packed we
   CHECK(packed("nf4", "uint8", "packed") == "accepted");
 }
 
+TEST_CASE("fsdp: words of ignored parameters") {
+  using Words = std::vector<std::string_view>;
+  CHECK(ignored_words("").empty());
+  CHECK(ignored_words("packed") == Words{"packed"});
+  CHECK(ignored_words("*mlp*+packed+wte") == Words{"*mlp*", "packed", "wte"});
+  Parameter parameter;
+  parameter.name = "layers.0.mlp.weight";
+  CHECK(means("*mlp*", parameter));
+  CHECK_FALSE(means("*attn*", parameter));
+  CHECK_FALSE(means("packed", parameter));
+  for (const DType whole : {DType::UInt8, DType::Int8}) {
+    parameter.dtype = whole;
+    CHECK(means("packed", parameter));
+  }
+  parameter.dtype = DType::BFloat16;  // Shards of packed weights are such.
+  CHECK_FALSE(means("packed", parameter));
+}
+
 TEST_CASE("fsdp: what fully_shard does not take is refused, with its rule") {
   const ModelSpec model = lowered::bundled("tiny-llama");
-  const auto said = [&](void (*change)(Request&)) {
-    Given given{.request = gpus(8), .model = model};
-    set(given.request.seq, std::int64_t{16}, "--seq");
-    set(given.request.runtime, std::string("fsdp2"), "--runtime");
-    change(given.request);
-    return refusal(given);
-  };
-  const auto contains = [](const std::string& text, const char* part) {
-    INFO(text);
-    CHECK(text.find(part) != std::string::npos);
-  };
+  const auto said = [&](void (*change)(Request&)) { return said_of(model, change); };
   CHECK(said([](Request&) {}) == "accepted");
   contains(said([](Request& r) { set(r.fsdp.reshard_after_forward, std::string("3"), "--set"); }),
            "is no factor of the 8 ranks that shard");

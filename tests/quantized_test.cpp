@@ -3,12 +3,12 @@
 #include <doctest/doctest.h>
 
 #include <filesystem>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "core/format.h"
+#include "phase_peaks.h"
 #include "run_binary.h"
 
 using namespace dsplan;
@@ -37,24 +37,6 @@ Ran simulate(const Folder& folder, const Json& config, Json training, const std:
   return run_binary(folder, words);
 }
 
-// "1.forward": requested, allocated and reserved.
-std::map<std::string, std::vector<std::int64_t>> peaks_of(const Json& prediction) {
-  std::map<std::string, std::vector<std::int64_t>> found;
-  for (const Json& phase : prediction["memory"]["phases"]) {
-    const std::string step = phase["name"] == "first_step" ? "1." : phase["name"] == "steady" ? "2." : "";
-    if (step.empty()) continue;
-    for (const Json& part : phase["parts"]) {
-      const std::string name = part["name"] == "outputs_released" ? "backward" : part["name"].get<std::string>();
-      std::vector<std::int64_t>& peaks = found[step + name];
-      peaks.resize(3);
-      peaks[0] = std::max(peaks[0], part["peak_requested"].get<std::int64_t>());
-      peaks[1] = std::max(peaks[1], part["peak_allocated"].get<std::int64_t>());
-      peaks[2] = std::max(peaks[2], part["peak_reserved"].get<std::int64_t>());
-    }
-  }
-  return found;
-}
-
 }  // namespace
 
 TEST_CASE("packed weights: the peaks of each phase are those that the frameworks took") {
@@ -66,7 +48,7 @@ TEST_CASE("packed weights: the peaks of each phase are those that the frameworks
     const Ran ran = simulate(folder, job["config"], job["training"]);
     REQUIRE_MESSAGE(ran.code == 0, ran.err);
     const Json prediction = Json::parse(ran.out);
-    const auto peaks = peaks_of(prediction);
+    const auto peaks = peaks_of(ran.out);
     for (const Json& row : job["rows"]) {
       const std::string phase = row[0];
       if (phase[1] != '.') continue;

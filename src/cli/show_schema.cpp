@@ -31,7 +31,6 @@ constexpr std::array kSchemas = {
     SchemaRow{"confusion", confusion_schema},
     SchemaRow{"receipt", receipt_schema},
     SchemaRow{"replay", replay_schema},
-
     SchemaRow{"explain", explanation_schema},
 };
 

@@ -1,5 +1,6 @@
 #include "core/training.h"
 
+#include <algorithm>
 #include <charconv>
 
 #include "core/format.h"
@@ -152,16 +153,24 @@ std::string_view name(CheckpointKind kind) {
   return {};
 }
 
-bool Fsdp::ignores(const Parameter& parameter) const {
-  std::string_view rest = ignored;
-  while (!rest.empty()) {
-    const std::size_t plus = std::min(rest.find('+'), rest.size());
-    const std::string_view word = rest.substr(0, plus);
-    const bool packed = parameter.dtype == DType::UInt8 || parameter.dtype == DType::Int8;
-    if (word == "packed" ? packed : glob_matches(word, parameter.name)) return true;
-    rest.remove_prefix(std::min(plus + 1, rest.size()));
+std::vector<std::string_view> ignored_words(std::string_view ignored) {
+  std::vector<std::string_view> words;
+  while (!ignored.empty()) {
+    const std::size_t plus = std::min(ignored.find('+'), ignored.size());
+    words.push_back(ignored.substr(0, plus));
+    ignored.remove_prefix(std::min(plus + 1, ignored.size()));
   }
-  return false;
+  return words;
+}
+
+bool means(std::string_view ignored_word, const Parameter& parameter) {
+  if (ignored_word == kPackedParameters) return parameter.dtype && !is_floating(*parameter.dtype);
+  return glob_matches(ignored_word, parameter.name);
+}
+
+bool Fsdp::ignores(const Parameter& parameter) const {
+  const std::vector<std::string_view> words = ignored_words(ignored);
+  return std::any_of(words.begin(), words.end(), [&](std::string_view word) { return means(word, parameter); });
 }
 
 bool glob_matches(std::string_view glob, std::string_view text) {

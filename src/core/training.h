@@ -115,6 +115,12 @@ struct Zero {
   std::int64_t aio_intra_op_parallelism = 1;
 };
 
+// fully_shard's ignored_params are words with "+" between: a parameter's name with wildcards, or "packed", which means
+// what is kept in whole numbers.
+inline constexpr std::string_view kPackedParameters = "packed";
+[[nodiscard]] std::vector<std::string_view> ignored_words(std::string_view ignored);
+[[nodiscard]] bool means(std::string_view ignored_word, const Parameter& parameter);
+
 // torch.distributed.fsdp.fully_shard, over modules and then over the model: what its arguments say. Its
 // MixedPrecisionPolicy is in the run's dtypes: `dtype` is param_dtype, `communication_dtype` reduce_dtype, and
 // `master_dtype` that of the model and its shards.
@@ -134,9 +140,7 @@ struct Fsdp {
   // next ones are gathered as it begins. 0: nobody calls it; in backward the group before is gathered all the same.
   std::int64_t forward_prefetch = 0;
   std::int64_t backward_prefetch = 0;
-  // ignored_params: names with wildcards, "+" between. "packed": what is kept in whole numbers, as accelerate leaves
-  // out.
-  std::string ignored;
+  std::string ignored;  // ignored_words.
   [[nodiscard]] bool ignores(const Parameter& parameter) const;
 };
 
@@ -294,9 +298,8 @@ struct Training {
   // In which a parameter is when it is used.
   [[nodiscard]] DType dtype_of(const Parameter& parameter) const {
     const DType own = parameter.dtype.value_or(dtype);
-    const bool whole = own == DType::UInt8 || own == DType::Int8;  // Packed: nothing casts whole numbers.
     const bool cast = (casts_parameters() && !is_ignored(parameter)) || (parameter.made_by_class && under_zero_init());
-    return cast && !whole ? dtype : own;
+    return cast && is_floating(own) ? dtype : own;  // Packed weights are whole numbers, which nothing casts.
   }
   // fully_shard is told to leave it as it is: every rank has all of it, and nobody casts, gathers or reduces it.
   [[nodiscard]] bool is_ignored(const Parameter& parameter) const {

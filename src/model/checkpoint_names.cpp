@@ -8,7 +8,7 @@
 #include <unordered_map>
 
 #include "core/format.h"
-#include "model/parts.h"
+#include "model/graphs/graphs.h"
 
 namespace dsplan {
 namespace {
@@ -47,16 +47,13 @@ bool replace(std::string& name, std::string_view from, std::string_view to) {
 
 bool has_blocks(const ModelSpec& model) { return model.family == "mixtral" || model.family == "minimax_m2"; }
 
-bool has_sized_tower(const ModelSpec& model) {
-  return model.parts != nullptr && model.parts->tower != nullptr && model.parts->tower->merge > 0;
-}
 bool sees_pictures(const ModelSpec& model) {
-  return model.family == "llava" || model.family == "gemma3" || has_sized_tower(model);
+  return model.family == "llava" || model.family == "gemma3" || sized_tower(model) != nullptr;
 }
 
 // As transformers 4 named text and tower.
 std::string pictured_name(const ModelSpec& model, std::string name) {
-  if (has_sized_tower(model)) {
+  if (sized_tower(model) != nullptr) {
     if (!replace(name, "model.language_model.", "model.")) replace(name, "model.visual.", "visual.");
     return name;
   }

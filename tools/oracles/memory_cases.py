@@ -39,7 +39,6 @@ ACCUMULATED = {"grad_accum": 2}
 LORA = {"r": 8, "targets": ["q_proj", "v_proj"], "dtype": "fp32"}
 
 
-
 def family(name, config, targets=("q_proj", "v_proj"), frozen=("model.embed_tokens.*", "model.layers.0.*"), odd=None,
            eager=True, experts=False, **more):
     """What every family is asked: plain, both forms of checkpointing, accumulation, adapters, frozen parts, autocast,
@@ -432,49 +431,6 @@ QWEN2_VL = {**QWEN25_VL, "model_type": "qwen2_vl", "architectures": ["Qwen2VLFor
 SIZED = "model.visual."
 TOWER = "model.vision_tower."
 BEHIND = [TOWER + "encoder.layers.2.*", TOWER + "post_layernorm.*"]  # What the projector does not read.
-
-
-
-
-def classifier(name, config, places, unread=()):
-    """A tower under a classifier; `unread` is what no loss reaches."""
-    base = {"micro_batch": 2, "seq": places, **({"freeze": list(unread)} if unread else {})}
-    frozen = [*unread, "vision_model.embeddings.*", "vision_model.encoder.layers.0.*"]
-    seen = config["vision_config"]
-    return {
-        name: case(config, **base),
-        f"{name}-checkpoint": case(config, **base, checkpoint="full"),
-        f"{name}-checkpoint-reentrant": case(config, **base, checkpoint="full", reentrant=True),
-        f"{name}-accumulate": case(config, **base, grad_accum=2),
-        f"{name}-lora": case(config, **{**base, "lora": {**LORA, "targets": ["q_proj", "fc1"]}, "freeze": []}),
-        f"{name}-frozen": case(config, **{**base, "freeze": frozen}),
-        f"{name}-odd": case({**config, "vision_config": {**seen, "image_size": 50, "attention_dropout": 0.1,
-                                                         "hidden_act": "gelu", "num_channels": 3}},
-                            **{**base, "dtype": "fp16", "micro_batch": 3}),
-        f"{name}-autocast": case(config, **base, dtype="fp32", autocast="bf16"),
-        f"{name}-eager": case(config, **base, attention="eager"),
-    }
-
-
-SHOWN = {"model_type": "gemma3", "architectures": ["Gemma3ForConditionalGeneration"], "image_token_index": 500,
-                "mm_tokens_per_image": 9, "vision_config": SIGLIP["vision_config"], "text_config": GEMMA3}
-MROPE = {"rope_type": "default", "type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]}
-QWEN25_VL = {"model_type": "qwen2_5_vl", "architectures": ["Qwen2_5_VLForConditionalGeneration"], "image_token_id": 500,
-             "video_token_id": 501, "vision_start_token_id": 502, "vision_end_token_id": 503,
-             "text_config": {**config("qwen2_5_vl_text", num_key_value_heads=2, rope_parameters=MROPE)},
-             "vision_config": {"model_type": "qwen2_5_vl_vision", "depth": 3, "hidden_size": 32, "intermediate_size": 72, "num_heads": 2,
-                               "patch_size": 4, "spatial_merge_size": 2, "temporal_patch_size": 2, "window_size": 16,
-                               "out_hidden_size": 64, "fullatt_block_indexes": [1], "hidden_act": "silu"}}
-QWEN2_VL = {**QWEN25_VL, "model_type": "qwen2_vl", "architectures": ["Qwen2VLForConditionalGeneration"],
-            "text_config": {**QWEN25_VL["text_config"], "model_type": "qwen2_vl_text"},
-            "vision_config": {"model_type": "qwen2_vl_vision", "depth": 3, "embed_dim": 32, "mlp_ratio": 2, "num_heads": 2,
-                              "patch_size": 4, "spatial_merge_size": 2, "temporal_patch_size": 2, "hidden_size": 64,
-                              "hidden_act": "quick_gelu"}}
-SIZED = "model.visual."
-TOWER = "model.vision_tower."
-BEHIND = [TOWER + "encoder.layers.2.*", TOWER + "post_layernorm.*"]  # What the projector does not read.
-
-
 
 
 def classifier(name, config, places, unread=()):

@@ -230,8 +230,8 @@ TensorId masked_bias(GraphBuilder& g, const AttentionCall& call) {
   const Shape& shape = g.shape(call.bias);
   const std::int64_t queries = shape.dims[2];
   if (call.full || queries == 1) return g.keep(call.bias);
-  const TensorId rows = g.make(Op::Arange, Shape{queries}, DType::Int64, {});
-  const TensorId columns = g.make(Op::Arange, Shape{shape.dims[3]}, DType::Int64, {});
+  const TensorId rows = arange(g, queries);
+  const TensorId columns = arange(g, shape.dims[3]);
   const Shape square{1, 1, queries, shape.dims[3]};
   const TensorId seen = g.make(Op::GreaterEqual, square, DType::Bool, {rows, columns});
   g.drop({rows, columns});

@@ -61,9 +61,8 @@ void GraphBuilder::exit_model() {
 
 DType GraphBuilder::dtype_of(const Parameter& parameter) const {
   const DType own = parameter.dtype.value_or(options_->dtype);
-  const bool packed = own == DType::UInt8 || own == DType::Int8;
   const bool cast = options_->one_dtype || (parameter.made_by_class && options_->narrow_tables);
-  return cast && !packed ? options_->dtype : own;
+  return cast && is_floating(own) ? options_->dtype : own;
 }
 
 std::int32_t GraphBuilder::begin_region(Region region) {
@@ -462,6 +461,8 @@ TensorId layer_norm(GraphBuilder& g, TensorId x, TensorId weight, TensorId bias,
   if (wide_bias != kNone) g.drop({wide_bias});
   return out;
 }
+
+TensorId arange(GraphBuilder& g, std::int64_t count) { return g.make(Op::Arange, Shape{count}, DType::Int64, {}); }
 
 void keep_for_next(GraphBuilder& g, TensorId tensor) {
   --g.references_[tensor];

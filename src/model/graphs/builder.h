@@ -232,6 +232,8 @@ class GraphBuilder {
 [[nodiscard]] TensorId embedding(GraphBuilder& g, TensorId weight, TensorId ids, bool turned = false);
 // `strided`: x does not lie row by row.
 [[nodiscard]] TensorId layer_norm(GraphBuilder& g, TensorId x, TensorId weight, TensorId bias, bool strided = false);
+// torch.arange(count).
+[[nodiscard]] TensorId arange(GraphBuilder& g, std::int64_t count);
 // An attribute of the model holds it until the next forward; the caller's reference is used up.
 void keep_for_next(GraphBuilder& g, TensorId tensor);
 // Of pictures [B, C, H, W], to `side` by `side`. `turned`: the gradient lies place by place.

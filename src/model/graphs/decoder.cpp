@@ -21,7 +21,7 @@ ModuleId text_body(const GraphBuilder& g, const DecoderParts& p) {
 
 // arange(seq), since 5.0 plus the length of a cache, unsqueezed.
 TensorId numbered_positions(GraphBuilder& g) {
-  TensorId range = g.make(Op::Arange, Shape{g.options().seq}, DType::Int64, {});
+  TensorId range = arange(g, g.options().seq);
   if (g.options().transformers >= Version{5, 0, 0}) {
     const TensorId shifted = g.make(Op::AddScalar, Shape{g.options().seq}, DType::Int64, {range});
     g.drop({range});

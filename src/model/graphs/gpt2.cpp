@@ -102,7 +102,7 @@ class Gpt2 {
     g_.enter(model_);
     const TensorId words = embed("wte", ids);
     if (g_.options().inputs_require_grad) g_.require_grad(words);
-    const TensorId range = g_.make(Op::Arange, Shape{g_.options().seq}, DType::Int64, {});
+    const TensorId range = arange(g_, g_.options().seq);
     const TensorId shifted = g_.make(Op::AddScalar, Shape{g_.options().seq}, DType::Int64, {range});
     g_.drop({range});
     const TensorId position_ids = g_.view(shifted, Shape{1, g_.options().seq});

@@ -38,8 +38,6 @@ struct RowOfPositions {
   TensorId place = kNone;  // Where the next part begins, once a picture has made that a tensor.
   TensorId whole = kNone;
 
-  TensorId numbers(std::int64_t count) { return g.make(Op::Arange, Shape{count}, DType::Int64, {}); }
-
   void begin() {
     for (const TensorId part : parts) g.drop({part});
     parts.clear();
@@ -48,7 +46,7 @@ struct RowOfPositions {
   }
 
   void text(std::int64_t length) {
-    const TensorId range = numbers(length);
+    const TensorId range = arange(g, length);
     parts.push_back(g.make(Op::AddScalar, Shape{3, length}, DType::Int64, {range}));
     g.drop({range});
   }
@@ -57,7 +55,7 @@ struct RowOfPositions {
     const std::int64_t down = grid.height / tower.merge;
     const std::int64_t across = grid.width / tower.merge;
     const auto shifted = [&](std::int64_t count, Op op) {
-      const TensorId range = numbers(count);
+      const TensorId range = arange(g, count);
       const TensorId moved = g.make(op, Shape{count}, DType::Int64, {range});
       g.drop({range});
       return moved;

@@ -12,8 +12,6 @@
 namespace dsplan {
 namespace {
 
-TensorId numbers(GraphBuilder& g, std::int64_t count) { return g.make(Op::Arange, Shape{count}, DType::Int64, {}); }
-
 // get_vision_position_ids: row and column of each patch, by blocks that become one token.
 TensorId numbered_patches(GraphBuilder& g, const TowerParts& tower, const Grid& grid, std::int64_t pictures) {
   const std::int64_t count = grid.patches();
@@ -27,8 +25,8 @@ TensorId numbered_patches(GraphBuilder& g, const TowerParts& tower, const Grid& 
     return flat;
   };
   for (std::int64_t picture = 0; picture < pictures; ++picture) {
-    const TensorId rows = numbers(g, grid.height);
-    const TensorId columns = numbers(g, grid.width);
+    const TensorId rows = arange(g, grid.height);
+    const TensorId columns = arange(g, grid.width);
     if (down != kNone) g.drop({down, across});
     down = by_block(rows);
     across = by_block(columns);

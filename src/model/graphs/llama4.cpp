@@ -48,7 +48,7 @@ QueryKey turned_by_token(GraphBuilder& g, QueryKey x, const Waves& waves, ByHead
 // q * (log1p(floor((position + 1) / floor_scale)) * attn_scale + 1), in q's dtype. Op::Log is of one plus its number.
 TensorId tempered(GraphBuilder& g, const DecoderParts& p, TensorId q, std::vector<TensorId>& held) {
   const std::int64_t seq = g.options().seq;
-  const TensorId range = g.make(Op::Arange, Shape{seq}, DType::Int64, {});
+  const TensorId range = arange(g, seq);
   const TensorId positions = g.make(Op::AddScalar, Shape{seq}, DType::Int64, {range});
   g.drop({range});
   TensorId scales = g.make(Op::Cast, Shape{seq}, DType::Float32, {positions});

@@ -36,12 +36,8 @@ void look_for_padding(GraphBuilder& g, TensorId mask) {
   g.drop({all, count, flags}, all);
 }
 
-TensorId counted_up_to(GraphBuilder& g, std::int64_t count) {
-  return g.make(Op::Arange, Shape{count}, DType::Int64, {});
-}
-
 TensorId shifted_numbers(GraphBuilder& g, std::int64_t count) {
-  const TensorId range = counted_up_to(g, count);
+  const TensorId range = arange(g, count);
   const TensorId shifted = g.make(Op::AddScalar, Shape{count}, DType::Int64, {range});
   g.drop({range});
   return shifted;
@@ -197,8 +193,8 @@ TensorId near_or_one_picture(GraphBuilder& g, const Indices& at, TensorId blocks
 
 Indices numbered(GraphBuilder& g) {
   Indices at;
-  at.rows = counted_up_to(g, g.options().micro_batch);
-  at.heads = counted_up_to(g, 1);
+  at.rows = arange(g, g.options().micro_batch);
+  at.heads = arange(g, 1);
   at.q = shifted_numbers(g, g.options().seq);
   at.kv = shifted_numbers(g, g.options().seq);
   return at;

@@ -52,7 +52,7 @@ class ModernBertGraph {
   }
 
   TensorId positions() {
-    const TensorId range = g_.make(Op::Arange, Shape{g_.options().seq}, DType::Int64, {});
+    const TensorId range = arange(g_, g_.options().seq);
     const TensorId row = g_.view(range, Shape{1, g_.options().seq});
     g_.drop({range});
     return row;

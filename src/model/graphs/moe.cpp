@@ -323,7 +323,7 @@ TensorId grouped_linear(GraphBuilder& g, TensorId x, const char* weight, TensorI
 TensorId combine(GraphBuilder& g, TensorId weighted, TensorId order, std::int64_t tokens, DType dtype) {
   const Dimensions& d = g.dims();
   const std::int64_t rows = tokens * d.experts_per_token;
-  const TensorId range = g.make(Op::Arange, Shape{rows}, DType::Int64, {});
+  const TensorId range = arange(g, rows);
   const TensorId inverse = g.make(Op::IndexPut, Shape{rows}, DType::Int64, {order, range});
   g.drop({range});
   const TensorId ordered = g.make(Op::Index, g.shape(weighted), g.dtype(weighted), {weighted, inverse}, true);

@@ -155,10 +155,10 @@ class T5Graph {
 
   // compute_bias: [1, H, Sq, Sk] of a table's rows [Sq, Sk, H].
   TensorId learned_bias(ModuleId attention, std::int64_t queries, std::int64_t keys, bool both_sides) {
-    const TensorId first = g_.make(Op::Arange, Shape{queries}, DType::Int64, {});
+    const TensorId first = arange(g_, queries);
     const TensorId rows = g_.make(Op::AddScalar, Shape{queries, 1}, DType::Int64, {first});
     g_.drop({first});
-    const TensorId columns = g_.make(Op::Arange, Shape{keys}, DType::Int64, {});
+    const TensorId columns = arange(g_, keys);
     const TensorId relative = g_.make(Op::Sub, Shape{queries, keys}, DType::Int64, {columns, rows});
     const TensorId buckets = Buckets(g_, queries, keys, both_sides).of(relative);
     const ModuleId table = g_.child(attention, "relative_attention_bias");

@@ -175,7 +175,7 @@ class WhisperGraph {
     const TensorId second = rebound(first, convolved("conv2", first, options_.seq));
     const Shape by_frame{options_.micro_batch, options_.seq, d_.hidden};
     const TensorId frames = rebound(second, g_.view(second, by_frame, {step_swap(1, 2)}));
-    const TensorId numbers = g_.make(Op::Arange, Shape{options_.seq}, DType::Int64, {});
+    const TensorId numbers = arange(g_, options_.seq);
     const ModuleId table = g_.child(module, "embed_positions");
     g_.enter(table);
     const TensorId positions = embedding(g_, g_.parameter("weight"), numbers);

@@ -185,18 +185,11 @@ void resolve_ignored(Resolver& resolver) {
     return resolver.fault(wished.place,
                           formatted("\"{}\" before PyTorch 2.7, whose fully_shard has no such argument", kKey));
   }
-  std::string_view rest = *wished;
   const auto& parameters = resolver.model.parameters;
-  while (!rest.empty()) {
-    const std::size_t plus = std::min(rest.find('+'), rest.size());
-    Fsdp one;
-    one.ignored = std::string(rest.substr(0, plus));
-    rest.remove_prefix(std::min(plus + 1, rest.size()));
-    if (std::none_of(parameters.begin(), parameters.end(), [&](const Parameter& p) { return one.ignores(p); })) {
-      resolver.fault(wished.place,
-                     formatted("\"{}\": {} has no parameter \"{}\"", kKey, resolver.model.name, one.ignored),
-                     formatted("such as {}", parameters.front().name));
-    }
+  for (const std::string_view word : ignored_words(*wished)) {
+    if (std::any_of(parameters.begin(), parameters.end(), [&](const Parameter& p) { return means(word, p); })) continue;
+    resolver.fault(wished.place, formatted("\"{}\": {} has no parameter \"{}\"", kKey, resolver.model.name, word),
+                   formatted("such as {}", parameters.front().name));
   }
 }
 

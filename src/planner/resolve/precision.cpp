@@ -257,7 +257,9 @@ void shards_packed(Resolver& resolver, const Quantization& packing) {
   const Request& request = resolver.request;
   const Setting<std::string> set = set_of(resolver, "fsdp.ignored");
   const Setting<std::string>& ignored = set.given() ? set : request.fsdp.ignored;
-  const bool out = ("+" + ignored.value_or({}) + "+").find("+packed+") != std::string::npos;
+  const std::string text = ignored.value_or({});
+  const std::vector<std::string_view> words = ignored_words(text);
+  const bool out = std::find(words.begin(), words.end(), kPackedParameters) != words.end();
   constexpr const char* kRule = "\"only Tensors of floating point dtype can require gradients\", PyTorch says";
   if (packing.eight_bits()) {
     return resolver.fault(request.quantization.place, formatted("int8 weights under fully_shard: {}", kRule));

@@ -87,11 +87,11 @@ class OfProgram {
     if (request_.loss.given()) return;
     const bool centers = foreign_.centered.value_or(0) > 0;
     if (which == "reward") return usually(request_.loss, std::string(centers ? "reward-centered" : "reward"));
-    const std::optional<std::string> other = stage3() ? "ZeRO-3" : fused_head_unsupported(base_);
     if (which == "dpo") {
       const bool known = foreign_.precomputed.value_or(false);
       return usually(request_.loss, std::string(known ? "dpo-precomputed" : "dpo"));
     }
+    const std::optional<std::string> other = stage3() ? "ZeRO-3" : fused_head_unsupported(base_);
     if (!other && request_.runtime.value_or("") != "fsdp2") return usually(request_.loss, std::string("trl"));
     request_.notices.push_back(
         {Notice::Kind::Warning,
