@@ -149,6 +149,11 @@ enum class Op : std::uint8_t {
   BceWithLogits,
   KlDiv,                    // The target is not a logarithm.
   FusedLinearCrossEntropy,  // Hidden state, weight, target.
+  LigerRmsNorm,             // Hidden state, weight.
+  // Queries, keys, cosines, sines: turned where they lie. Node::number: 1 where the queries' gradient comes head by
+  // head, 2 where the keys' does, or their sum.
+  LigerRotary,
+  LigerSiluMul,  // Gate, up.
   // Hidden state, weight, target, bias: the logarithm of each target's probability; entropy, mean of logits and whether
   // the target is the likeliest, as far as there are outputs. Node::number is the dtype of the products.
   ChunkedLogProb,

@@ -328,6 +328,7 @@ struct Request {
   Setting<std::string> torch_version;         // --torch-version (torch_version)
   Setting<std::string> transformers_version;  // --transformers-version (transformers_version)
   Setting<std::string> liger_version;         // --liger-version (liger_version)
+  Setting<std::string> liger_kernels;         // --liger-kernels (liger_kernels)
   // Limits.
   Setting<Bytes> host_memory;  // --host-memory, per node (host_memory)
   Setting<Bytes> nvme_memory;  // --nvme-memory, per node (nvme_memory)

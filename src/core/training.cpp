@@ -144,6 +144,15 @@ std::string_view name(Loss loss) {
   }
   return "?";
 }
+
+std::string name(const LigerKernels& kernels) {
+  std::vector<std::string_view> words;
+  if (kernels.rotary) words.emplace_back("rope");
+  if (kernels.norms) words.emplace_back("rms_norm");
+  if (kernels.swiglu) words.emplace_back("swiglu");
+  return words.empty() ? "none" : joined(words, ",");
+}
+
 std::string_view name(CheckpointKind kind) {
   switch (kind) {
     case CheckpointKind::NonReentrant: return "non_reentrant";

@@ -237,6 +237,18 @@ enum class ModelInit : std::uint8_t { ZeroInit, Device, Host, Meta, Rank0 };
 // apart. Plain PyTorch only.
 enum class ParamGroups : std::uint8_t { Single, Decay };
 
+// Which of a model's own operators are Liger's.
+struct LigerKernels {
+  bool rotary = false;
+  bool norms = false;
+  bool swiglu = false;
+
+  [[nodiscard]] bool any() const { return rotary || norms || swiglu; }
+  friend bool operator==(const LigerKernels&, const LigerKernels&) = default;
+};
+// As --liger-kernels takes them: "rope,rms_norm,swiglu"; "none".
+[[nodiscard]] std::string name(const LigerKernels& kernels);
+
 struct Training {
   Runtime runtime = Runtime::PyTorch;
   Zero zero;
@@ -277,6 +289,7 @@ struct Training {
   Version transformers = kWitnessTransformers;
   Version deepspeed;
   Version liger = kWitnessLiger;  // Where the loss is its.
+  LigerKernels liger_kernels;
 
   // Rows that the model sees: of a pair the chosen and the rejected one.
   [[nodiscard]] std::int64_t rows() const { return of_pairs(loss) ? 2 * micro_batch : micro_batch; }

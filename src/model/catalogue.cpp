@@ -261,6 +261,9 @@ constexpr std::array<Row, kOps> kRows = {{
      Flops::LinearLoss,
      Witness::Read,
      "liger_kernel: ops/fused_linear_cross_entropy.py"},
+    {Op::LigerRmsNorm, rules::liger_rms_norm, {}, Flops::Outputs, Witness::Read, "liger_kernel: ops/rms_norm.py"},
+    {Op::LigerRotary, rules::liger_rotary, {}, Flops::Outputs, Witness::Read, "liger_kernel: ops/rope.py"},
+    {Op::LigerSiluMul, rules::liger_silu_mul, {}, Flops::Outputs, Witness::Read, "liger_kernel: ops/swiglu.py"},
     {Op::ChunkedLogProb,
      rules::chunked_log_prob,
      {},
@@ -337,7 +340,9 @@ void Recipe::clear() {
   comes_empty = 0;
   not_whole = 0;
   shared_outputs = 0;
+  passes_own = false;
   hands_out = 0;
+  overwrites = 0;
   leaves_reversed = false;
   leaves_first = false;
   in_place = false;
@@ -363,6 +368,7 @@ void recipe_of(const Graph& graph, const Node& node, Recipe& recipe, const Catal
     recipe.backward.clear();
     recipe.passes = 0;
     recipe.hands_out = 0;
+    recipe.overwrites = 0;
   }
 }
 

@@ -72,8 +72,11 @@ struct Recipe {
   // Inputs whose gradient comes back through a view that keeps the tensor it was taken from (bit i): a leaf may steal
   // it, but nobody adds to it in place.
   std::uint64_t seen_through_view = 0;
+  bool passes_own = false;  // Input i passes the gradient of output i, where it is not that of output 0.
   // Inputs whose gradient is a saved tensor as backward leaves it: bit i: by-product or output i.
   std::uint64_t hands_out = 0;
+  // Inputs in whose own storage, which was saved, backward writes their gradient (bit i).
+  std::uint64_t overwrites = 0;
   // Inputs that the node has in an attribute of its context (bit i): no hook sees them and no checkpoint brings them
   // back. They go with the graph, behind backward, and backward itself does not read them.
   std::uint64_t holds = 0;

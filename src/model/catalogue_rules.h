@@ -80,6 +80,9 @@ void layer_norm(Writer& w);
 void group_norm(Writer& w);
 void batch_norm(Writer& w);
 void rms_norm(Writer& w);
+void liger_rms_norm(Writer& w);
+void liger_rotary(Writer& w);
+void liger_silu_mul(Writer& w);
 
 // catalogue_losses.cpp
 void nll_loss(Writer& w);

@@ -107,6 +107,21 @@ class Writer {
   void hand_out(std::size_t i) {
     if (needs(i)) recipe_.hands_out |= std::uint64_t{1} << i;
   }
+  // Backward writes the gradient of input i over what was saved of it, and returns a view of that.
+  void overwrite(std::size_t i) {
+    if (!needs(i)) return;
+    recipe_.overwrites |= std::uint64_t{1} << i;
+    seen_through_view(i);
+  }
+  // The gradient of output i, written over and seen through a view, is that of input i.
+  void pass_own(std::size_t i) {
+    if (!needs(i)) return;
+    recipe_.passes |= std::uint64_t{1} << i;
+    recipe_.passes_own = true;
+    seen_through_view(i);
+  }
+  // Output i lies in the storage of input i.
+  void shares(std::size_t i) { recipe_.shared_outputs |= std::uint64_t{1} << i; }
   // As an attribute of a Python function's context, and not by save_for_backward.
   void hold(std::size_t i) {
     if (needs(i)) recipe_.holds |= std::uint64_t{1} << i;

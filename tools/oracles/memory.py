@@ -162,11 +162,14 @@ def maker_of(case):
 def model_of(case, meter):
     config = AutoConfig.for_model(**case["config"])
     training = case["training"]
+    without_liger_kernels()
     with torch.device(DEVICE):
         model = maker_of(case)(
             config, **{"torch_dtype" if OLD else "dtype": DTYPES[training["dtype"]]},
             attn_implementation="eager" if training["attention"] == "eager" else "sdpa")
     model.train()
+    if "liger_kernels" in training:
+        with_liger_kernels(model, training["liger_kernels"])
     if "tp" in training:
         import tensor_parallel
         model = tensor_parallel.parallel(model, training["tp"])
@@ -432,7 +435,45 @@ def liger_loss(run):
     torch.tensor = scalar_on_device  # Which would look for a driver.
     family = importlib.import_module("liger_kernel.transformers.model." + run.case["config"]["model_type"])
     forward = getattr(family, "lce_forward", None) or family.causal_forward
-    return types.MethodType(forward, run.model)(**run.held, use_cache=False).loss
+    if "lora" not in run.training:
+        return types.MethodType(forward, run.model)(**run.held, use_cache=False).loss
+    inner = run.model.base_model.model
+    inner.forward = types.MethodType(forward, inner)
+    return run.model(**run.held, use_cache=False).loss
+
+
+def with_liger_kernels(model, wished):
+    """What transformers' use_liger_kernel puts in place of a model's own operators; none of its kernels runs. On a GPU of
+    132 multiprocessors, as dsplan takes it where no device is named."""
+    import liger_kernel.ops.rms_norm as norms
+    import liger_kernel.ops.rope as rope
+    import liger_kernel.ops.swiglu as swiglu
+    import liger_kernel.transformers.rope
+    from liger_kernel.transformers import monkey_patch
+    for module in (norms, rope, swiglu):
+        for name, value in vars(module).items():
+            if name.startswith(("_rms_norm_", "_block_rms_norm_", "_triton_rope", "_swiglu_")) and not isinstance(value, types.FunctionType):
+                setattr(module, name, NoKernel())
+    norms.device_context = swiglu.device_context = lambda device: contextlib.nullcontext()
+    swiglu._should_tile = lambda columns: False  # Of a B200 alone.
+    liger_kernel.transformers.rope.dispatch = lambda name, *arguments: rope.LigerRopeFunction.apply(*arguments)
+    torch.cuda.get_device_properties = lambda device=None: types.SimpleNamespace(multi_processor_count=132)
+    kinds = wished.split(",")
+    kind = model.config.model_type
+    apply = getattr(monkey_patch, f"apply_liger_kernel_to_{kind}")
+    modeling = importlib.import_module(f"transformers.models.{kind}.modeling_{kind}")
+    MODELING[kind] = (modeling, dict(vars(modeling)))
+    apply(rope="rope" in kinds, rms_norm="rms_norm" in kinds, swiglu="swiglu" in kinds, fused_linear_cross_entropy=False,
+          model=model)
+
+
+MODELING = {}  # What the modules of transformers held before Liger put its own names there.
+
+
+def without_liger_kernels():
+    for modeling, kept in MODELING.values():
+        vars(modeling).update(kept)
+    MODELING.clear()
 
 
 MAKE_TENSOR = torch.tensor
@@ -446,7 +487,7 @@ def scalar_on_device(data, *, device=None, **arguments):
 
 class NoKernel:
     def __getitem__(self, grid):
-        return lambda **arguments: None
+        return lambda *operands, **arguments: None
 
 
 LOSSES = {"hf": model_loss, "native": native_loss, "chunked": chunked_loss, "liger": liger_loss}
@@ -487,7 +528,7 @@ def witness(name, case):
         versions["peft"] = peft.__version__
     if "tp" in case["training"]:
         versions["megatron-lm"] = os.environ["MEGATRON_COMMIT"]
-    if case["training"]["loss"] == "liger":
+    if case["training"]["loss"] == "liger" or "liger_kernels" in case["training"]:
         versions["liger-kernel"] = importlib.metadata.version("liger-kernel")
     ends = [{k: v for k, v in step.items()} for step in run.steps]
     first, second = split_steps(with_sorted_frees(run.meter.log) if case["training"]["autocast"] else run.meter.log)
@@ -600,7 +641,9 @@ def patch():
 
 def has_liger(training):
     """A case of another release of Liger is passed over, as one of another release of transformers is."""
-    return training["loss"] != "liger" or training.get("liger_version", LIGER) == importlib.metadata.version("liger-kernel")
+    if training["loss"] != "liger" and "liger_kernels" not in training:
+        return True
+    return training.get("liger_version", LIGER) == importlib.metadata.version("liger-kernel")
 
 
 def main():

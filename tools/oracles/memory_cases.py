@@ -387,6 +387,42 @@ ACTIVATIONS = ("gelu", "gelu_10", "gelu_accurate", "gelu_fast", "gelu_new", "gel
                "hardswish", "leaky_relu", "linear", "mish", "quick_gelu", "relu", "relu2", "sigmoid", "sqrtsoftplus",
                "swish", "tanh")
 
+# All that use_liger_kernel puts in place of a model's own operators.
+ALL_KERNELS = {"liger_kernels": "rope,rms_norm,swiglu", "loss": "liger"}
+
+
+def liger_kernels():
+    llama, mistral = {**LLAMA}, {**MISTRAL}
+    return {
+        "llama-kernels": case(llama, micro_batch=2, seq=72, **ALL_KERNELS),
+        "llama-kernels-checkpoint": case(llama, micro_batch=2, seq=64, checkpoint="full", **ALL_KERNELS),
+        "llama-kernels-checkpoint-reentrant": case(llama, seq=64, checkpoint="full", reentrant=True,
+                                                   input_require_grads=True, **ALL_KERNELS),
+        "llama-kernels-accumulate": case(llama, seq=64, grad_accum=2, **ALL_KERNELS),
+        "llama-kernels-lora": case(llama, micro_batch=2, seq=64, lora=LORA, **{**ALL_KERNELS, "loss": "hf"}),
+        "llama-kernels-lora-liger": case(llama, micro_batch=2, seq=64, lora=LORA, **ALL_KERNELS),
+        "llama-kernels-lora-autocast": case(llama, micro_batch=2, seq=70, lora=LORA, autocast="bf16", checkpoint="full",
+                                            **ALL_KERNELS),
+        "llama-liger-autocast": case(llama, micro_batch=2, seq=70, autocast="bf16", loss="liger"),
+        "qwen2-kernels-lora-liger": case(QWEN2, seq=64, micro_batch=2, lora={**LORA, "dtype": "bf16"}, **ALL_KERNELS),
+        "llama-kernels-frozen": case(llama, seq=96, freeze=["model.embed_tokens.*", "model.layers.0.*"], **ALL_KERNELS),
+        "llama-kernels-odd": case(ONE_HEAD, seq=83, dtype="fp16", **ALL_KERNELS),
+        "llama-kernels-autocast": case(llama, micro_batch=2, seq=64, dtype="fp32", autocast="bf16",
+                                       **{**ALL_KERNELS, "loss": "hf"}),
+        "llama-kernels-eager": case(llama, micro_batch=2, seq=64, attention="eager", **{**ALL_KERNELS, "loss": "hf"}),
+        "llama-kernels-math": case(llama, micro_batch=2, seq=64, attention="math", **{**ALL_KERNELS, "loss": "hf"}),
+        "llama-kernels-rope": case(llama, seq=64, liger_kernels="rope"),
+        "llama-kernels-norm": case(llama, seq=64, liger_kernels="rms_norm"),
+        "llama-kernels-swiglu": case(llama, seq=64, liger_kernels="swiglu"),
+        "mistral-kernels": case(mistral, micro_batch=2, seq=77, **ALL_KERNELS),
+        "mistral-kernels-checkpoint": case(mistral, micro_batch=2, seq=77, checkpoint="full", grad_accum=2, **ALL_KERNELS),
+        "qwen2-kernels": case(QWEN2, seq=64, dtype="fp16", **ALL_KERNELS),
+        "qwen2-kernels-lora": case(QWEN2, seq=64, micro_batch=2, lora=LORA, **{**ALL_KERNELS, "loss": "hf"}),
+        "qwen3-kernels": case(QWEN3, micro_batch=2, seq=72, freeze=["lm_head.*"], **ALL_KERNELS),
+        "qwen3-kernels-checkpoint": case(QWEN3, seq=65, checkpoint="full", **ALL_KERNELS),
+    }
+
+
 # Liger's loss in the releases at both ends of what it does one way; each model in turn, so that tied and frozen weights,
 # rests of a piece, fp16 and a capped logit meet every way. Before 0.6.5 gemma2 does not load beside transformers 5.
 LIGER = {"llama": case(LLAMA, micro_batch=2, seq=70, loss="liger"),
@@ -600,6 +636,7 @@ CASES = {
     "llama-fp32-grouped": case(LLAMA, micro_batch=2, seq=70, dtype="fp32", attention="math"),
     "qwen3-math-fp16": case(QWEN3, micro_batch=2, seq=72, dtype="fp16", attention="math"),
     "gpt2-math": case(gpt2(attn_pdrop=0.1), micro_batch=2, seq=64, attention="math"),
+    **liger_kernels(),
     "llama-liger": case(LLAMA, micro_batch=2, seq=70, loss="liger"),
     "llama-tied-liger": case(config("llama", tie_word_embeddings=True), seq=96, loss="liger"),
     "mistral-liger-checkpoint": case(MISTRAL, micro_batch=2, seq=77, loss="liger", checkpoint="full", grad_accum=2),

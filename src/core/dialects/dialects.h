@@ -104,6 +104,7 @@ enum class Reading : std::uint8_t {
   Plugin,           // What accelerate makes a DeepSpeed configuration of.
   Preference,       // A number that only DPO has: whoever says it runs that trainer.
   Scalar,           // A text, or what YAML makes of one: true, 2.
+  Liger,            // A flag: all of Liger's kernels, and its loss.
   Sharding,         // TrainingArguments' fsdp: a flag, or words: "full_shard auto_wrap".
 };
 

@@ -50,7 +50,7 @@ constexpr DialectKey kFactoryRows[] = {
     refused("mixture_of_depths", "mixture of depths"),
     refused("use_unsloth", "Unsloth"),
     refused("use_unsloth_gc", "Unsloth's checkpointing"),
-    refused("enable_liger_kernel", "Liger kernels"),
+    honoured("enable_liger_kernel", "liger_kernels", kSays<&Request::liger_kernels>, Reading::Liger),
     refused("moe_aux_loss_coef", "the router's auxiliary loss"),
     refused("upcast_layernorm", "norms in fp32"),
     refused("upcast_lmhead_output", "a head whose output is cast to fp32"),

@@ -80,6 +80,7 @@ constexpr DialectKey kTrainerSharding[] = {
     honoured("fsdp_config.activation_checkpointing", "checkpoint", kShards<&ShardingInput::checkpoints>),
     honoured("fsdp_config.fsdp_activation_checkpointing", "checkpoint", kShards<&ShardingInput::checkpoints>),
     refused("fsdp_config.xla", "training on TPUs"),
+    honoured("use_liger_kernel", "liger_kernels", kSays<&Request::liger_kernels>, Reading::Liger),
 };
 
 constexpr DialectKey kTrainerRefused[] = {
@@ -89,7 +90,7 @@ constexpr DialectKey kTrainerRefused[] = {
     refused("torch_compile_backend", kCompile),
     refused("torch_compile_mode", kCompile),
     refused("torchdynamo", kCompile),
-    refused("use_liger_kernel", "Liger kernels"),
+    refused("liger_kernel_config", "a choice among Liger's kernels (say --liger-kernels)"),
     refused("neftune_noise_alpha", "NEFTune"),
     refused("torch_empty_cache_steps", "emptying the cache"),
     refused("label_smoothing_factor", "label smoothing"),
@@ -143,7 +144,6 @@ constexpr Names kTrainerInert[] = {
     {kCommunication, "ddp_backend ddp_timeout local_rank"},
     {kParts, "do_train do_eval do_predict"},
     {"TF32 changes how products are rounded, no buffer", "tf32"},
-    {"it needs use_liger_kernel", "liger_kernel_config"},
     {kNeedsFsdp, "fsdp_min_num_params fsdp_transformer_layer_cls_to_wrap"},
     {kOfVersion1,
      "fsdp_config.forward_prefetch fsdp_config.fsdp_forward_prefetch fsdp_config.backward_prefetch "
@@ -202,6 +202,7 @@ constexpr Names kScriptsInert[] = {
 };
 
 constexpr DialectKey kTrlRows[] = {
+    refused("use_liger_kernel", "Liger kernels in TRL's trainers, whose losses are their own"),
     honoured("model_name_or_path", "MODEL", kOther<&ForeignInput::model>),
     honoured("dtype", "dtype", kSays<&Request::torch_dtype>),
     honoured("torch_dtype", "dtype", kSays<&Request::torch_dtype>),
@@ -288,6 +289,7 @@ std::vector<DialectKey> training_arguments_keys() {
 
 std::vector<DialectKey> trl_keys() {
   std::vector<DialectKey> keys = trainer_keys();
+  std::erase_if(keys, [](const DialectKey& key) { return key.path == "use_liger_kernel"; });
   append(keys, kTrlRows);
   append(keys, inert_keys(kTrlInert));
   return keys;

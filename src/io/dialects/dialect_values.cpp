@@ -154,6 +154,14 @@ void take_kernels(const Spoken& said, Said& into, Diagnostics& faults) {
       {said.place, When::Always, std::string(said.written), "axolotl's kernels for adapters"});
 }
 
+// Both programs then take Liger's loss as well.
+void take_liger(const Spoken& said, Request& request, Diagnostics& faults) {
+  const std::optional<bool> on = flag(said, faults);
+  if (!on || !*on) return;
+  request.liger_kernels = {"all", said.place};
+  if (!request.loss.given()) request.loss = {"liger", said.place};
+}
+
 void take_reentrant(const Spoken& said, Request& request, Diagnostics& faults) {
   const std::optional<bool> on = flag(said, faults);
   if (on) request.checkpoint_impl = {*on ? "reentrant" : "non_reentrant", said.place};
@@ -377,6 +385,7 @@ void DialectValues::honour(const Spoken& said) {
     case Reading::OnOrAuto: return switch_on(said);
     case Reading::Attention: return attention(said);
     case Reading::Kernels: return take_kernels(said, said_, faults_);
+    case Reading::Liger: return take_liger(said, request_, faults_);
     case Reading::Preference: return take_preference(said, foreign_, faults_);
     case Reading::Scalar: return take_words(said, foreign_, faults_);
     case Reading::Sharding: return take_sharding(said, foreign_, faults_);

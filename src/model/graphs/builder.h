@@ -48,6 +48,7 @@ struct GraphOptions {
   std::vector<std::string> checkpointed_modules;
   std::vector<bool> trainable;  // By ParameterId, ties resolved. Empty: all that the model itself trains.
   bool reference = false;       // GraphBuilder::Reference.
+  LigerKernels liger_kernels;
 };
 
 class GraphBuilder {
@@ -136,6 +137,9 @@ class GraphBuilder {
   std::pair<TensorId, TensorId> nll_loss(TensorId log_probabilities, TensorId target, Reduction reduction);
   TensorId in_place(Op op, TensorId x, TensorId other, std::int8_t axis = 0, std::int64_t start = 0,
                     TensorId third = kNone);
+  // Op::LigerRotary; `queries`, `keys`: whose gradient comes head by head.
+  std::pair<TensorId, TensorId> turned_in_place(TensorId q, TensorId k, TensorId cos, TensorId sin, bool queries,
+                                                bool keys);
   [[nodiscard]] bool parallel() const { return options_->tp > 1; }
   TensorId keep(TensorId x);  // One more Python reference.
 

@@ -71,8 +71,21 @@ std::optional<std::string> liger_unsupported(const ModelSpec& model, const Train
            "5";
   }
   if (training.runtime == Runtime::DeepSpeed) return "Liger's loss under DeepSpeed";
-  if (training.autocast || training.dtype == DType::Float32) return "Liger's loss with fp32 weights or autocast";
-  if (model.causal != 0) return "Liger's loss with LoRA adapters";
+  if (training.dtype == DType::Float32) return "Liger's loss with fp32 weights";
+  return std::nullopt;
+}
+
+// Compared with Liger's own in these families alone; each has its differences.
+std::optional<std::string> liger_kernels_unsupported(const ModelSpec& model, const Training& training) {
+  const LigerKernels& kernels = training.liger_kernels;
+  if (!kernels.any()) return std::nullopt;
+  constexpr std::array<std::string_view, 4> kFamilies{"llama", "mistral", "qwen2", "qwen3"};
+  if (std::find(kFamilies.begin(), kFamilies.end(), model.family) == kFamilies.end()) {
+    return formatted("Liger's kernels in the {} family (they are in llama, mistral, qwen2 and qwen3)", model.family);
+  }
+  if (training.liger != kWitnessLiger) return formatted("Liger's kernels before {}", kWitnessLiger.text());
+  if (training.transformers < Version{5, 0, 0}) return "Liger's kernels under transformers 4";
+  if (kernels.swiglu && model.dims.activation != "silu") return "Liger's SwiGLU with another activation than silu";
   return std::nullopt;
 }
 
@@ -330,6 +343,7 @@ std::optional<std::string> unsupported_on_rank(const ModelSpec& model, const Tra
   if (training.loss == Loss::Liger) {
     if (const auto loss = liger_unsupported(model, training)) return loss;
   }
+  if (const auto kernels = liger_kernels_unsupported(model, training)) return kernels;
   if (scores_in_pieces(training.loss) || of_rewards(training.loss)) {
     if (const auto loss = trl_unsupported(model, training)) return loss;
   }

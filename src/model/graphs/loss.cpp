@@ -180,6 +180,7 @@ TensorId liger_loss(GraphBuilder& g, TensorId hidden, TensorId labels) {
   const TensorId loss = g.make(Op::FusedLinearCrossEntropy, Shape{}, DType::Float32, {rows, weight, targets}, true);
   g.drop({rows, targets, shifted.padded, kept, hidden});
   g.exit_model();
+  g.leave_autocast();
   const TensorId returned = output_loss(g, loss);
   if (!g.options().copies_outputs) return returned;
   const TensorId copied = g.copy(returned);

@@ -98,6 +98,10 @@ TensorId centred(GraphBuilder& g, TensorId weight, TensorId hidden) {
   return out;
 }
 
+TensorId liger_rms(GraphBuilder& g, TensorId weight, TensorId hidden) {
+  return g.make(Op::LigerRmsNorm, g.shape(hidden), g.dtype(hidden), {hidden, weight}, true);
+}
+
 TensorId layer_plus_one(GraphBuilder& g, TensorId weight, TensorId bias, TensorId hidden) {
   const TensorId factor = g.unary(Op::AddScalar, weight, 1);
   const TensorId out = layer_norm(g, hidden, factor, bias);
@@ -121,7 +125,9 @@ TensorId norm_module(GraphBuilder& g, NormKind kind, ModuleId module, TensorId x
   const TensorId weight = g.parameter("weight");
   TensorId out = kNone;
   switch (kind) {
-    case NormKind::Rms: out = rms(g, weight, x, false); break;
+    case NormKind::Rms:
+      out = g.options().liger_kernels.norms ? liger_rms(g, weight, x) : rms(g, weight, x, false);
+      break;
     case NormKind::RmsWide: out = rms(g, weight, x, true); break;
     case NormKind::RmsWideWeight: out = rms(g, weight, x, true, true); break;
     case NormKind::LayerBare: out = layer_bare(g, x); break;
@@ -368,8 +374,19 @@ Waves rotary_tables(GraphBuilder& g, const RotaryParts& parts, ModuleId module, 
 
 TensorId turned_by(GraphBuilder& g, TensorId x, const Waves& waves) { return turn(g, RotaryParts{}, x, waves); }
 
+// liger_rotary_pos_emb.
+QueryKey liger_rotary(GraphBuilder& g, QueryKey x, const Waves& waves) {
+  const Dimensions& d = g.dims();
+  const bool queries = g.options().seq > 1 && d.heads > 1 && queries_come_back_by_head(g.options(), d, false);
+  const bool keys = g.options().seq > 1 && d.kv_heads > 1 && values_come_back_by_head(g.options(), d, false);
+  const auto [q, k] = g.turned_in_place(x.q, x.k, waves.cos, waves.sin, queries, keys);
+  g.drop({x.q, x.k});
+  return {q, k};
+}
+
 QueryKey apply_rotary(GraphBuilder& g, const RotaryParts& parts, QueryKey x, const Waves& waves,
                       std::vector<TensorId>& held) {
+  if (g.options().liger_kernels.rotary) return liger_rotary(g, x, waves);
   const Shape& table = g.shape(waves.cos);
   const Shape by_head = parts.complex ? Shape{1, 1, table.dims[1], table.dims[2], 2}
                                       : Shape{table.dims[0], 1, table.dims[1], table.dims[2]};
@@ -486,14 +503,16 @@ Projected separate(GraphBuilder& g, const DecoderParts& p, ModuleId module, Tens
   // kernel returns it.
   const bool values = values_come_back_by_head(g.options(), d, given.mask != kNone);
   const bool keys = keys_come_back_by_head(g.options(), d, given.mask != kNone);
-  const bool queries = given.turns || queries_come_back_by_head(g.options(), d, given.mask != kNone);
+  // Liger's lies as the projection does.
+  const bool liger = given.turns && g.options().liger_kernels.rotary;
+  const bool queries = !liger && (given.turns || queries_come_back_by_head(g.options(), d, given.mask != kNone));
   const TensorId whole = copy_to_parallel(g, x);
   Projected made;
   const HeadRow query{"q_proj", p.query_norm, d.heads, queries};
   // What a product makes of the keys' gradient comes back to the projection as a view, which is copied there.
   const bool late =
       p.views_behind && keys && !given.turns && (g.options().eager_attention || g.options().math_attention);
-  const HeadRow key{"k_proj", p.key_norm, d.kv_heads, (given.turns || keys) && !late};
+  const HeadRow key{"k_proj", p.key_norm, d.kv_heads, !liger && (given.turns || keys) && !late};
   const HeadRow value{"v_proj", {}, d.kv_heads, values};
   const auto viewed = [&](const HeadRow& head, TensorId flat) {
     const TensorId split = split_heads(g, p, module, head, flat);
@@ -607,7 +626,19 @@ TensorId inner_dropout(GraphBuilder& g, const DecoderParts& p, TensorId x) {
   return out;
 }
 
+// LigerSwiGLUMLP.
+TensorId liger_gated(GraphBuilder& g, const DecoderParts& p, ModuleId module, TensorId hidden, std::int64_t ffn) {
+  const TensorId gate = linear_module(g, g.child(module, "gate_proj"), hidden, ffn);
+  const TensorId up = linear_module(g, g.child(module, p.up), hidden, ffn);
+  const TensorId product = g.make(Op::LigerSiluMul, g.shape(gate), g.dtype(gate), {gate, up}, true);
+  g.drop({gate, up});
+  const TensorId out = linear_module(g, g.child(module, p.down), product, g.dims().hidden);
+  g.drop({product});
+  return out;
+}
+
 TensorId gated(GraphBuilder& g, const DecoderParts& p, ModuleId module, TensorId hidden, std::int64_t ffn) {
+  if (g.options().liger_kernels.swiglu) return liger_gated(g, p, module, hidden, ffn);
   const TensorId whole = copy_to_parallel(g, hidden);
   const TensorId gate = linear_module(g, g.child(module, "gate_proj"), whole, ffn);
   const TensorId active = activation_module(g, g.child(module, p.activation), gate);

@@ -186,6 +186,7 @@ constexpr CanonicalLine kLines[] = {
     {Line::FsdpOffload, "fsdp on the host", [](const Job& j) { return j.training.fsdp.cpu_offload; }, true},
     {Line::FsdpPrefetch, "fsdp prefetch",
      [](const Job& j) { return j.training.fsdp.forward_prefetch != 0 || j.training.fsdp.backward_prefetch != 0; }},
+    {Line::LigerKernels, "liger kernels", [](const Job& j) { return j.training.liger_kernels.any(); }},
     {Line::FsdpIgnored, "fsdp ignored", [](const Job& j) { return !j.training.fsdp.ignored.empty(); }},
 };
 

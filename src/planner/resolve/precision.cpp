@@ -2,6 +2,8 @@
 #include "planner/resolve/resolver.h"
 
 #include <algorithm>
+#include <array>
+#include <utility>
 
 #include "core/format.h"
 #include "model/quantized.h"
@@ -409,13 +411,43 @@ void resolve_runtime(Resolver& resolver) {
   }
 }
 
+namespace {
+
+void resolve_liger_kernels(Resolver& resolver) {
+  const Setting<std::string>& wished = resolver.request.liger_kernels;
+  if (!wished.given()) return;
+  LigerKernels& kernels = resolver.training().liger_kernels;
+  if (*wished == "all") {
+    kernels = {true, true, true};
+  } else if (*wished != "none") {
+    const std::array<std::pair<std::string_view, bool LigerKernels::*>, 3> kinds{
+        {{"rope", &LigerKernels::rotary}, {"rms_norm", &LigerKernels::norms}, {"swiglu", &LigerKernels::swiglu}}};
+    for (std::string_view rest = *wished; !rest.empty();) {
+      const std::string_view word = rest.substr(0, rest.find(','));
+      rest.remove_prefix(std::min(rest.size(), word.size() + 1));
+      const auto found = std::find_if(kinds.begin(), kinds.end(), [&](const auto& one) { return one.first == word; });
+      if (found == kinds.end()) {
+        const std::string_view meant = nearest(word, {"all", "none", "rope", "rms_norm", "swiglu"});
+        return resolver.fault(wished.place, formatted("\"{}\" is none of Liger's kernels", word),
+                              meant.empty() ? "they are rope, rms_norm and swiglu, or all" : did_you_mean(meant));
+      }
+      kernels.*found->second = true;
+    }
+  }
+  resolver.given("liger kernels", *wished, wished.place, "--liger-kernels");
+}
+
+}  // namespace
+
 void resolve_liger(Resolver& resolver) {
   const Setting<std::string>& wished = resolver.request.liger_version;
   Training& training = resolver.training();
-  if (training.loss == Loss::Liger) {
+  resolve_liger_kernels(resolver);
+  if (training.loss == Loss::Liger || training.liger_kernels.any()) {
     training.liger = resolve_version(resolver, "liger", wished, kLigerVersion, kModelledLiger);
   } else if (wished.given()) {
-    resolver.notice(Notice::Kind::Inert, wished.place, "Liger's version has no effect: the loss is not Liger's");
+    resolver.notice(Notice::Kind::Inert, wished.place,
+                    "Liger's version has no effect: neither the loss nor any kernel is Liger's");
   }
 }
 

@@ -103,14 +103,14 @@ void Backward::run(NodeId id) {
   run_recipe(id);
   // What is passed on keeps a reference of its own; then the function's arguments die.
   for (TensorId out : graph_.out(node)) gradients_.of(out) = {};
-  const std::uint64_t passes = on_.recipes.entry(id).passes;
+  const RecipeBook::Entry& entry = on_.recipes.entry(id);
   for (std::size_t i = 0; i < node.input_count; ++i) {
-    if ((passes >> i & 1U) != 0) emitter_.retain(incoming_[0].buffer);
+    if ((entry.passes >> i & 1U) != 0) emitter_.retain(incoming_[entry.passes_own ? i : 0].buffer);
   }
   for (const Gradient& gradient : incoming_) {
     if (gradient.buffer != kNoBuffer) emitter_.release(gradient.buffer, Reason::AutogradGraph);
   }
-  if (on_.recipes.entry(id).hands_out != 0) take_saved_gradients(id);
+  if (entry.hands_out != 0 || entry.overwrites != 0) take_saved_gradients(id);
   on_.storages.release_saved(id);
   if (checkpoint != nullptr && checkpoint->first_saver == id) checkpoints_.forget(*checkpoint);
   deliver(id);
@@ -184,16 +184,33 @@ void Backward::launch(NodeId id, std::size_t first_new, std::size_t end_new, std
   for (std::size_t at = first_new; at < end_new; ++at) {
     if (slots_[at] != kNoBuffer) emitter_.write(slots_[at]);
   }
+  write_over(id);
   if (on_.recording) on_.recording->backward(id, incoming_, end_new, part, inside);
   emitter_.compute(Body::Backward, name(node.op), cost_of(node.op));
 }
 
-// Gradients that the forward made and saved: handed on as they are.
+// What comes in, or was saved, and goes out as a gradient.
+void Backward::write_over(NodeId id) {
+  const RecipeBook::Entry& entry = on_.recipes.entry(id);
+  for (std::size_t i = 0; entry.passes_own && i < incoming_.size(); ++i) {
+    if ((entry.passes >> i & 1U) != 0 && incoming_[i].buffer != kNoBuffer) emitter_.write(incoming_[i].buffer);
+  }
+  if (entry.overwrites == 0) return;
+  std::size_t index = on_.recipes.saved_index(id);
+  for (const Saved& item : on_.recipes.saved(id)) {
+    const BufferId buffer = on_.storages.saved(index++);
+    if (item.kind == Saved::Kind::Input && (entry.overwrites >> item.index & 1U) != 0) emitter_.write(buffer);
+  }
+}
+
+// Gradients that the forward made and saved, handed on as they are, or that backward wrote over what was saved.
 void Backward::take_saved_gradients(NodeId id) {
+  const RecipeBook::Entry& entry = on_.recipes.entry(id);
   std::size_t index = on_.recipes.saved_index(id);
   for (const Saved& item : on_.recipes.saved(id)) {
     const std::size_t at = index++;
-    if (item.kind == Saved::Kind::Input || (on_.recipes.entry(id).hands_out >> item.index & 1U) == 0) continue;
+    const std::uint64_t taken = item.kind == Saved::Kind::Input ? entry.overwrites : entry.hands_out;
+    if ((taken >> item.index & 1U) == 0) continue;
     const BufferId buffer = on_.storages.saved(at);
     emitter_.retain(buffer);
     handed_out_[item.index] = {buffer, true, false, on_.recording ? on_.recording->saved(at) : kNoValue};
@@ -205,10 +222,11 @@ Gradient Backward::gradient_of_input(NodeId id, std::size_t i) {
   const std::span<const Slot> slots = on_.recipes.slots(id);
   Gradient gradient;
   if ((entry.passes >> i & 1U) != 0) {
-    gradient = {incoming_[0].buffer, !entry.passes_part && incoming_[0].whole, incoming_[0].view};
-    if (on_.recording) gradient.value = on_.recording->passed(id, i, incoming_[0].value);
+    const Gradient& passed = incoming_[entry.passes_own ? i : 0];
+    gradient = {passed.buffer, !entry.passes_part && passed.whole, passed.view};
+    if (on_.recording) gradient.value = on_.recording->passed(id, i, passed.value);
   }
-  if ((entry.hands_out >> i & 1U) != 0) gradient = handed_out_[i];
+  if (((entry.hands_out | entry.overwrites) >> i & 1U) != 0) gradient = handed_out_[i];
   for (std::size_t at = 0; at < slots.size(); ++at) {
     if (slots[at].kind == SlotKind::Gradient && slots[at].index == i && slots_[at] != kNoBuffer) {
       gradient = {slots_[at], true, false, on_.recording ? on_.recording->slots()[at] : kNoValue};

@@ -38,6 +38,7 @@ class Backward {
   void launch(NodeId node, std::size_t first_new, std::size_t end_new, std::uint8_t part, bool inside);
   void take_leaf_gradients(NodeId producer);
   void take_saved_gradients(NodeId node);
+  void write_over(NodeId id);
   void deliver(NodeId node);
   [[nodiscard]] Gradient gradient_of_input(NodeId node, std::size_t input);
   void hand_on(TensorId input, ModuleId through, const Gradient& gradient);

@@ -180,6 +180,7 @@ void Forward::launch(NodeId id, const std::vector<BufferId>& made, std::size_t f
     if (made[at] != kNoBuffer) emitter_.write(made[at]);
   }
   if (node.in_place) on_.storages.write(graph_.output(node));
+  if (node.op == Op::LigerRotary) on_.storages.write(graph_.output(node, 1));
   if (on_.recording) on_.recording->forward(id, end_new, part);
   emitter_.compute(Body::Forward, name(node.op), cost_of(node.op));
 }

@@ -61,10 +61,12 @@ RecipeBook::RecipeBook(const Graph& graph, Level level, const CatalogueOptions& 
     entry.in_place = recipe.in_place;
     entry.alias = recipe.alias;
     entry.passes_part = recipe.passes_part;
+    entry.passes_own = recipe.passes_own;
     entry.leaves_reversed = recipe.leaves_reversed;
     entry.leaves_first = recipe.leaves_first;
     entry.passes = recipe.passes;
     entry.hands_out = recipe.hands_out;
+    entry.overwrites = recipe.overwrites;
     entry.seen_through_view = recipe.seen_through_view;
     entry.holds = recipe.holds;
     entry.comes_empty = recipe.comes_empty;

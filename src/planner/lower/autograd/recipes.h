@@ -25,10 +25,12 @@ class RecipeBook {
     bool in_place = false;
     bool alias = false;
     bool passes_part = false;
+    bool passes_own = false;
     bool leaves_reversed = false;
     bool leaves_first = false;
     std::uint64_t passes = 0;
     std::uint64_t hands_out = 0;
+    std::uint64_t overwrites = 0;
     std::uint64_t seen_through_view = 0;
     std::uint64_t holds = 0;
     std::uint64_t comes_empty = 0;
