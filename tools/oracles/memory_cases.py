@@ -128,6 +128,10 @@ WHISPER = {"model_type": "whisper", "architectures": ["WhisperForConditionalGene
            "max_source_positions": 56, "max_target_positions": 90, "pad_token_id": 0, "bos_token_id": 1,
            "eos_token_id": 2, "decoder_start_token_id": 1}
 
+MAMBA2 = {"model_type": "mamba2", "hidden_size": 64, "num_heads": 8, "head_dim": 16, "state_size": 24, "n_groups": 2,
+          "num_hidden_layers": 2, "vocab_size": 877, "chunk_size": 32, "pad_token_id": 0, "bos_token_id": 1,
+          "eos_token_id": 2}
+
 
 def of_sound(cases, target=40):
     """Rows of sound have one length."""
@@ -292,6 +296,14 @@ FAMILIES = {
         "whisper-one-head": case({**WHISPER, "encoder_attention_heads": 1, "decoder_attention_heads": 1}, micro_batch=2),
     }, target=77),
     "whisper-one-token": case(WHISPER, seq=56, target_seq=1),
+    **family("mamba2", MAMBA2, targets=("in_proj",), eager=False, attention="eager",
+             frozen=("backbone.embeddings.*", "backbone.layers.0.*"),
+             odd={"use_bias": True, "use_conv_bias": False, "residual_in_fp32": False, "n_groups": 1, "chunk_size": 40,
+                  "tie_word_embeddings": True, "time_step_limit": [0.001, 0.1]}),
+    "mamba2-short": case(MAMBA2, micro_batch=3, seq=20, dtype="fp32", attention="eager"),
+    "mamba2-one-head": case({**MAMBA2, "num_heads": 1, "head_dim": 128, "n_groups": 1}, seq=70, dtype="fp16",
+                            attention="eager"),
+    "mamba2-own-groups": case({**MAMBA2, "n_groups": 8}, micro_batch=2, seq=70, attention="eager"),
     **family("bloom", BLOOM, targets=("query_key_value",), eager=False, attention="eager",
              frozen=("transformer.word_embeddings.*", "transformer.h.0.*"),
              odd={"n_head": 1, "hidden_dropout": 0.1, "attention_dropout": 0.1}),
