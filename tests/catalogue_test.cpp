@@ -204,6 +204,26 @@ TEST_CASE("Liger's loss makes its gradients in the forward and keeps them") {
   CHECK(recipe.hands_out == 3);
 }
 
+TEST_CASE("Liger's kernels write over what they are given") {
+  Recipe recipe;
+  const auto of = [&](const char* op, std::int64_t multiprocessors) {
+    const Graph graph = testing::graph_of(json::parse(op));
+    CatalogueOptions options;
+    options.device.multiprocessors = multiprocessors;
+    recipe_of(graph, graph.nodes.front(), recipe, options);
+    return testing::words_of(recipe, recipe.backward);
+  };
+  const char* const norm = R"({"op":"liger_rms_norm","in":["bf16[6,8]*","bf16[8]*"],"out":["bf16[6,8]*"]})";
+  CHECK(of(norm, 4) == "+t:128 +t:32 +g1:16 -t:32");
+  CHECK(of(norm, 0) == "+t:4224 +t:32 +g1:16 -t:32");  // Of 132, where no device is named.
+  CHECK(testing::words_of(recipe, recipe.forward) == "+out0:96 +e:24");
+  CHECK(recipe.passes == 1);
+  CHECK(recipe.passes_own);
+  CHECK(of(R"({"op":"liger_silu_mul","in":["bf16[6,8]*","bf16[6,8]*"],"out":["bf16[6,8]*"]})", 4).empty());
+  CHECK(recipe.overwrites == 3);
+  CHECK(recipe.saved.size() == 2);
+}
+
 TEST_CASE("Liger's loss: each release has its own temporaries") {
   // Three pieces of 16 rows and a rest of 8.
   const Graph graph = testing::graph_of(json::parse(
@@ -218,9 +238,10 @@ TEST_CASE("Liger's loss: each release has its own temporaries") {
   };
   const std::string states = "+e:896 +e:512 +t:224 +t:56 +t:8 -t:8 ";
   const std::string cast = " +t:512 +t:1024 -t:512 -t:1024";
-  CHECK(forward({0, 6, 1}, 90) ==
-        "+e:512 +e:896 +t:224 +t:56 +t:8 -t:8 +t:1024 +t:256 -t:256 +t:1024 -t:1024 +t:256 -t:256 +t:1024 -t:1024 +t:256 "
-        "-t:256 +t:512 -t:1024 +t:128 -t:128 +out0:4");
+  CHECK(
+      forward({0, 6, 1}, 90) ==
+      "+e:512 +e:896 +t:224 +t:56 +t:8 -t:8 +t:1024 +t:256 -t:256 +t:1024 -t:1024 +t:256 -t:256 +t:1024 -t:1024 +t:256 "
+      "-t:256 +t:512 -t:1024 +t:128 -t:128 +out0:4");
   CHECK(forward({0, 8, 0}, 90).find(cast) != std::string::npos);
   CHECK(forward({0, 8, 2}, 90).find(cast) != std::string::npos);
   CHECK(forward({0, 8, 0}, 90) != forward({0, 8, 2}, 90));

@@ -168,6 +168,27 @@ TEST_CASE("unsupported: the memory-efficient kernel takes as many heads of keys 
   CHECK(graph_unsupported(model, training, 1) == std::nullopt);
 }
 
+TEST_CASE("unsupported: Liger's kernels are in the families that were compared, in one release") {
+  const ModelSpec llama = model_named("llama", "");
+  const auto reason = [](const ModelSpec& model, const std::function<void(Training&)>& change) {
+    Training training = training_with(change);
+    training.liger_kernels.swiglu = true;
+    return graph_unsupported(model, training, 1).value_or("none");
+  };
+  CHECK(reason(llama, [](Training&) {}) == "none");
+  CHECK(reason(llama, [](Training& t) { t.liger = Version{0, 8, 4}; }) == "Liger's kernels before 0.8.5");
+  CHECK(reason(llama, [](Training& t) {
+          t.transformers = Version{4, 57, 6};
+        }) == "Liger's kernels under transformers 4");
+  ModelSpec relu = llama;
+  relu.dims.activation = "relu";
+  CHECK(reason(relu, [](Training&) {}) == "Liger's SwiGLU with another activation than silu");
+  ModelSpec gemma = llama;
+  gemma.family = "gemma";
+  CHECK(reason(gemma, [](Training&) {}) ==
+        "Liger's kernels in the gemma family (they are in llama, mistral, qwen2 and qwen3)");
+}
+
 TEST_CASE("unsupported: Liger's loss is that of 16-bit weights, in the families that it patches") {
   const ModelSpec llama = model_named("llama", "");
   const auto reason = [](const ModelSpec& model, const std::function<void(Training&)>& change) {
@@ -176,8 +197,11 @@ TEST_CASE("unsupported: Liger's loss is that of 16-bit weights, in the families 
     return graph_unsupported(model, training, 1).value_or("none");
   };
   CHECK(reason(llama, [](Training&) {}) == "none");
-  CHECK(reason(llama, [](Training& t) { t.autocast = DType::BFloat16; }) ==
-        "Liger's loss with fp32 weights or autocast");
+  CHECK(reason(llama, [](Training& t) { t.autocast = DType::BFloat16; }) == "none");
+  CHECK(reason(llama, [](Training& t) {
+          t.dtype = DType::Float32;
+          t.attention = Attention::Math;
+        }) == "Liger's loss with fp32 weights");
   CHECK(reason(llama, [](Training& t) { t.runtime = Runtime::DeepSpeed; }) == "Liger's loss under DeepSpeed");
   CHECK(reason(llama, [](Training& t) { t.transformers = Version{4, 57, 6}; }) == "Liger's loss under transformers 4");
   ModelSpec gpt2 = llama;

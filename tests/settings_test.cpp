@@ -88,6 +88,7 @@ struct Change {
   void operator()(std::optional<Hardware>* field) const { field->emplace().architecture = "sm_80"; }
   void operator()(std::optional<Cluster>* field) const { field->emplace().nodes = 7; }
   void operator()(std::optional<Calibration>* field) const { field->emplace().cublas_workspace = Bytes(1); }
+  void operator()(LigerKernels* field) const { field->swiglu = !field->swiglu; }
   template <class T>
   void operator()(std::vector<T>* field) const {
     field->emplace_back();

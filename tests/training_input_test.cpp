@@ -70,7 +70,7 @@ TEST_CASE("training file: every option has a key") {
       "kbit_prepare": false, "checkpoint": "none", "attention": "sdpa", "loss": "hf",
       "loop": "minimal", "level": "dispatch", "checkpoint_impl": "reentrant",
       "preserve_rng_state": true, "routing": "balanced", "allocator_conf": "", "stream_frees": "at-sync",
-      "placement": "caching", "calibration": "c.json", "deepspeed_version": "0.19", "torch_version": "2", "transformers_version": "5", "liger_version": "0.8.5",
+      "placement": "caching", "calibration": "c.json", "deepspeed_version": "0.19", "torch_version": "2", "transformers_version": "5", "liger_version": "0.8.5", "liger_kernels": "all",
       "host_memory": "1TiB", "nvme_memory": "8TB", "capacity": 5, "reserve": "0.5GiB", "rank": 3, "phase": "steady", "strict": true,
       "set": ["a=b"], "format": "json", "out": "x")");
   // Those that no training file can name: itself, and what only a launch line or TrainingArguments know, and what is in
@@ -167,7 +167,9 @@ TEST_CASE("TrainingArguments: what would change bytes unmodelled is remembered")
       "torch_compile: true\nuse_liger_kernel: true\nfsdp: full_shard\nlabel_smoothing_factor: "
       "0.1\nneftune_noise_alpha: 5\n"
       "use_cpu: true\nlora_r: 8\n");
-  CHECK(request.not_modelled.size() == 6);  // fsdp is read.
+  CHECK(request.not_modelled.size() == 5);  // fsdp is read, and so are Liger's kernels with their loss.
+  CHECK(*request.liger_kernels == "all");
+  CHECK(*request.loss == "liger");
   const Request ddp = arguments("ddp_static_graph: true\nddp_broadcast_buffers: false\n");
   CHECK(ddp.not_modelled.empty());
   CHECK(ddp.ddp.static_graph.value_or(false));

@@ -146,6 +146,21 @@ TEST_CASE("Liger's release is one that was run, and says nothing of another loss
   }));
 }
 
+TEST_CASE("Liger's kernels are named one by one, or all") {
+  const ModelSpec model = lowered::bundled("tiny-llama");
+  const auto with = [&](const char* kernels) {
+    Request request;
+    request.liger_kernels = given(kernels);
+    return name(resolve(model, request, nullptr, nullptr, nullptr).training.liger_kernels);
+  };
+  CHECK(with("all") == "rope,rms_norm,swiglu");
+  CHECK(with("none") == "none");
+  CHECK(with("swiglu,rope") == "rope,swiglu");
+  CHECK_THROWS_WITH(with("rope,rmsnorm"),
+                    doctest::Contains("\"rmsnorm\" is none of Liger's kernels; did you mean \"rms_norm\"?"));
+  CHECK_THROWS_WITH(with("geglu"), doctest::Contains("\"geglu\" is none of Liger's kernels"));
+}
+
 TEST_CASE("losses are named, and a number of chunks divides the sequence") {
   const ModelSpec model = lowered::bundled("tiny-llama");
   const auto with = [&](const char* loss) {

@@ -420,6 +420,29 @@ def liger():
             yield job("liger", model, seq, batch, loss="liger", liger_version=release, name=release)
 
 
+def kernels():
+    """What use_liger_kernel puts in place of a model's own operators, all of it and beside other losses."""
+    every = {"liger_kernels": "rope,rms_norm,swiglu", "liger_version": "0.8.5"}
+    lora = {"r": 16, "targets": ALL_LINEARS}
+    for model, seq, batch in (
+        ("llama-3.2-1b", 2048, 2),
+        ("qwen3-0.6b", 1000, 1),
+        ("qwen2-0.5b", 2000, 1),
+        ("mistral-7b", 1000, 2),
+    ):
+        yield job("kernels", model, seq, batch, loss="liger", **every)
+        yield job("kernels", model, seq, batch, loss="liger", checkpoint="full", **every, name="full")
+        yield job("kernels", model, seq, batch, **every, name="hf-loss")
+        yield job("kernels", model, seq, batch, loss="liger", lora=lora, checkpoint="full", **every, name="lora-full")
+        yield job("kernels", model, seq, batch, loss="liger", lora=lora, dtype="bf16", autocast="bf16", **every, name="lora-autocast")
+    for kind in ("rope", "rms_norm", "swiglu"):
+        yield job("kernels", "llama-3.2-1b", 1024, 2, **{**every, "liger_kernels": kind}, name=kind)
+    yield job("kernels", "llama-3.2-1b", 1024, 2, device="a100-sxm-80", loss="liger", **every, name="a100")
+    yield job("kernels", "tinyllama-1.1b", 500, 3, device="rtx4090", loss="liger", **every, name="rtx4090")
+    yield job("kernels", "llama-3.2-1b", 1024, 2, attention="eager", **every, name="eager")
+    yield job("kernels", "llama-3.2-1b", 1024, 2, attention="flash", loss="liger", grad_accum=2, **every, name="flash-accum2")
+
+
 def allocator():
     confs = [
         "expandable_segments:True",
@@ -889,6 +912,7 @@ def jobs():
         *optimizer(),
         *loss(),
         *liger(),
+        *kernels(),
         *allocator(),
         *capacity(),
         *device(),

@@ -196,6 +196,8 @@ class Worker:
         else:
             with torch.device("cuda"):
                 model = self.raw()
+        if self.training.get("liger_kernels"):
+            self.put_liger_kernels(model)
         base = model
         if self.training.get("lora"):
             model = self.adapted(model, self.training["lora"])
@@ -301,7 +303,7 @@ class Worker:
         """`outputs` of the loop that most scripts have stay alive until the next forward has returned."""
         import torch
 
-        if self.training.get("loss") == "liger":
+        if self.training.get("loss") == "liger" and not self.training.get("liger_kernels"):
             return self.liger_loss()
         if self.training.get("loss", "hf") == "native":
             logits = self.net(input_ids=self.held["input_ids"], use_cache=False).logits
@@ -315,15 +317,32 @@ class Worker:
             return self.outputs.loss
         return self.net(**self.held, use_cache=False).loss
 
-    def liger_loss(self):
-        """Liger's forward of a causal model, for its loss alone. A job says which release, and that one is installed."""
-        import importlib
-        import types
+    def wished_liger(self):
+        """A job says which release, and that one is installed."""
         from importlib import metadata
 
         wished, found = self.training["liger_version"], metadata.version("liger-kernel")
         if wished != found:
             raise SystemExit(f"{self.job['name']}: liger-kernel {found} is installed")
+
+    def put_liger_kernels(self, model):
+        """As transformers' use_liger_kernel puts them into a model that is there."""
+        self.wished_liger()
+        from liger_kernel.transformers import _apply_liger_kernel_to_instance
+
+        kinds = self.training["liger_kernels"].split(",")
+        _apply_liger_kernel_to_instance(
+            model=model,
+            fused_linear_cross_entropy=self.training.get("loss") == "liger",
+            **{kind: kind in kinds for kind in ("rope", "rms_norm", "swiglu")},
+        )
+
+    def liger_loss(self):
+        """Liger's forward of a causal model, for its loss alone."""
+        import importlib
+        import types
+
+        self.wished_liger()
         family = importlib.import_module(f"liger_kernel.transformers.model.{self.net.config.model_type}")
         return types.MethodType(family.lce_forward, self.net)(**self.held, use_cache=False).loss
 
