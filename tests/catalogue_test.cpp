@@ -214,9 +214,9 @@ TEST_CASE("Liger's kernels write over what they are given") {
     return testing::words_of(recipe, recipe.backward);
   };
   const char* const norm = R"({"op":"liger_rms_norm","in":["bf16[6,8]*","bf16[8]*"],"out":["bf16[6,8]*"]})";
-  CHECK(of(norm, 4) == "+t:128 +t:32 +g1:16 -t:32");
-  CHECK(of(norm, 0) == "+t:4224 +t:32 +g1:16 -t:32");  // Of 132, where no device is named.
-  CHECK(testing::words_of(recipe, recipe.forward) == "+out0:96 +e:24");
+  CHECK(of(norm, 4) == "+t:128 +t:32 +in1:16");
+  CHECK(of(norm, 0) == "+t:4224 +t:32 +in1:16");  // Of 132, where no device is named.
+  CHECK(testing::words_of(recipe, recipe.forward) == "+e:24,+out0:96");
   CHECK(recipe.passes == 1);
   CHECK(recipe.passes_own);
   CHECK(of(R"({"op":"liger_silu_mul","in":["bf16[6,8]*","bf16[6,8]*"],"out":["bf16[6,8]*"]})", 4).empty());
