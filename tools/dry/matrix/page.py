@@ -21,17 +21,6 @@ REASONS = [
         "stay until the next step's first collective; and one that goes counts as requested until the next allocation",
     ),
     (r"/adapters-.*-z3-save-head-full", "not traced: a gathered head whose free waits when the second step begins"),
-    (
-        r"/packed-.*-(ddp|z[0-2])-",
-        "packed weights on several GPUs: what is requested is equal in every step; blocks that loading leaves behind, and, where "
-        "prepare_model_for_kbit_training ran, its peak before DeepSpeed's first step, were not traced",
-    ),
-    (
-        r"/packed-.*-fsdp-",
-        "not traced: small blocks in the load of 4-bit weights, and into which free blocks tensors are put once whole weights "
-        "have been cut",
-    ),
-    (r"/packed-.*-nf4-(trl|llama-factory)", "not traced: small blocks in the load of 4-bit weights"),
     (r"^heldout/", "not traced: rests of free blocks under ZeRO-3 on 32 ranks"),
     (
         r"/chance-qwen3-30b-a3b-s3073-b1-17-",
