@@ -23,10 +23,6 @@ REASONS = [
     (r"/adapters-.*-z3-save-head-full", "not traced: a gathered head whose free waits when the second step begins"),
     (r"^heldout/", "not traced: rests of free blocks under ZeRO-3 on 32 ranks"),
     (
-        r"/chance-qwen3-30b-a3b-s3073-b1-17-",
-        "beyond 3,072 tokens the embedding's backward sums segments in fp32 (EmbeddingBackwardKernel.cu): traced, not predicted",
-    ),
-    (
         r"/chance-command-r7b-s1024-b2-19-",
         "a loss outside of the model under a frozen head: the hidden states are gone before it, and are predicted to stay",
     ),

@@ -559,7 +559,10 @@ def run(job, path, events=None):
 
         started = time.time()
         if events:
-            torch.cuda.memory._record_memory_history(max_entries=10_000_000, context="all", stacks="python")
+            # Asking for Python's frames at a free forgets the exception by which a checkpoint ends its recomputation.
+            stops = job["training"].get("checkpoint") and job["training"].get("checkpoint_impl") != "reentrant"
+            how = "alloc" if stops else "all"
+            torch.cuda.memory._record_memory_history(max_entries=10_000_000, context=how, stacks="python")
         worker = Worker(job)
         try:
             worker.run()

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "model/quantized.h"
-#include "model/tensor_plan.h"
+#include "planner/lower/runtimes/weight_packing.h"
 
 namespace dsplan {
 namespace {
@@ -66,86 +66,6 @@ Variable ModelLoading::make(const NamedParameter& p, What what, Space space) {
   return made;
 }
 
-// Of packing: it is gone when the model is there.
-Variable ModelLoading::passing(Bytes bytes, DType dtype) {
-  const What what{Role::Temporaries, "weight before it is packed", "bitsandbytes: functional.py, quantize_4bit"};
-  Variable made = eager_.scratch(bytes, dtype, what);
-  eager_.work().write(made).run(Body::Nothing, "load parameter");
-  return made;
-}
-
-// core_model_loading.py, convert_and_load_state_dict_in_model; bitsandbytes functional.py, quantize_4bit and
-// get_4bit_type.
-void ModelLoading::pack(const ModelSpec& model, ParameterId id, const BuffersOf& buffers_of) {
-  const Parameter& parameter = model.parameters[static_cast<std::size_t>(id)];
-  const Quantization quantization = *packing_of(model.modules[static_cast<std::size_t>(parameter.module)]);
-  const Elements values = unpacked_elements(parameter, quantization);
-  if (quantization.eight_bits()) return pack_rows(parameter, id, quantization.loaded, buffers_of);
-  const Bytes scales = storage(Elements((values.value() + kQuantizedBlock - 1) / kQuantizedBlock), DType::Float32);
-  const Variable whole = passing(storage(values, quantization.loaded), quantization.loaded);
-  Variable absmax;
-  if (quantization.nested) {
-    absmax = passing(scales, DType::Float32);
-  } else {
-    buffers_of(parameter.module, ".absmax");
-  }
-  on_device_[static_cast<std::size_t>(id)] = make(made(parameter, id), {Role::Parameters, "parameter"});
-  buffers_of(parameter.module, ".quant_map");
-  {
-    Variable absolute = passing(storage(Elements(16), DType::Float32), DType::Float32);
-    const Variable largest = passing(storage(Elements(1), DType::Float32), DType::Float32);
-    absolute.reset();
-  }
-  if (quantization.nested) pack_scales(scales, parameter.module, buffers_of);
-  absmax.reset();
-}
-
-// Less their mean, in blocks of their own; one table of values serves all (functional.py, quantize_blockwise).
-void ModelLoading::pack_scales(Bytes scales, ModuleId module, const BuffersOf& buffers_of) {
-  buffers_of(module, ".offset");
-  const ReductionScratch scratch = reduction_scratch({1, scales.value() / 4, 0}, device_);
-  if (scratch.staging > Bytes(0)) {
-    const Variable staging = passing(scratch.staging, DType::UInt8);
-    const Variable semaphores = passing(scratch.semaphores, DType::Int32);
-  }
-  const Variable shifted = passing(scales, DType::Float32);
-  buffers_of(0, "quant_map");
-  for (const std::string_view state : {".nested_absmax", ".absmax", ".nested_quant_map"}) buffers_of(module, state);
-}
-
-// The weight goes by way of the host, and comes back in fp16 (integrations/bitsandbytes.py, Bnb8bitQuantize.convert;
-// bitsandbytes nn/modules.py, Int8Params._quantize).
-void ModelLoading::pack_rows(const Parameter& parameter, ParameterId id, DType loaded, const BuffersOf& buffers_of) {
-  const What passing{Role::Temporaries, "weight before it is packed", "bitsandbytes: nn/modules.py, Int8Params"};
-  const auto scratch = [&](DType dtype) {
-    Variable made = eager_.scratch(storage(parameter.shape.elements(), dtype), dtype, passing);
-    eager_.work().write(made).run(Body::Nothing, "load parameter");
-    return made;
-  };
-  Variable whole = scratch(loaded);
-  Variable half = scratch(DType::Float16);
-  buffers_of(parameter.module);
-  on_device_[static_cast<std::size_t>(id)] = make(made(parameter, id), {Role::Parameters, "parameter"});
-  half.reset();
-  whole.reset();
-}
-
-// One segment for all of it. Where there are several ranks, what a plan of tensor parallelism names counts as if it
-// were cut, which it is not (modeling_utils.py, caching_allocator_warmup, get_total_byte_count).
-void ModelLoading::warm_up(const ModelSpec& model, const std::vector<ParameterId>& loaded) {
-  Bytes all;
-  for (const ParameterId id : loaded) {
-    const Parameter& parameter = model.parameters[static_cast<std::size_t>(id)];
-    const std::optional<Quantization> packing = packing_of(model.modules[static_cast<std::size_t>(parameter.module)]);
-    const bool packed = packing && parameter.shape.rank == 2;
-    const Bytes bytes = storage(parameter.shape.elements(), packed ? *parameter.dtype : packing_of(model)->loaded);
-    all += in_tensor_plan(model, parameter) ? Bytes(bytes.value() / world_) : bytes;
-  }
-  const Variable warm = eager_.scratch(Bytes(all.value() / 2 * 2), DType::UInt8,
-                                       {Role::Temporaries, "room for the model", "modeling_utils.py"});
-  eager_.work().write(warm).run(Body::Nothing, "warm up the allocator");
-}
-
 void ModelLoading::build_packed(const ModelSpec& model, const BuffersOf& buffers_of) {
   on_device_.resize(parameters_);
   const auto packed = [&](const Parameter& parameter) {
@@ -159,7 +79,8 @@ void ModelLoading::build_packed(const ModelSpec& model, const BuffersOf& buffers
     if (is_adapter(parameter) || parameter.tied_to != kNone) continue;
     order.push_back(static_cast<ParameterId>(at));
   }
-  warm_up(model, order);
+  WeightPacking packing(eager_.emitter(), model, world_, device_, buffers_of);
+  packing.warm_up(order);
   const auto name = [&](ParameterId id) -> const std::string& {
     return model.parameters[static_cast<std::size_t>(id)].name;
   };
@@ -167,7 +88,9 @@ void ModelLoading::build_packed(const ModelSpec& model, const BuffersOf& buffers
   for (const ParameterId id : order) {
     const Parameter& parameter = model.parameters[static_cast<std::size_t>(id)];
     if (packed(parameter)) {
-      pack(model, id, buffers_of);
+      on_device_[static_cast<std::size_t>(id)] = packing.pack(id, [&] {
+        return make(made(parameter, id), {Role::Parameters, "parameter"});
+      });
     } else {
       const NamedParameter p{id, parameter.shape.elements().value(), true, loaded};
       on_device_[static_cast<std::size_t>(id)] = make(p, {Role::Parameters, "parameter"});

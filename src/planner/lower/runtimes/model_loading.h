@@ -53,12 +53,7 @@ class ModelLoading {
   // As from_pretrained does with packed weights: in the order of their names, each loaded whole and packed; adapters
   // come after that.
   void build_packed(const ModelSpec& model, const BuffersOf& buffers_of);
-  void warm_up(const ModelSpec& model, const std::vector<ParameterId>& loaded);
-  void pack(const ModelSpec& model, ParameterId id, const BuffersOf& buffers_of);
-  void pack_scales(Bytes scales, ModuleId module, const BuffersOf& buffers_of);
-  [[nodiscard]] Variable passing(Bytes bytes, DType dtype);
   void prepare(const ModelSpec& model);
-  void pack_rows(const Parameter& parameter, ParameterId id, DType loaded, const BuffersOf& buffers_of);
 
   std::vector<Variable> on_host_;    // By ParameterId, before they are moved; empty where the host has no model.
   std::vector<Variable> on_device_;  // Likewise, before they are loaded.
