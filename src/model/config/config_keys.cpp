@@ -209,6 +209,17 @@ const std::vector<ConfigKey>& later_decoder_keys() {
       {"smollm3", "max_window_layers", kInert, "", "no_rope_layers says which layers have a window"},
       {"gpt_oss", "initial_context_length", kInert, "", "values of the rotary tables"},
       {"gpt_oss", "swiglu_limit", kInert, "", "a bound of values"},
+      {"mamba2", "rescale_prenorm_residual", kInert, "", kValues},
+      {"mamba2", "time_step_rank", kInert, "", "which no forward of this class reads"},
+      {"mamba2", "time_step_min", kInert, "", kValues},
+      {"mamba2", "time_step_max", kInert, "", kValues},
+      {"mamba2", "time_step_floor", kInert, "", kValues},
+      {"mamba2", "time_step_limit", kInert, "", "bounds of values"},
+      {"mamba2", "time_step_init_scheme", kInert, "", kOldField},
+      {"mamba2", "time_step_scale", kInert, "", kOldField},
+      {"mamba2", "intermediate_size", kInert, "", "expand says it"},
+      {"mamba2", "norm_before_gate", kInert, "", "transformers gates first, whatever it says"},
+      {"mamba2", "rms_norm", kInert, "", kOldField},
   };
   return kRows;
 }
