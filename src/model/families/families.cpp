@@ -64,7 +64,7 @@ std::vector<Family> text_decoders() {
       {"llama4_text", build_llama4_text, true},
       {"mamba2", build_mamba2, true},
       {"granitemoehybrid", build_granitemoehybrid, true},
-      {"qwen3_next", build_qwen3_next, false},
+      {"qwen3_next", build_qwen3_next, true},
   };
 }
 
