@@ -55,6 +55,14 @@ constexpr Way kWays[] = {
     {"embeddings, norm and head", [](Job& job) { job.training.fsdp.wrap = "ends"; }},
     {"one group", [](Job& job) { job.training.fsdp.wrap = "root"; }},
     {"replicas", [](Job& job) { job.training.fsdp.replicate = 2; }},
+    {"layers gathered ahead",
+     [](Job& job) { job.training.fsdp.forward_prefetch = job.training.fsdp.backward_prefetch = 1; }},
+    {"saved whole", [](Job& job) { job.training.fsdp.state_dict = "full"; }},
+    {"saved whole on the device, of replicas",
+     [](Job& job) {
+       job.training.fsdp.state_dict = "full-device";
+       job.training.fsdp.replicate = 2;
+     }},
     {"made on the device", [](Job& job) { job.training.model_init = ModelInit::Device; }},
     {"made on the host", [](Job& job) { job.training.model_init = ModelInit::Host; }},
     {"shards on the host", [](Job& job) { job.training.fsdp.cpu_offload = true; }},
@@ -100,6 +108,16 @@ TEST_CASE("shards train as whole parameters do") {
       CHECK(largest_gap(losses_of(model, job), ddp) < 1e-6);
     }
   }
+}
+
+TEST_CASE("what is ignored stays whole on each rank, and the rest trains") {
+  const ModelSpec model = running::model(running::kLlama);
+  Job ddp = replicated(model, 3);
+  ddp.training.freeze = {"*mlp*"};
+  Job job = sharded(model, 3);
+  job.training.freeze = {"*mlp*"};
+  job.training.fsdp.ignored = "*mlp*";
+  CHECK(largest_gap(losses_of(model, job), losses_of(model, ddp)) < 1e-6);
 }
 
 TEST_CASE("shards accumulate, reduced at the end or each time") {

@@ -244,6 +244,8 @@ void add_sharded(std::vector<Case>& all) {
     job.training.freeze = {"*mlp*"};
     job.training.fsdp.ignored = "*mlp*";
   });
+  add("saved whole", false, 3, [](Job& job) { job.training.fsdp.state_dict = "full"; });
+  add("saved whole on the device", false, 3, [](Job& job) { job.training.fsdp.state_dict = "full-device"; });
   add("on the host", false, 3, [](Job& job) { job.training.fsdp.cpu_offload = true; });
   add("on the host, summed", false, 3, [](Job& job) {
     job.training.fsdp.cpu_offload = true;

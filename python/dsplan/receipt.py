@@ -273,6 +273,8 @@ class receipt:
             told["model_init"] = loading(self.model) or self.seen.get("model_init")
             if len(self.syncs) > 1:
                 told["fsdp"]["gradient_sync"] = "every" if all(self.syncs) else "last"
+        if type(self.optimizer).__name__ == "ZeroRedundancyOptimizer":
+            raise ValueError("ZeroRedundancyOptimizer, which gives each rank the states of some parameters, is not modelled")
         flat = [name for name, m in self.model.named_modules() if type(m).__name__ == "FullyShardedDataParallel"]
         if flat or type(self.wrapper).__name__ == "FullyShardedDataParallel":
             raise ValueError("FSDP1 (FullyShardedDataParallel), which flattens parameters, is not modelled")

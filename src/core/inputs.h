@@ -138,6 +138,7 @@ struct FsdpInput {
   Setting<std::string> forward_prefetch;   // N layers
   Setting<std::string> backward_prefetch;  // N layers
   Setting<std::string> ignored;            // GLOB+GLOB of parameters, or "packed"
+  Setting<std::string> state_dict;         // sharded|full|full-device
 };
 
 // What DistributedDataParallel is given.

@@ -95,6 +95,7 @@ enum class Line : std::uint8_t {
   FsdpPrefetch,
   FsdpIgnored,
   LigerKernels,
+  FsdpStateDict,
   Count,  // Of the lines above; none itself.
 };
 

@@ -141,6 +141,10 @@ struct Fsdp {
   std::int64_t forward_prefetch = 0;
   std::int64_t backward_prefetch = 0;
   std::string ignored;  // ignored_words.
+  // What is made of the model at save: "sharded", nothing; "full", each weight whole in its turn and on rank 0's host;
+  // "full-device", all of them whole on the device.
+  std::string state_dict = "sharded";
+  [[nodiscard]] bool saves_whole() const { return state_dict != "sharded"; }
   [[nodiscard]] bool ignores(const Parameter& parameter) const;
 };
 

@@ -188,6 +188,7 @@ constexpr CanonicalLine kLines[] = {
      [](const Job& j) { return j.training.fsdp.forward_prefetch != 0 || j.training.fsdp.backward_prefetch != 0; }},
     {Line::LigerKernels, "liger kernels", [](const Job& j) { return j.training.liger_kernels.any(); }},
     {Line::FsdpIgnored, "fsdp ignored", [](const Job& j) { return !j.training.fsdp.ignored.empty(); }},
+    {Line::FsdpStateDict, "fsdp state dict", [](const Job& j) { return j.training.fsdp.saves_whole(); }},
 };
 
 // A field as one word of its line.

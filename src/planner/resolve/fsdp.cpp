@@ -193,6 +193,23 @@ void resolve_ignored(Resolver& resolver) {
   }
 }
 
+// StateDictOptions of torch.distributed.checkpoint.state_dict: full_state_dict with cpu_offload, or without.
+void resolve_state_dict(Resolver& resolver) {
+  constexpr std::string_view kKey = "fsdp.state_dict";
+  const Setting<std::string> wished = said(resolver, resolver.request.fsdp.state_dict, kKey);
+  if (!wished.given()) return;
+  if (*wished != "sharded" && *wished != "full" && *wished != "full-device") {
+    return resolver.fault(wished.place,
+                          formatted("\"{}\" is \"{}\", none of sharded, full and full-device", kKey, *wished));
+  }
+  Fsdp& fsdp = resolver.training().fsdp;
+  fsdp.state_dict = *wished;
+  keep(resolver, wished, kKey);
+  if (fsdp.saves_whole() && fsdp.cpu_offload) {
+    resolver.not_modelled(wished.place, "whole state dicts of shards that the host holds");
+  }
+}
+
 // Adapters have a dtype of their own, and what they are put on keeps the one that it was loaded in.
 void widen_trained(Resolver& resolver, const Setting<DType>& precision) {
   const Setting<std::vector<std::string>>& freeze = resolver.request.freeze;
@@ -281,6 +298,7 @@ void resolve_fsdp(Resolver& resolver) {
   resolve_offload(resolver);
   resolve_prefetch(resolver);
   resolve_ignored(resolver);
+  resolve_state_dict(resolver);
 }
 
 }  // namespace dsplan

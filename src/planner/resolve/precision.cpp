@@ -379,7 +379,10 @@ void resolve_runtime(Resolver& resolver) {
   if (wished.given()) {
     const bool shards = *wished == "fsdp2" || *wished == "hsdp";
     if (*wished == "fsdp" || *wished == "fsdp1") {
-      resolver.not_modelled(wished.place, formatted("runtime \"{}\", PyTorch's FullyShardedDataParallel", *wished));
+      resolver.not_modelled(
+          wished.place,
+          formatted("runtime \"{}\", PyTorch's FullyShardedDataParallel, which flattens parameters (say fsdp2),",
+                    *wished));
     } else if (*wished != "pytorch" && *wished != "ddp" && *wished != "deepspeed" && !shards) {
       resolver.fault(wished.place,
                      formatted("runtime \"{}\" is none of pytorch, ddp, deepspeed, fsdp2 and hsdp", *wished));

@@ -65,6 +65,9 @@ class ShardingPlugin {
 
   // What accelerate raises for.
   void compare_keys() {
+    if (in_lower_case(said_.state_dict.value_or({})) == "full_state_dict" && !said_.offload.value_or(false)) {
+      usually(request_.fsdp.state_dict, "full", said_.state_dict.place);
+    }
     if (in_lower_case(said_.state_dict.value_or({})) == "local_state_dict") {
       faults_.add(said_.state_dict.place.says("LOCAL_STATE_DICT under FSDP2",
                                               "accelerate has SHARDED_STATE_DICT and FULL_STATE_DICT for it"));

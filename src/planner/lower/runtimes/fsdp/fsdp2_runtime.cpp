@@ -67,11 +67,14 @@ class Fsdp2Runtime final : public RuntimeBase {
   [[nodiscard]] bool holds_gradient(ParameterId parameter) const override { return gradients_.holds(parameter); }
   void gradient_ready(ParameterId parameter, BufferId gradient) override { gradients_.accumulate(parameter, gradient); }
   void step(bool first) override;
+  [[nodiscard]] bool saves() const override { return training().fsdp.saves_whole(); }
+  void save() override;
 
  private:
   [[nodiscard]] ParamGroup* group_of(ModuleId module) { return of_module_[static_cast<std::size_t>(module)]; }
   void shard_whole_model();
   void end_backward();
+  [[nodiscard]] Variable whole_to_save(ParameterId id);
   [[nodiscard]] std::vector<StepParameter> step_parameters(const std::vector<const NamedParameter*>& group) const;
 
   CommContext context_;
@@ -264,6 +267,47 @@ void Fsdp2Runtime::step(bool /*first*/) {
     optimizer_.step(step_parameters(group.members), group.weight_decay);
   }
   for (const NamedParameter& p : trained_) reducer_.drop(p.id);
+}
+
+// redistribute to Replicate: a shard that lacks rows is padded anew, and all ranks' come in one tensor
+// (torch/distributed/tensor/placement_types.py, _to_replicate_tensor).
+Variable Fsdp2Runtime::whole_to_save(ParameterId id) {
+  const FsdpShard& shard = parameters_.of(id);
+  const ShardRanks& mesh = parameters_.mesh();
+  const DType dtype = parameters_.kept(id);
+  const What saved{Role::Temporaries, "weight to save", "torch/distributed/_state_dict_utils.py, _gather_state_dict"};
+  Variable padded;
+  if (shard.real != shard.padded) {
+    padded = eager_.empty(storage(shard.padded, dtype), dtype, {Role::Temporaries, "padded shard", saved.source}, id);
+    eager_.copy(padded, parameters_.padded(id), "pad shard");
+  }
+  Variable whole = eager_.empty(storage(shard.padded * mesh.ranks, dtype), dtype, saved, id);
+  const Part from = padded ? Part(padded) : parameters_.padded(id);
+  eager_.all_gather(whole, from, mesh.ranks, mesh.group);
+  return whole;
+}
+
+// get_model_state_dict (torch/distributed/checkpoint/state_dict.py): in the order of the names, a tied weight under
+// each. With cpu_offload one is gone before the next comes, and rank 0 keeps them on its host.
+void Fsdp2Runtime::save() {
+  std::vector<Variable> held;
+  for (std::size_t at = 0; at < model_.parameters.size(); ++at) {
+    const Parameter& parameter = model_.parameters[at];
+    const ParameterId id = parameter.tied_to != kNone ? parameter.tied_to : static_cast<ParameterId>(at);
+    if (training().is_ignored(model_.parameters[static_cast<std::size_t>(id)])) continue;
+    Variable whole = whole_to_save(id);
+    if (training().fsdp.state_dict == "full-device") {
+      whole.mark_scratch();
+      held.push_back(std::move(whole));
+    } else if (rank() == 0) {
+      const Bytes bytes = storage(parameter.shape.elements(), parameters_.kept(id));
+      held.push_back(
+          eager_.empty(bytes, parameters_.kept(id), {Role::Parameters, "weight to save", ""}, id, Space::Pageable));
+      held.back().mark_scratch();
+      eager_.copy(held.back(), Part(whole.id(), Bytes(0), bytes), "copy weight to host");
+    }
+  }
+  let_go(held);
 }
 
 }  // namespace
