@@ -6,6 +6,7 @@
 
 #include "planner/lower/runtimes/fsdp/param_group.h"
 #include "planner/lower/runtimes/fsdp/rank0_loading.h"
+#include "planner/lower/runtimes/fsdp/state_dict.h"
 #include "planner/lower/runtimes/gradient_scaling.h"
 #include "planner/lower/runtimes/optimizer_step.h"
 #include "planner/lower/runtimes/runtime_base.h"
@@ -49,6 +50,15 @@ Variable load_ignored(ModelLoading& loading, const Parameter& parameter, Paramet
   return loading.load(p, {Role::Parameters, "parameter that is not sharded"});
 }
 
+std::vector<StepParameter> step_parameters(const std::vector<const NamedParameter*>& group,
+                                           const ShardedParameters& parameters, const ShardGradients& gradients) {
+  std::vector<StepParameter> made;
+  for (const NamedParameter* p : group) {
+    made.push_back({p->id, parameters.real(p->id), gradients.of(p->id), parameters.of(p->id).local, p->dtype});
+  }
+  return made;
+}
+
 class Fsdp2Runtime final : public RuntimeBase {
  public:
   Fsdp2Runtime(const Job& job, const ModelSpec& model, std::int64_t rank, Emitter& emitter);
@@ -71,11 +81,8 @@ class Fsdp2Runtime final : public RuntimeBase {
   void save() override;
 
  private:
-  [[nodiscard]] ParamGroup* group_of(ModuleId module) { return of_module_[static_cast<std::size_t>(module)]; }
   void shard_whole_model();
   void end_backward();
-  [[nodiscard]] Variable whole_to_save(ParameterId id);
-  [[nodiscard]] std::vector<StepParameter> step_parameters(const std::vector<const NamedParameter*>& group) const;
 
   CommContext context_;
   ShardedParameters parameters_;
@@ -156,7 +163,7 @@ void Fsdp2Runtime::build(ModelInit where, const BuffersOf& buffers_of) {
       }
     }
     buffers_of(module);
-    if (const ParamGroup* group = group_of(module)) {  // FSDPModule._apply.
+    if (const ParamGroup* group = of_module_[at(module)]) {  // FSDPModule._apply.
       for (const ParameterId id : group->facts().parameters) parameters_.pad(id);
     }
   });
@@ -214,7 +221,7 @@ void Fsdp2Runtime::enter(ModuleId module, Pass pass) {
     emitter_.wait_stream(kCopyInStream, kComputeStream);
     emitter_.wait_stream(kGatherStream, kComputeStream);
   }
-  ParamGroup* const group = group_of(module);
+  ParamGroup* const group = of_module_[at(module)];
   if (group == nullptr) return;
   if (pass == Pass::Forward && group->facts().first == module) group->pre_forward();
   if (pass == Pass::Backward && group->facts().last == module) group->pre_backward();
@@ -222,7 +229,7 @@ void Fsdp2Runtime::enter(ModuleId module, Pass pass) {
 
 void Fsdp2Runtime::exit(ModuleId module, Pass pass) {
   if (module == kNone) return end_backward();
-  if (ParamGroup* const group = group_of(module)) {
+  if (ParamGroup* const group = of_module_[at(module)]) {
     if (pass == Pass::Forward && group->facts().last == module) group->post_forward();
     if (pass == Pass::Backward && group->facts().first == module) group->post_backward(reduces_);
   }
@@ -248,67 +255,20 @@ void Fsdp2Runtime::end_backward() {
   context_.reduced.tensor.reset(Reason::RuntimeBucket);
 }
 
-std::vector<StepParameter> Fsdp2Runtime::step_parameters(const std::vector<const NamedParameter*>& group) const {
-  std::vector<StepParameter> made;
-  for (const NamedParameter* p : group) {
-    made.push_back({p->id, parameters_.real(p->id), reducer_.of(p->id), parameters_.of(p->id).local, p->dtype});
-  }
-  return made;
-}
-
 void Fsdp2Runtime::step(bool /*first*/) {
   if (training().gradient_clipping > 0) {
     std::vector<const NamedParameter*> all;
     for (const NamedParameter& p : trained_) all.push_back(&p);
     clip_.forget();
-    clip_.run(step_parameters(all), training().loop == LoopKind::Trainer);
+    clip_.run(step_parameters(all, parameters_, reducer_), training().loop == LoopKind::Trainer);
   }
   for (const ParameterGroup& group : parameter_groups(model_, training(), trained_)) {
-    optimizer_.step(step_parameters(group.members), group.weight_decay);
+    optimizer_.step(step_parameters(group.members, parameters_, reducer_), group.weight_decay);
   }
   for (const NamedParameter& p : trained_) reducer_.drop(p.id);
 }
 
-// redistribute to Replicate: a shard that lacks rows is padded anew, and all ranks' come in one tensor
-// (torch/distributed/tensor/placement_types.py, _to_replicate_tensor).
-Variable Fsdp2Runtime::whole_to_save(ParameterId id) {
-  const FsdpShard& shard = parameters_.of(id);
-  const ShardRanks& mesh = parameters_.mesh();
-  const DType dtype = parameters_.kept(id);
-  const What saved{Role::Temporaries, "weight to save", "torch/distributed/_state_dict_utils.py, _gather_state_dict"};
-  Variable padded;
-  if (shard.real != shard.padded) {
-    padded = eager_.empty(storage(shard.padded, dtype), dtype, {Role::Temporaries, "padded shard", saved.source}, id);
-    eager_.copy(padded, parameters_.padded(id), "pad shard");
-  }
-  Variable whole = eager_.empty(storage(shard.padded * mesh.ranks, dtype), dtype, saved, id);
-  const Part from = padded ? Part(padded) : parameters_.padded(id);
-  eager_.all_gather(whole, from, mesh.ranks, mesh.group);
-  return whole;
-}
-
-// get_model_state_dict (torch/distributed/checkpoint/state_dict.py): in the order of the names, a tied weight under
-// each. With cpu_offload one is gone before the next comes, and rank 0 keeps them on its host.
-void Fsdp2Runtime::save() {
-  std::vector<Variable> held;
-  for (std::size_t at = 0; at < model_.parameters.size(); ++at) {
-    const Parameter& parameter = model_.parameters[at];
-    const ParameterId id = parameter.tied_to != kNone ? parameter.tied_to : static_cast<ParameterId>(at);
-    if (training().is_ignored(model_.parameters[static_cast<std::size_t>(id)])) continue;
-    Variable whole = whole_to_save(id);
-    if (training().fsdp.state_dict == "full-device") {
-      whole.mark_scratch();
-      held.push_back(std::move(whole));
-    } else if (rank() == 0) {
-      const Bytes bytes = storage(parameter.shape.elements(), parameters_.kept(id));
-      held.push_back(
-          eager_.empty(bytes, parameters_.kept(id), {Role::Parameters, "weight to save", ""}, id, Space::Pageable));
-      held.back().mark_scratch();
-      eager_.copy(held.back(), Part(whole.id(), Bytes(0), bytes), "copy weight to host");
-    }
-  }
-  let_go(held);
-}
+void Fsdp2Runtime::save() { save_whole(model_, training(), parameters_, rank(), emitter_); }
 
 }  // namespace
 
