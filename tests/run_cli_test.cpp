@@ -54,6 +54,21 @@ TEST_CASE("a run agrees with its prediction, and its receipt can be predicted ag
   CHECK_MESSAGE(again.code == 0, again.out);
 }
 
+TEST_CASE("DistributedDataParallel and fully_shard by their names") {
+  const Folder folder;
+  for (const char* words :
+       {"--runtime ddp", "--runtime ddp --set ddp.static_graph=true",
+        "--runtime ddp --set ddp.gradient_as_bucket_view=true", "--runtime fsdp2 --set fsdp.forward_prefetch=1",
+        "--runtime fsdp2 --set fsdp.state_dict=full"}) {
+    CAPTURE(words);
+    const Ran ran = run(folder, std::string("--ranks 2 --out named.json ") + words);
+    CHECK_MESSAGE(ran.code == 0, ran.out, ran.err);
+    CHECK(ran.out.find("0 differ") != std::string::npos);
+    const Ran again = run_binary(folder, split("compare --re-predict named.json"));
+    CHECK_MESSAGE(again.code == 0, again.out, again.err);
+  }
+}
+
 TEST_CASE("ranks that share layers, and fp16 with the scale of a DeepSpeed JSON") {
   const Folder folder;
   const Ran shared = run(folder, "--ranks 4 --tp 2 --zero-stage 2 --out shared.json");
