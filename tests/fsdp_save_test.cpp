@@ -32,9 +32,9 @@ Save save_of(const Schedule& schedule) {
     const auto* made = std::get_if<Allocate>(&event);
     const auto* gone = std::get_if<Release>(&event);
     if (made == nullptr && gone == nullptr) continue;
-    const Buffer& buffer = schedule.buffers[static_cast<std::size_t>(made != nullptr ? made->buffer : gone->buffer)];
+    const Buffer& buffer = schedule.buffers[made != nullptr ? made->buffer : gone->buffer];
     if (buffer.space != Space::Device) continue;
-    now += made != nullptr ? buffer.bytes.value() : -buffer.bytes.value();
+    now += made != nullptr ? buffer.size.value() : -buffer.size.value();
     save.peak = std::max(save.peak, now);
   }
   save.held = now;
