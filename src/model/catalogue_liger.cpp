@@ -38,15 +38,14 @@ void liger_rms_norm(Writer& w) {
   w.extra(0, storage(rows, DType::Float32), DType::Float32, Visibility::Dispatch);
   w.kernel();
   w.save_extra(0, "_saved_tensors");
-  w.pass_own(0);
+  w.pass(0, true);
   gradient_of_weight(w);
 }
 
 // Cosines and sines alone; queries and keys are turned where they lie, and so are their gradients, unless they come
 // head by head and have to be copied first (rope.py: rope_forward, rope_backward).
 void liger_rotary(Writer& w) {
-  w.in_place();
-  w.shares(1);
+  w.in_place(2);
   w.kernel();
   w.save_input(2, "_saved_tensors");
   w.save_input(3, "_saved_tensors");
@@ -54,7 +53,7 @@ void liger_rotary(Writer& w) {
   bool over_given = false;
   for (std::size_t i = 0; i < 2; ++i) {
     if ((copied >> i & 1U) == 0) {
-      w.pass_own(i);
+      w.pass(i, true);
       over_given |= w.needs(i);
     } else if (w.needs(i)) {
       w.gradient(i);
@@ -70,8 +69,8 @@ void liger_silu_mul(Writer& w) {
   w.save_input(1, "_saved_tensors");
   w.output();
   w.kernel();
-  w.overwrite(0);
-  w.overwrite(1);
+  w.hand_out(0, true);
+  w.hand_out(1, true);
   w.backward_kernel();
 }
 

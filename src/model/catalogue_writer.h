@@ -68,7 +68,11 @@ class Writer {
   // Makes a slot: for the first time, or again once it was dropped.
   void forward(std::uint8_t made) { recipe_.forward.push_back({RecipeStep::Kind::Make, made}); }
   void forward_drop(std::uint8_t made) { recipe_.forward.push_back({RecipeStep::Kind::Drop, made}); }
-  void in_place() { recipe_.in_place = true; }
+  // The first outputs lie in the storages of the first inputs.
+  void in_place(std::size_t outputs = 1) {
+    recipe_.in_place = true;
+    for (std::size_t i = 1; i < outputs; ++i) recipe_.shared_outputs |= std::uint64_t{1} << i;
+  }
   void alias() { recipe_.alias = true; }
   // Takes memory of which only the library knows how much.
   void unknown(const char* what) { recipe_.unknown = what; }
@@ -97,31 +101,22 @@ class Writer {
   }
 
   // Backward.
-  void pass(std::size_t i) {
+  // `own`: the gradient of output i, written over and seen through a view.
+  void pass(std::size_t i, bool own = false) {
     if (!needs(i)) return;
     // Cast to another dtype, no element at all is a tensor of its own.
-    const bool empty = in(i).dtype != out().dtype && bytes_in(i) == Bytes(0);
+    const bool empty = !own && in(i).dtype != out().dtype && bytes_in(i) == Bytes(0);
     (empty ? recipe_.comes_empty : recipe_.passes) |= std::uint64_t{1} << i;
+    if (own) recipe_.passes_own = true;
+    if (own) seen_through_view(i);
   }
-  // The gradient of input i is by-product or output i as it was saved.
-  void hand_out(std::size_t i) {
-    if (needs(i)) recipe_.hands_out |= std::uint64_t{1} << i;
-  }
-  // Backward writes the gradient of input i over what was saved of it, and returns a view of that.
-  void overwrite(std::size_t i) {
+  // The gradient of input i is by-product or output i as it was saved. `own`: it is written over input i itself, which
+  // was saved, and seen through a view.
+  void hand_out(std::size_t i, bool own = false) {
     if (!needs(i)) return;
-    recipe_.overwrites |= std::uint64_t{1} << i;
-    seen_through_view(i);
+    (own ? recipe_.overwrites : recipe_.hands_out) |= std::uint64_t{1} << i;
+    if (own) seen_through_view(i);
   }
-  // The gradient of output i, written over and seen through a view, is that of input i.
-  void pass_own(std::size_t i) {
-    if (!needs(i)) return;
-    recipe_.passes |= std::uint64_t{1} << i;
-    recipe_.passes_own = true;
-    seen_through_view(i);
-  }
-  // Output i lies in the storage of input i.
-  void shares(std::size_t i) { recipe_.shared_outputs |= std::uint64_t{1} << i; }
   // As an attribute of a Python function's context, and not by save_for_backward.
   void hold(std::size_t i) {
     if (needs(i)) recipe_.holds |= std::uint64_t{1} << i;

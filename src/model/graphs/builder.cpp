@@ -400,21 +400,6 @@ TensorId GraphBuilder::in_place(Op op, TensorId x, TensorId other, std::int8_t a
   return out;
 }
 
-std::pair<TensorId, TensorId> GraphBuilder::turned_in_place(TensorId q, TensorId k, TensorId cos, TensorId sin,
-                                                            bool queries, bool keys) {
-  const NodeId node = add_node(Op::LigerRotary, std::array{q, k, cos, sin}, true);
-  graph_.nodes.back().in_place = true;
-  graph_.nodes.back().number = (queries ? 1 : 0) + (keys ? 2 : 0);
-  const bool requires_grad = graph_.nodes.back().requires_grad;
-  const auto there = [&](TensorId x) {
-    return output_of(node, add_tensor(shape(x), dtype(x), graph_.tensor(x).storage, requires_grad, node));
-  };
-  const TensorId turned_q = there(q);
-  const TensorId turned_k = there(k);
-  run(node);
-  return {turned_q, turned_k};
-}
-
 void GraphBuilder::drop(std::initializer_list<TensorId> tensors, TensorId read) {
   if (read != kNone) graph_.program.push_back({Instruction::Kind::Read, read});
   for (TensorId id : tensors) {

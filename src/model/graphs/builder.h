@@ -137,9 +137,6 @@ class GraphBuilder {
   std::pair<TensorId, TensorId> nll_loss(TensorId log_probabilities, TensorId target, Reduction reduction);
   TensorId in_place(Op op, TensorId x, TensorId other, std::int8_t axis = 0, std::int64_t start = 0,
                     TensorId third = kNone);
-  // Op::LigerRotary; `queries`, `keys`: whose gradient comes head by head.
-  std::pair<TensorId, TensorId> turned_in_place(TensorId q, TensorId k, TensorId cos, TensorId sin, bool queries,
-                                                bool keys);
   [[nodiscard]] bool parallel() const { return options_->tp > 1; }
   TensorId keep(TensorId x);  // One more Python reference.
 
@@ -208,6 +205,7 @@ class GraphBuilder {
   friend void keep_for_next(GraphBuilder& g, TensorId tensor);
   friend TensorId copy_to_parallel(GraphBuilder& g, TensorId x);
   friend std::pair<TensorId, TensorId> parallel_cross_entropy(GraphBuilder& g, TensorId logits, TensorId target);
+  friend std::array<TensorId, 2> turned_in_place(GraphBuilder& g, const std::array<TensorId, 4>& inputs, int by_head);
   friend std::vector<TensorId> chunked_log_probs(GraphBuilder& g, const std::array<TensorId, 4>& inputs,
                                                  std::size_t outputs);
 
@@ -246,6 +244,9 @@ void keep_for_next(GraphBuilder& g, TensorId tensor);
 // of fp32 logits, and the loss of each token.
 [[nodiscard]] TensorId copy_to_parallel(GraphBuilder& g, TensorId x);
 [[nodiscard]] TensorId reduce_from_parallel(GraphBuilder& g, TensorId x);
+// Op::LigerRotary of queries, keys, cosines and sines; `by_head` is its Node::number.
+[[nodiscard]] std::array<TensorId, 2> turned_in_place(GraphBuilder& g, const std::array<TensorId, 4>& inputs,
+                                                      int by_head);
 [[nodiscard]] std::pair<TensorId, TensorId> parallel_cross_entropy(GraphBuilder& g, TensorId logits, TensorId target);
 // Op::ChunkedLogProb, with as many outputs: 1, 3 (without the mean of logits) or 4. Products run in autocast's dtype.
 [[nodiscard]] std::vector<TensorId> chunked_log_probs(GraphBuilder& g, const std::array<TensorId, 4>& inputs,

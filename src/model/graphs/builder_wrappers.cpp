@@ -71,6 +71,21 @@ TensorId reduce_from_parallel(GraphBuilder& g, TensorId x) {
   return g.in_place(Op::AllReduce, x, kNone);
 }
 
+std::array<TensorId, 2> turned_in_place(GraphBuilder& g, const std::array<TensorId, 4>& inputs, int by_head) {
+  const NodeId node = g.add_node(Op::LigerRotary, inputs, true);
+  g.graph_.nodes.back().in_place = true;
+  g.graph_.nodes.back().number = by_head;
+  const bool requires_grad = g.graph_.nodes.back().requires_grad;
+  std::array<TensorId, 2> turned{};
+  for (std::size_t i = 0; i < turned.size(); ++i) {
+    const TensorId x = inputs[i];
+    turned[i] =
+        g.output_of(node, g.add_tensor(g.shape(x), g.dtype(x), g.graph_.tensor(x).storage, requires_grad, node));
+  }
+  g.run(node);
+  return turned;
+}
+
 std::pair<TensorId, TensorId> parallel_cross_entropy(GraphBuilder& g, TensorId logits, TensorId target) {
   DSPLAN_CHECK(g.parallel(), "one rank has all the words");
   const NodeId node = g.add_node(Op::ParallelCrossEntropy, std::array{logits, target}, true);

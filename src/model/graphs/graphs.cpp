@@ -148,6 +148,7 @@ std::optional<std::string> attention_unsupported(const ModelSpec& model, const T
 
 // Megatron's layers have no adapters and no autocast; its experts are cut in ways of their own. Its loss is in fp32.
 std::optional<std::string> parallel_unsupported(const ModelSpec& model, const Training& training) {
+  if (training.liger_kernels.any()) return "Liger's kernels under tensor parallelism";
   constexpr std::array kCut{"gpt2", "llama", "mistral", "mixtral", "qwen2", "qwen3", "gemma2"};
   if (std::find(kCut.begin(), kCut.end(), model.family) == kCut.end()) {
     return formatted("the {} family's activations under tensor parallelism", model.family);

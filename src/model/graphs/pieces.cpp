@@ -378,7 +378,7 @@ QueryKey liger_rotary(GraphBuilder& g, QueryKey x, const Waves& waves) {
   const Dimensions& d = g.dims();
   const bool queries = g.options().seq > 1 && d.heads > 1 && queries_come_back_by_head(g.options(), d, false);
   const bool keys = g.options().seq > 1 && d.kv_heads > 1 && values_come_back_by_head(g.options(), d, false);
-  const auto [q, k] = g.turned_in_place(x.q, x.k, waves.cos, waves.sin, queries, keys);
+  const auto [q, k] = turned_in_place(g, {x.q, x.k, waves.cos, waves.sin}, (queries ? 1 : 0) + (keys ? 2 : 0));
   g.drop({x.q, x.k});
   return {q, k};
 }
