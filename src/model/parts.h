@@ -62,6 +62,7 @@ struct RotaryParts {
   bool half_tables = false;     // Tables of half the width, for both halves of a head (gpt_oss).
   bool complex = false;         // Neighbours are complex numbers, and so are the tables (deepseek_v2).
   bool three_axes = false;      // Positions have three axes, and each row its own tables (qwen2_vl).
+  bool mixed_axes = false;      // Of those, frequencies of the three axes alternate (qwen3_vl).
   bool paired_tables = false;   // The tables hold each frequency twice in a row (cohere).
   bool repeats_tables = false;  // Each call makes such of the first half of the tables (glm4).
   bool wide_tables = false;     // Tables stay in fp32, and so do products with them; results are brought back (olmo2).
@@ -254,6 +255,11 @@ struct TowerParts {
   // So many tokens a side see each other, but in `whole_layers` all of a picture's do. 0: there are no windows.
   std::int64_t window = 0;
   std::vector<std::int64_t> whole_layers;
+  // Rows of a square table of learned positions, resampled to each picture's size (qwen3_vl). 0: there is none.
+  std::int64_t table = 0;
+  // What these layers return is merged by a module of its own, and added to the text's first layers (qwen3_vl).
+  std::vector<std::int64_t> deep_layers;
+  bool held = false;  // What it returns lives as long as the forward of what holds it (qwen3_vl).
 
   [[nodiscard]] bool beside_text() const { return tokens > 0 || merge > 0; }
   // Beginnings of the names of parameters that no loss reaches: layers behind those, and the norm behind all.

@@ -428,6 +428,16 @@ QWEN2_VL = {**QWEN25_VL, "model_type": "qwen2_vl", "architectures": ["Qwen2VLFor
             "vision_config": {"model_type": "qwen2_vl_vision", "depth": 3, "embed_dim": 32, "mlp_ratio": 2, "num_heads": 2,
                               "patch_size": 4, "spatial_merge_size": 2, "temporal_patch_size": 2, "hidden_size": 64,
                               "hidden_act": "quick_gelu"}}
+QWEN3_VL = {**QWEN25_VL, "model_type": "qwen3_vl", "architectures": ["Qwen3VLForConditionalGeneration"],
+            "text_config": {**QWEN25_VL["text_config"], "model_type": "qwen3_vl_text", "head_dim": 16},
+            "vision_config": {"model_type": "qwen3_vl_vision", "depth": 3, "hidden_size": 32, "intermediate_size": 72, "num_heads": 2,
+                              "patch_size": 4, "spatial_merge_size": 2, "temporal_patch_size": 2, "out_hidden_size": 64,
+                              "num_position_embeddings": 49, "deepstack_visual_indexes": [0, 2],
+                              "hidden_act": "gelu_pytorch_tanh"}}
+QWEN3_VL_MOE = {**QWEN3_VL, "model_type": "qwen3_vl_moe", "architectures": ["Qwen3VLMoeForConditionalGeneration"],
+                "text_config": {**QWEN3_VL["text_config"], "model_type": "qwen3_vl_moe_text", "num_experts": 4,
+                                "num_experts_per_tok": 2, "moe_intermediate_size": 48},
+                "vision_config": {**QWEN3_VL["vision_config"], "model_type": "qwen3_vl_moe_vision"}}
 SIZED = "model.visual."
 TOWER = "model.vision_tower."
 BEHIND = [TOWER + "encoder.layers.2.*", TOWER + "post_layernorm.*"]  # What the projector does not read.
@@ -494,6 +504,9 @@ SHOWN = {
     **shown("qwen2-5-vl", QWEN25_VL, SIZED, [], projector=SIZED + "merger.", image_size=[40, 24]),
     "qwen2-5-vl-even": case(QWEN25_VL, seq=61, images=2, image_size=[32, 32], freeze=[SIZED + "patch_embed.*"]),
     **shown("qwen2-vl", QWEN2_VL, SIZED, [], projector=SIZED + "merger.", image_size=[40, 24]),
+    **shown("qwen3-vl", QWEN3_VL, SIZED, [], projector=SIZED + "merger.", image_size=[40, 24]),
+    **without(shown("qwen3-vl-moe", QWEN3_VL_MOE, SIZED, [], projector=SIZED + "merger.", image_size=[40, 24]),
+              "qwen3-vl-moe-autocast"),
     "llava-odd": case({**LLAVA, "vision_feature_select_strategy": "full", "multimodal_projector_bias": False,
                        "projector_hidden_act": "gelu_pytorch_tanh", "tie_word_embeddings": True,
                        "text_config": QWEN2},

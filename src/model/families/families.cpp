@@ -75,6 +75,8 @@ const std::vector<Family>& families() {
       {"gemma3", build_gemma3, true},
       {"qwen2_vl", build_qwen2_vl, true},
       {"qwen2_5_vl", build_qwen2_5_vl, true},
+      {"qwen3_vl", build_qwen3_vl, true},
+      {"qwen3_vl_moe", build_qwen3_vl_moe, true},
   };
   return kTable;
 }

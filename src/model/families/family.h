@@ -85,5 +85,7 @@ struct Family {
 [[nodiscard]] ModelSpec build_gemma3(ConfigReader& config);
 [[nodiscard]] ModelSpec build_qwen2_vl(ConfigReader& config);
 [[nodiscard]] ModelSpec build_qwen2_5_vl(ConfigReader& config);
+[[nodiscard]] ModelSpec build_qwen3_vl(ConfigReader& config);
+[[nodiscard]] ModelSpec build_qwen3_vl_moe(ConfigReader& config);
 
 }  // namespace dsplan

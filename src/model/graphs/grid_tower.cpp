@@ -1,9 +1,10 @@
-// Towers that take pictures of all sizes (qwen2_vl, qwen2_5_vl): all patches of a batch are one row, and each picture,
+// Towers that take pictures of all sizes (qwen2_vl, qwen2_5_vl, qwen3_vl): all patches of a batch are one row, and each picture,
 // or each window of one, attends by itself. The functions follow transformers' modules one by one (models/qwen2_5_vl,
 // vision_utils.py); a `drop` stands where a Python variable or frame lets go of a tensor.
 #include "model/graphs/grid_tower.h"
 
 #include <algorithm>
+#include <array>
 
 #include "model/graphs/graphs.h"
 #include "model/graphs/pieces.h"
@@ -77,20 +78,24 @@ class GridTower {
 
   GridResult run(TensorId pixels) {
     g_.enter(module_);
+    const Taps taps = t_.table > 0 ? table_taps(g_, grid_, pictures_) : Taps{};
     const TensorId places = numbered_patches(g_, t_, grid_, pictures_);
     const TensorId whole = lengths_of_pictures(g_, pictures_);
     const TensorId windows = t_.window > 0 ? lengths_of_windows(g_, t_, grid_, pictures_) : kNone;
     TensorId hidden = patches(pixels);
     if (t_.window > 0) hidden = sorted(hidden);
+    const TensorId learned = t_.table > 0 ? resampled(taps) : kNone;
+    if (learned != kNone) hidden = placed(hidden, learned);
     const Waves waves = tables(places);
     hidden = blocks(hidden, waves, whole, windows);
-    GridResult seen{hidden, merger(hidden)};
+    GridResult seen{hidden, merger(g_.child(module_, "merger"), hidden), std::move(deep_)};
     if (t_.window > 0) {
       const TensorId back = g_.make(Op::Index, g_.shape(seen.merged), g_.dtype(seen.merged), {seen.merged}, true);
       g_.drop({seen.merged, windows});
       seen.merged = back;
     }
     g_.drop({places, whole, waves.cos, waves.sin});
+    if (learned != kNone) g_.drop({learned, taps.indices, taps.weights});
     g_.exit(module_);
     return seen;
   }
@@ -105,17 +110,41 @@ class GridTower {
     g_.enter(module);
     const TensorId seen = g_.view(pixels, Shape{rows(), t_.channels, t_.frames, t_.patch, t_.patch});
     g_.enter(convolution);
+    const TensorId low_bias = g_.lowered(g_.parameter("bias"));
     const TensorId low_weight = g_.lowered(g_.parameter("weight"));
     const TensorId low_pixels = g_.lowered(seen);
     const Shape made{rows(), d_.hidden, 1, 1, 1};
-    const TensorId out = g_.make(Op::Conv2d, made, g_.dtype(low_weight), {low_pixels, low_weight}, true);
+    const TensorId out = g_.make(Op::Conv2d, made, g_.dtype(low_weight), {low_pixels, low_weight, low_bias}, true);
     g_.drop({low_pixels, low_weight, seen});
+    if (low_bias != kNone) g_.drop({low_bias});
     g_.exit(convolution);
     const TensorId flat = g_.view(out, Shape{rows(), d_.hidden});
     g_.drop({out});
     g_.exit(module);
     if (g_.options().inputs_require_grad && t_.hears_checkpoints) g_.require_grad(flat);
     return flat;
+  }
+
+  // (pos_embed(indices) * weights).sum(1), in fp32.
+  TensorId resampled(const Taps& taps) {
+    const ModuleId module = g_.child(module_, "pos_embed");
+    g_.enter(module);
+    const TensorId read = embedding(g_, g_.parameter("weight"), taps.indices);
+    g_.exit(module);
+    const TensorId weights = g_.view(taps.weights, Shape{rows(), g_.shape(taps.weights).dims[1], 1});
+    const TensorId weighed = g_.binary(Op::Mul, read, weights);
+    g_.drop({read, weights});
+    const TensorId sum = g_.make(Op::SumDim, Shape{rows(), d_.hidden}, g_.dtype(weighed), {weighed}, true);
+    g_.drop({weighed});
+    return sum;
+  }
+
+  // Uses up `x`.
+  TensorId placed(TensorId x, TensorId learned) {
+    const TensorId narrow = g_.cast(learned, g_.dtype(x));
+    const TensorId sum = g_.binary(Op::Add, x, narrow);
+    g_.drop({narrow, x});
+    return sum;
   }
 
   // permute_input_for_window_attn: tokens window by window, by an index that lies on the host. Uses up `x`.
@@ -180,6 +209,13 @@ class GridTower {
         },
         [&](ModuleId module, std::size_t layer, TensorId x) {
           return block(module, x, waves, begins(layer), segments(layer));
+        },
+        [&](std::size_t layer, TensorId x) {
+          const auto at = std::find(t_.deep_layers.begin(), t_.deep_layers.end(), static_cast<std::int64_t>(layer));
+          if (at == t_.deep_layers.end()) return x;
+          const auto number = static_cast<std::size_t>(at - t_.deep_layers.begin());
+          deep_.push_back(merger(modules_of(g_.model(), g_.child(module_, "deepstack_merger_list"))[number], x));
+          return x;
         });
   }
 
@@ -286,26 +322,42 @@ class GridTower {
     return out;
   }
 
-  // Patches that become one token, side by side through two layers.
-  TensorId merger(TensorId hidden) {
-    const ModuleId module = g_.child(module_, "merger");
-    const std::int64_t merged = t_.merge * t_.merge;
+  // Patches that become one token, side by side through two layers: of qwen3_vl's the norm of what one of
+  // `deep_layers` returns is of the token.
+  TensorId merger(ModuleId module, TensorId hidden) {
+    const ModuleId mlp = g_.model().child(module, "mlp");
+    const ModuleId norm = mlp != kNone ? g_.child(module, "ln_q") : g_.child(module, "norm");
+    const std::int64_t wide = t_.merge * t_.merge * d_.hidden;
+    const Shape tokens{rows() / (t_.merge * t_.merge), wide};
+    const bool of_tokens = g_.model().parameters[norm_weight(norm)].shape.dims[0] == wide;
     g_.enter(module);
-    const TensorId normed = norm_module(g_, p_.norm, g_.child(module, "ln_q"), hidden);
-    const TensorId beside = g_.view(normed, Shape{rows() / merged, merged * d_.hidden});
+    const TensorId seen = of_tokens ? g_.view(hidden, tokens) : g_.keep(hidden);
+    const TensorId normed = norm_module(g_, p_.norm, norm, seen);
+    g_.drop({seen});
+    const TensorId beside = g_.view(normed, tokens);
     g_.drop({normed});
-    const ModuleId mlp = g_.child(module, "mlp");
-    g_.enter(mlp);
-    const TensorId wide = linear_module(g_, g_.child(mlp, "0"), beside, merged * d_.hidden);
-    const ModuleId act = g_.child(mlp, "1");
+    if (mlp != kNone) g_.enter(mlp);
+    const TensorId out = mlp != kNone ? two_layers(mlp, {"0", "1", "2"}, beside)
+                                      : two_layers(module, {"linear_fc1", "act_fn", "linear_fc2"}, beside);
+    g_.drop({beside});
+    if (mlp != kNone) g_.exit(mlp);
+    g_.exit(module);
+    return out;
+  }
+
+  [[nodiscard]] std::size_t norm_weight(ModuleId norm) const {
+    return static_cast<std::size_t>(g_.model().parameter(norm, "weight"));
+  }
+
+  TensorId two_layers(ModuleId module, const std::array<std::string_view, 3>& names, TensorId x) {
+    const TensorId wide = linear_module(g_, g_.child(module, names[0]), x, g_.shape(x).dims[1]);
+    const ModuleId act = g_.child(module, names[1]);
     g_.enter(act);
     const TensorId active = activated(g_, "gelu", wide);
     g_.exit(act);
     g_.drop({wide});
-    const TensorId out = linear_module(g_, g_.child(mlp, "2"), active, g_.model().dims.hidden);
-    g_.drop({active, beside});
-    g_.exit(mlp);
-    g_.exit(module);
+    const TensorId out = linear_module(g_, g_.child(module, names[2]), active, g_.model().dims.hidden);
+    g_.drop({active});
     return out;
   }
 
@@ -316,6 +368,7 @@ class GridTower {
   ModuleId module_;
   Grid grid_;
   std::int64_t pictures_;
+  std::vector<TensorId> deep_;
 };
 
 }  // namespace

@@ -159,6 +159,11 @@ std::vector<ModuleId> modules_of(const ModelSpec& model, ModuleId parent) {
 }
 
 TensorId run_layers(GraphBuilder& g, ModuleId list, TensorId hidden, const Keywords& keywords, const LayerCall& call) {
+  return run_layers(g, list, hidden, keywords, call, [](std::size_t, TensorId x) { return x; });
+}
+
+TensorId run_layers(GraphBuilder& g, ModuleId list, TensorId hidden, const Keywords& keywords, const LayerCall& call,
+                    const BehindLayer& behind) {
   std::size_t layer = 0;
   for (const ModuleId module : modules_of(g.model(), list)) {
     std::vector<TensorId> given = keywords(layer);
@@ -167,7 +172,7 @@ TensorId run_layers(GraphBuilder& g, ModuleId list, TensorId hidden, const Keywo
     const TensorId out = call(module, layer, hidden);
     g.end_region(region);
     g.drop({hidden});
-    hidden = out;
+    hidden = behind(layer, out);
     ++layer;
   }
   return hidden;
