@@ -14,6 +14,177 @@ COUNTERS = ("requested", "allocated", "active", "reserved")
 SHORT = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
 
 
+def bare(module):
+    return getattr(module, "_checkpoint_wrapped_module", module)
+
+
+def sharded(module):
+    return any(one.__name__ == "FSDPModule" for one in type(module).__mro__)
+
+
+def own_class(module):
+    """Of what fully_shard and checkpoint_wrapper have put another class over or around."""
+    return next(one.__name__ for one in type(bare(module)).__mro__ if "FSDPModule" not in [b.__name__ for b in one.__mro__])
+
+
+class Shards:
+    """What a script's own calls of fully_shard were given, read off its modules, in the words of a training file. What
+    these words cannot say raises: a prediction of other calls would be of another job."""
+
+    def __init__(self, model):
+        found, self.order, self.root = {}, {}, model
+        for at, (path, module) in enumerate(model.named_modules()):
+            self.order[path] = at
+            if sharded(module):
+                found.setdefault(id(module._get_fsdp_state()), []).append((path, module))
+        self.calls = sorted(found.values(), key=lambda call: self.number(self.state(call)))
+        self.layers, self.paths = [], {id(m): path for path, m in model.named_modules()}
+        for box in model.modules():  # The outermost lists of one class each: what is inside of a layer is none.
+            if isinstance(box, (torch.nn.ModuleList, torch.nn.ModuleDict)) and len({own_class(m) for m in box.children()}) == 1:
+                inside = self.inside(self.paths[id(box)])
+                self.layers += [] if inside else list(map(bare, box.children()))
+
+    state = staticmethod(lambda call: call[0][1]._get_fsdp_state())
+
+    @staticmethod
+    def number(state):
+        """Hooks are numbered, over all modules, as they are registered: the order of the calls."""
+        hook = state._pre_forward_hook_handle
+        return (hook.handles[0] if hasattr(hook, "handles") else hook).id
+
+    def words(self, world):
+        groups = [(call, self.state(call)._fsdp_param_group) for call in self.calls]
+        groups = [(call, group) for call, group in groups if group]
+        meshes = {(g.mesh_info.shard_mesh_size, getattr(g.mesh_info, "replicate_mesh_size", 1)) for _, g in groups}
+        policies = {g.mp_policy for _, g in groups}
+        offloads = {repr(g.offload_policy) for _, g in groups}
+        if len(meshes) != 1 or len(policies) != 1 or len(offloads) != 1:
+            raise ValueError("fully_shard was called with several meshes or policies")
+        (shard, replicate), policy, offload = meshes.pop(), policies.pop(), offloads.pop()
+        if shard * replicate != world:
+            raise ValueError(f"fully_shard over {shard} x {replicate} of {world} ranks: the rest is another parallelism")
+        if not policy.cast_forward_inputs or "pin_memory=False" in offload:
+            raise ValueError("fully_shard without cast_forward_inputs, or with pageable shards")
+        told = {"wrap": self.wrap(), "reshard_after_forward": self.resharding(groups, shard), "shard": str(shard),
+                "replicate": str(replicate), "cpu_offload": "CPUOffloadPolicy" in offload and "true", **self.prefetches()}
+        root = [g for call, g in groups if call[0][0] == ""]
+        told["reshard_root"] = bool(root and root[0].post_forward_mesh_info) and "true"
+        for key in ("param_dtype", "reduce_dtype", "output_dtype"):
+            told[key] = getattr(policy, key) and SHORT[getattr(policy, key)]
+        return {"runtime": "hsdp" if replicate > 1 else "fsdp2", "fsdp": {k: v for k, v in told.items() if v}}
+
+    def wrap(self):
+        """Word by word: layers from the first to the last, classes bottom up, both ends, the model."""
+        if [path for path, _ in self.calls[-1]] != [""]:
+            raise ValueError("the model itself was not given to fully_shard, or not last")
+        words, left = [], self.calls[:-1]
+        layers = {id(m) for m in self.layers}
+        of_layers = [call for call in left if any(id(bare(m)) in layers or self.inside(path) for path, m in call)]
+        for call in left:
+            word = "layers" if call in of_layers else "ends"
+            words += [word] if word not in words else []
+        if "ends" in words:
+            self.check_ends([call for call in left if call not in of_layers])
+        if "layers" in words:
+            words[words.index("layers")] = self.classes(of_layers, layers)
+        return "+".join(words) or "root"
+
+    def inside(self, path):
+        return any(path.startswith(self.paths[id(m)] + ".") for m in self.layers)
+
+    def classes(self, calls, layers):
+        """In which of both orders classes are cut, children first, moves no byte of a step."""
+        if any(len(call) != 1 for call in calls):
+            raise ValueError("several modules of layers are one group of fully_shard")
+        taken, paths = [bare(m) for call in calls for _, m in call], [path for call in calls for path, _ in call]
+        at = [self.order[path] for path in paths]
+        if {id(m) for m in taken} == layers and at == sorted(at):
+            return "layers"
+        names = list(dict.fromkeys(map(own_class, taken)))
+        there = {id(bare(m)) for m in self.root.modules() if own_class(m) in names}
+        after = {path: n for n, path in enumerate(paths)}
+        children_first = all(after[path] < after[other] for path in paths for other in paths if path.startswith(other + "."))
+        if there != {id(m) for m in taken} or not children_first:
+            raise ValueError(f"fully_shard around some modules of {', '.join(names)}, or in an order of its own")
+        return "+".join(names)
+
+    def check_ends(self, calls):
+        kinds = [[("embedding" if isinstance(m, torch.nn.Embedding) else "head" if isinstance(m, torch.nn.Linear) else
+                   "norm" if "norm" in own_class(m).lower() else own_class(m)) for _, m in call] for call in calls]
+        if [sorted(kind) for kind in kinds] not in ([["embedding"], ["head", "norm"]], [["embedding", "head", "norm"]]):
+            raise ValueError("fully_shard around " + "; ".join(path for call in calls for path, _ in call) + " outside of layers")
+
+    def resharding(self, groups, shard):
+        ends = [call for call in self.calls if len(call) > 1]
+        kept = lambda g: g.post_forward_mesh_info and g.post_forward_mesh_info.shard_mesh_size  # noqa: E731
+        if any(kept(self.state(call)._fsdp_param_group) for call in ends):
+            raise ValueError("norm and head are resharded after forward")
+        found = {kept(g) for call, g in groups if call[0][0] and call not in ends}
+        if len(found) > 1:
+            raise ValueError("reshard_after_forward is not the same for all groups")
+        size = found.pop() if found else shard
+        return "true" if size == shard else str(size) if size else "false"
+
+    def prefetches(self):
+        told = {}
+        layers = [m._get_fsdp_state() for m in self.layers if sharded(m)]
+        for way in ("forward", "backward"):
+            ahead = [getattr(state, f"_states_to_{way}_prefetch") for state in layers]
+            most = max(map(len, ahead), default=0)
+            usual = lambda at: (layers[at + 1:at + 1 + most] if way == "forward" else layers[:at][::-1][:most])  # noqa: E731
+            if any(list(one) != (usual(at) if len(usual(at)) == most else []) for at, one in enumerate(ahead)):
+                raise ValueError(f"set_modules_to_{way}_prefetch in an order of its own")
+            told[way + "_prefetch"] = most and str(most)
+        return told
+
+
+def ignored(model):
+    """Whose gradients nobody reduces, beside parameters that are DTensors."""
+    plain = {name.replace("_checkpoint_wrapped_module.", ""): p for name, p in model.named_parameters()
+             if type(p.data).__name__ != "DTensor"}
+    whole = [name for name, p in plain.items() if p.is_floating_point()]
+    if whole and any("lora_" in name or ".base_layer." in name for name, _ in model.named_parameters()):
+        raise ValueError(f"fully_shard ignores {', '.join(whole)} beside adapters")
+    return "+".join((["packed"] if len(whole) < len(plain) else []) + whole)
+
+
+def loading(model):
+    """How accelerate brought the shards to their ranks; of other scripts it cannot be seen afterwards."""
+    state = getattr(sys.modules.get("accelerate.state"), "AcceleratorState", None)
+    plugin = state and state._shared_state.get("fsdp_plugin")
+    packed = any(type(p).__name__ == "Params4bit" or not p.is_floating_point() for p in model.parameters())
+    return plugin and not packed and ("rank0" if plugin.cpu_ram_efficient_loading else "host")
+
+
+def replicas(wrapper):
+    """What DistributedDataParallel was given, in the words of a training file; its defaults are not named."""
+    hooks = [hook.__name__ for hook, _ in getattr(wrapper, "_comm_hooks", ())]
+    known = {"bf16_compress_hook": "bf16", "fp16_compress_hook": "fp16"}
+    if any(hook not in known for hook in hooks):
+        raise ValueError(f"register_comm_hook({', '.join(hooks)})")
+    cap = getattr(wrapper, "bucket_bytes_cap", None)
+    told = {key: True for key in ("find_unused_parameters", "gradient_as_bucket_view", "static_graph") if getattr(wrapper, key)}
+    told.update({} if wrapper.broadcast_buffers else {"broadcast_buffers": False})
+    told.update({"comm_hook": known[hooks[0]]} if hooks else {})
+    told.update({"bucket_cap_mb": cap // 2**20} if cap and not getattr(wrapper, "bucket_bytes_cap_default", False) else {})
+    return told
+
+
+def checkpoints(model):
+    """checkpoint_wrapper around layers: which, and how."""
+    found = [(path, m) for path, m in model.named_modules() if hasattr(m, "_checkpoint_wrapped_module")]
+    if not found:
+        return {}
+    box, _, _ = found[0][0].rpartition(".")
+    layers = [id(m) for m in model.get_submodule(box).children()]
+    at, told = [layers.index(id(m)) for _, m in found if id(m) in layers], found[0][1].checkpoint_fn.keywords
+    if len(at) != len(found) or "context_fn" in told:
+        raise ValueError("checkpoint_wrapper around other modules than layers, or with a choice of operators")
+    form = "reentrant" if told.get("use_reentrant") else "non_reentrant"
+    which = "full" if len(at) == len(layers) else "groups:" + ",".join(map(str, at))
+    return {"checkpoint": which, "checkpoint_impl": form, "preserve_rng_state": told.get("preserve_rng_state", True)}
+
+
 def quiet(method):
     def wrapper(self, *args, **kwargs):
         try:
@@ -26,20 +197,24 @@ def quiet(method):
 class receipt:
     @quiet
     def __init__(self, path, model=None, optimizer=None, engine=None, config=None, training_args=None):
-        self.phases, self.marks, self.seen, self.shape, self.calls = [], [], {}, (0, 0), 0
+        self.phases, self.marks, self.seen, self.shape, self.calls, self.syncs = [], [], {}, (0, 0), 0, []
         self.cuda, self.stepped, self.closed = torch.cuda.is_available(), False, False
         self.missing = {"memory.host": "not looked at", "communication": "not looked at", "snapshot": "not taken",
                         "memory.process": "capacity less free: what everybody has on this GPU"}
         self.missing.update({"memory." + key: "no GPU" for key in (*COUNTERS, "process", "peak") if not self.cuda})
         self.path, self.engine, self.config, self.args = str(path), engine, config, training_args
         self.model, self.optimizer = getattr(engine, "module", model), getattr(engine, "optimizer", optimizer)
+        self.wrapper = None
+        while isinstance(getattr(self.model, "module", None), torch.nn.Module):  # DistributedDataParallel's.
+            self.wrapper, self.model = self.model, self.model.module
         while hasattr(self.optimizer, "optimizer"):  # DeepSpeed's and accelerate's hold the one that steps.
             self.optimizer = self.optimizer.optimizer
         ranks = torch.distributed if torch.distributed.is_available() and torch.distributed.is_initialized() else None
         self.rank, self.world = (ranks.get_rank(), ranks.get_world_size()) if ranks else (0, 1)
         self.path = "{0}.rank{2}{1}".format(*os.path.splitext(self.path), self.rank) if self.rank else self.path
         self.save()
-        self.model.register_forward_pre_hook(self.before_forward, prepend=True, with_kwargs=True)  # Before ZeRO-3 gathers.
+        outer = self.model if self.wrapper is None else self.wrapper
+        outer.register_forward_pre_hook(self.before_forward, prepend=True, with_kwargs=True)  # Before ZeRO-3 gathers.
         self.model.register_forward_hook(lambda *_: self.mark("after forward"))
         self.optimizer.register_step_pre_hook(lambda *_: None if self.stepped else self.mark("before step"))
         self.optimizer.register_step_post_hook(lambda *_: setattr(self, "stepped", True))
@@ -57,6 +232,11 @@ class receipt:
     def turn(self):
         self.mark("end")
         peaks = {"peak_" + key: value for key, value in self.counters("peak").items()}
+        for key in COUNTERS if self.cuda else ():
+            most = max((mark[key] for mark in self.marks), default=0)
+            if most > peaks["peak_" + key]:  # What the job itself has reset since is gone.
+                self.missing["memory.peaks"] = "the job resets PyTorch's peaks: those of its phases are too low"
+                peaks["peak_" + key] = most
         self.phases.append({"name": ("init", "first_step", "steady")[len(self.phases)], "marks": self.marks, **peaks})
         self.marks, self.stepped, self.seen["grad_accum"], self.calls = [], False, self.calls, 0
         self.closed = len(self.phases) == 3
@@ -70,7 +250,9 @@ class receipt:
             self.turn()
         ids = kwargs["input_ids"] if "input_ids" in kwargs else args[0]
         self.calls, self.shape, kind = self.calls + 1, tuple(ids.shape), ids.device.type
-        self.seen["loss"] = "hf" if kwargs.get("labels") is not None else None
+        group = module._get_fsdp_state()._fsdp_param_group if sharded(module) else None
+        self.syncs = [*self.syncs[:self.calls - 1], getattr(group, "reduce_grads", True)]
+        self.seen["loss"] = "trl" if kwargs.get("fused_lm_head") else "hf" if kwargs.get("labels") is not None else None
         self.seen["autocast"] = SHORT[torch.get_autocast_dtype(kind)] if torch.is_autocast_enabled(kind) else "none"
         self.mark("before forward")
 
@@ -80,14 +262,32 @@ class receipt:
         self.closed = True
         self.save(error)
 
+    def parallel(self):
+        """What is laid around the model, beside DeepSpeed. Where it cannot be said, nothing is to be predicted from it."""
+        told, distributed = checkpoints(self.model), type(self.wrapper).__name__ == "DistributedDataParallel"
+        if distributed and replicas(self.wrapper):
+            told["ddp"] = replicas(self.wrapper)
+        if any(map(sharded, self.model.modules())):
+            told.update(Shards(self.model).words(self.world))
+            told["fsdp"].update({"ignored": ignored(self.model)} if ignored(self.model) else {})
+            told["model_init"] = loading(self.model) or self.seen.get("model_init")
+            if len(self.syncs) > 1:
+                told["fsdp"]["gradient_sync"] = "every" if all(self.syncs) else "last"
+        flat = [name for name, m in self.model.named_modules() if type(m).__name__ == "FullyShardedDataParallel"]
+        if flat or type(self.wrapper).__name__ == "FullyShardedDataParallel":
+            raise ValueError("FSDP1 (FullyShardedDataParallel), which flattens parameters, is not modelled")
+        return told
+
     def training(self, config, deepspeed):
         named, chosen = list(self.model.named_parameters()), getattr(self.optimizer, "defaults", {})
         ways = [m._gradient_checkpointing_func for m in self.model.modules() if getattr(m, "gradient_checkpointing", 0)]
         adapters = list(getattr(self.model, "peft_config", {}).values())[:1]
+        around, packs = {} if deepspeed else self.parallel(), lambda p: not p.is_floating_point()
         told = {"dsplan": 1, "kind": "training", "source": "python/dsplan/receipt.py", "seq": self.shape[-1] or None,
                 "attention": getattr(config, "_attn_implementation", None), "loss": self.seen.get("loss"),
                 "checkpoint": "full" if ways else "none",
-                "freeze": [name for name, p in named if not p.requires_grad and not adapters]}
+                "freeze": [name.replace("_checkpoint_wrapped_module.", "") for name, p in named
+                           if not p.requires_grad and not adapters]}
         if ways:
             told["checkpoint_impl"] = "reentrant" if ways[0].keywords.get("use_reentrant") else "non_reentrant"
         for lora in adapters:
@@ -97,15 +297,18 @@ class receipt:
                     "bias": lora.bias if lora.bias != "none" else None}
             told["lora"].update({key: value for key, value in more.items() if value})
         if not deepspeed:
-            each = chosen["foreach"] if chosen.get("foreach") is not None else self.cuda
+            each = chosen["foreach"] if chosen.get("foreach") is not None else named[0][1].device.type == "cuda"
             how = "fused" if chosen.get("fused") else "foreach" if each else "for-loop"
             told["optimizer"] = {"name": type(self.optimizer).__name__.lower(), "implementation": how}
-            told.update(dtype=SHORT[named[0][1].dtype], micro_batch=self.shape[0], **self.seen)
+            dtype = next(p.dtype for name, p in named if not packs(p) and "lora_" not in name)
+            told.update(dtype=SHORT[dtype], micro_batch=self.shape[0], **self.seen)
         if self.args:
             half = "bf16" if self.args.bf16 else "fp16" if self.args.fp16 else "none"
             told["loop"], told["max_grad_norm"] = "trainer", self.args.max_grad_norm
-            told.update({} if deepspeed else {"param_groups": "decay", "autocast": half})
-        return {key: value for key, value in told.items() if value}
+            told.update({} if deepspeed else {"param_groups": "decay"})
+            told.update({} if deepspeed or "fsdp" in around else {"autocast": half})
+        told.update(around)
+        return {key: value for key, value in told.items() if value or key == "preserve_rng_state"}
 
     @quiet
     def save(self, error=None):
@@ -124,13 +327,21 @@ class receipt:
                        "capacity_bytes": torch.cuda.mem_get_info()[1] if self.cuda else None, **version,
                        "allocator_conf": os.environ.get("PYTORCH_CUDA_ALLOC_CONF", ""), "cuda": torch.version.cuda,
                        "recorded": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "python": sys.version.split()[0]}
+        training, _ = None, self.missing.pop("inputs.training", None)
+        try:
+            training = self.training(config, deepspeed)
+        except Exception as unseen:
+            self.missing["inputs.training"] = str(unseen) if isinstance(unseen, ValueError) else repr(unseen)
+        if config is None:
+            kind = type(self.model)
+            self.missing["inputs.model"] = f"{kind.__module__}.{own_class(self.model)} has no config of transformers"
         rank = {"rank": self.rank, "communication": None, "snapshot": None,
                 "parameters": {"total": sum(n for n, _ in sizes), "trainable": sum(n for n, trains in sizes if trains)},
                 "memory": {"persistent": {key: marks[-1][key] for key in COUNTERS[:2]} if done else None,
                            "peak": peak, "phases": self.phases, "host": None},
                 "not_measured": [{"what": what, "why": why} for what, why in self.missing.items()]}
         inputs = {"model": json.loads(config.to_json_string(use_diff=False)) if config else {}, "deepspeed": deepspeed,
-                  "training": self.training(config, deepspeed), "training_arguments": self.args and self.args.to_dict(),
+                  "training": training, "training_arguments": self.args and self.args.to_dict(),
                   "options": ["--gpus", str(self.world)] if self.world > 1 else [], "fingerprint": None}
         outcome = "ran" if done or not error else "out_of_memory" if "out of memory" in why else "error"
         value = {"schema": "dsplan.receipt/1", "source": "python/dsplan/receipt.py", "level": "framework", "samples": [],

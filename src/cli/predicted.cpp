@@ -161,7 +161,20 @@ SimulateWords options_of(const Receipt& receipt) {
   }
 }
 
+// What the recorder saw of the job and could not say: a prediction without it would be of another job.
+void refuse_unseen_inputs(const Receipt& receipt) {
+  Diagnostics faults;
+  for (const RankFigures& rank : receipt.ranks) {
+    for (const Absence& absence : rank.absent) {
+      if (!absence.what.starts_with("inputs.")) continue;
+      faults.add({receipt.path, 0, 0, {}, formatted("the receipt has no \"{}\": {}", absence.what, absence.why), {}});
+    }
+  }
+  faults.throw_if_any();
+}
+
 Inputs gather(const Receipt& receipt, const SimulateWords& said, const RepredictWords& words) {
+  refuse_unseen_inputs(receipt);
   Inputs inputs;
   Diagnostics faults;
   const ReceiptInputs& given = receipt.inputs;

@@ -211,19 +211,31 @@ std::string plan_rows(std::string_view title, const std::vector<PlanRow>& rows, 
   return text;
 }
 
+// Beyond what a search chooses: whether they fit or not, each with its bytes.
+std::string offer_rows(const PlanAnswer& answer) {
+  if (answer.offers.empty()) return {};
+  std::string text = "\n  other ways, with single rows and every layer checkpointed\n";
+  for (const FittingChange& way : answer.offers) {
+    const std::string note = way.note.empty() ? std::string() : formatted(" ({})", way.note);
+    text += wrapped(formatted("  {:>10}  ", human(way.process)),
+                    formatted("{}: {}{}", in_words(way.verdict), way.options, note), 14);
+  }
+  return text;
+}
+
 std::string failure_rows(const PlanAnswer& answer) {
   std::string text;
   if (!answer.states.empty()) text += wrapped("  ", answer.states, 4);
   if (answer.nearest && !answer.nearest->reason.empty()) text += wrapped("  ", answer.nearest->reason, 4);
   if (answer.remedies.empty()) {
-    return text + "  no single change, and no two of them, make it fit\n";
+    return text + "  no single change of the space, and no two of them, make it fit\n" + offer_rows(answer);
   }
   text += "\n  what makes it fit, by speed\n";
   for (const PlanChange& change : answer.remedies) {
     text += wrapped(formatted("  {:>9}  ", percent(change.speed)),
                     formatted("{}: {}; {}", change_text(change), layout(change.row), speed_text(change.row)), 13);
   }
-  return text;
+  return text + offer_rows(answer);
 }
 
 std::string advice_rows(const std::vector<Advice>& advice) {

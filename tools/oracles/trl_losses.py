@@ -6,7 +6,7 @@
 Each case is a process of its own: SFTTrainer, DPOTrainer or RewardTrainer of a small model, its compute_loss under a
 loop of forward, backward and step, twice. A row for each phase: peaks of requested, allocated and reserved bytes since
 the phase began, and what is requested at its end. Every token counts but each row's first: kernels do not run, so that
-aten::nonzero is told so.
+the dry device says so to aten::nonzero.
 """
 
 import json
@@ -47,27 +47,6 @@ CASES = {
     "reward-centered": case("reward-centered"),
     "reward-qwen2": case("reward", {"model_type": "qwen2"}, micro_batch=1, seq=1000),
 }
-
-
-def everything_counts():
-    """aten::nonzero as ATen/native/cuda/Nonzero.cu allocates it, of flags that are all set."""
-    import torch
-
-    def nonzero(flags):
-        n = flags.numel()
-        empty = lambda size: torch.empty(size, dtype=torch.uint8, device=flags.device)
-        count = empty(4)
-        parts = -(-n // 4096)
-        counting = empty(1 if parts < 2 else 8 * parts)
-        del counting
-        places = torch.empty((flags.dim(), n), dtype=torch.int64, device=flags.device)
-        selecting = empty(1023)
-        del selecting, count
-        return places.t()
-
-    library = torch.library.Library("aten", "IMPL")
-    library.impl("nonzero", nonzero, "CUDA")
-    return library
 
 
 def tokenizer():
@@ -126,7 +105,6 @@ def trainer_of(job, folder):
 def measure(job, events=None):
     import torch
 
-    held = everything_counts()  # noqa: F841: as long as the process lives.
     torch.set_num_threads(1)
     torch.manual_seed(0)
     rows = []

@@ -142,9 +142,11 @@ std::string why_not(const PlanAnswer& answer) {
 
 std::string searched(const PlanAnswer& answer, double seconds) {
   const SearchCounts& counts = answer.counts;
-  return one_line(formatted("searched {} candidates in {:.1f} s: {} simulated, {} too large, {} slower",
-                            grouped(counts.candidates), seconds, grouped(counts.simulated), grouped(counts.bounded),
-                            grouped(counts.slower)));
+  return wrapped("",
+                 formatted("searched {} candidates in {:.1f} s: {} simulated, {} too large, {} slower, {} impossible",
+                           grouped(counts.candidates), seconds, grouped(counts.simulated), grouped(counts.bounded),
+                           grouped(counts.slower), grouped(counts.refused)),
+                 2);
 }
 
 std::string tail(const PlanAnswer& answer, const std::string& model, double seconds) {

@@ -87,6 +87,24 @@ class Torch(unittest.TestCase):
                 self.assertEqual(one["communication"], many["communication"])
 
 
+    def test_what_fully_shard_was_given_is_read_off_the_modules(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder, "r.json")
+            ended = run("--receipt", str(path), script="train.py", given=("fsdp",),
+                        launcher=(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"))
+            self.assertEqual(ended.returncode, 0, ended.stderr)
+            training = json.loads(path.read_text())["inputs"]["training"]
+            self.assertEqual(training["runtime"], "fsdp2")
+            self.assertEqual(training["model_init"], "meta")
+            self.assertEqual(training["fsdp"], {"wrap": "layers", "reshard_after_forward": "false", "shard": "2",
+                                                "replicate": "1", "reduce_dtype": "fp32", "forward_prefetch": "1"})
+            marks = [mark["name"] for mark in receipt(path)["memory"]["phases"][1]["marks"]]
+            self.assertEqual(marks.count("before forward"), 1)
+            if binary := os.environ.get("DSPLAN_BINARY"):
+                told = subprocess.run([binary, "compare", "--re-predict", str(path)], capture_output=True, text=True)
+                self.assertIn(f"{receipt(path)['memory']['peak']['reserved']:,}               0", told.stdout, told.stderr)
+
+
 def cuda_build():
     spec = importlib.util.find_spec("torch")
     folder = pathlib.Path(spec.origin).parent if spec and spec.origin else None

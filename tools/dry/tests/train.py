@@ -13,7 +13,22 @@ def model():
 
 
 def main(kind):
-    if kind == "ddp":
+    if kind == "fsdp":
+        import os
+        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        torch.distributed.init_process_group("nccl")
+        with torch.device("meta"):
+            trained = model()
+        given = {"mp_policy": MixedPrecisionPolicy(reduce_dtype=torch.float32)}
+        layers = trained.model.layers
+        for layer in layers:
+            fully_shard(layer, reshard_after_forward=False, **given)
+        fully_shard(trained, **given)
+        for layer, following in zip(layers, layers[1:]):
+            layer.set_modules_to_forward_prefetch([following])
+        trained.to_empty(device="cuda")
+    elif kind == "ddp":
         import os
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
         torch.distributed.init_process_group("nccl")
@@ -31,7 +46,7 @@ def main(kind):
         if kind == "ddp":  # What NCCL's watchdog holds it lets go of every 100 ms.
             import time
             time.sleep(.5)
-    if kind == "ddp":
+    if kind != "plain":
         torch.distributed.destroy_process_group()
 
 

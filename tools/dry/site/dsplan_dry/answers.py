@@ -7,6 +7,7 @@ import functools
 from . import imports
 
 ANSWERED = {}
+LIBRARIES = []  # What torch.library forgets where nobody holds it.
 
 
 def answer(owner, name, what, replace):
@@ -85,6 +86,29 @@ def deepspeed_ranks(module):
     answer(module, "assert_lst_len_same_as_other_ranks", "other ranks agree", agreed)
 
 
+def every_token_trains(_):
+    """TRL scores the tokens that count: aten::nonzero of flags that no kernel has written. All are said to be set, and
+    memory is asked for as ATen/native/cuda/Nonzero.cu of PyTorch 2.11 does."""
+    import torch
+
+    def nonzero(flags):
+        entry = ANSWERED.setdefault("aten::nonzero", {"call": "aten::nonzero", "count": 0, "guess": "every token counts"})
+        entry["count"] += 1
+        n = flags.numel()
+        empty = lambda size: torch.empty(size, dtype=torch.uint8, device=flags.device)  # noqa: E731
+        count = empty(4)
+        parts = -(-n // 4096)
+        counting = empty(1 if parts < 2 else 8 * parts)
+        del counting
+        places = torch.empty((flags.dim(), n), dtype=torch.int64, device=flags.device)
+        selecting = empty(1023)
+        del selecting, count
+        return places.t()
+
+    LIBRARIES.append(torch.library.Library("aten", "IMPL"))
+    LIBRARIES[-1].impl("nonzero", nonzero, "CUDA")
+
+
 def untouched_host_memory(torch):
     """DeepSpeed flattens parameters on the host: that memory is made and not written."""
     def replace(old):
@@ -103,3 +127,4 @@ def install():
         imports.after("deepspeed.runtime.zero." + name, deepspeed_overflow)
     imports.after("deepspeed.runtime.zero.utils", deepspeed_ranks)
     imports.after("torch", untouched_host_memory)
+    imports.after("trl.trainer.utils", every_token_trains)

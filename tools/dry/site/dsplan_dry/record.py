@@ -12,7 +12,8 @@ import weakref
 
 from . import answers, device, imports, reads
 
-FOUND = {"optimizers": [], "training_arguments": None, "engine": None, "receipt": None, "backward": False}
+FOUND = {"optimizers": [], "training_arguments": None, "engine": None, "receipt": None, "backward": False,
+         "clipped": None, "sharded_on": None, "peaks": {}}
 STEPS = []  # A row for each mark of every step.
 
 
@@ -48,13 +49,14 @@ class Traffic:
     def __init__(self):
         self.seen, self.rows = {}, {"init": {}, "steady": {}}
 
-    def look(self, stretch, phase):
+    def look(self, stretch, phase, said=None):
+        """`said`: what such collectives carry, where their sizes do not show it."""
         now = {tuple(row[key] for key in ("collective", "ranks", "dtype", "kind")): (row["calls"], row["payload_bytes"])
                for row in device.ledger().get("collectives", ())}
         for key, (calls, payload) in now.items():
             before = self.seen.get(key, (0, 0))
             if stretch in self.rows and calls > before[0]:
-                row = self.rows[stretch].setdefault((key, phase), [0, 0])
+                row = self.rows[stretch].setdefault(((*key[:3], said or key[3]), phase), [0, 0])
                 row[0] += calls - before[0]
                 row[1] += payload - before[1]
         self.seen = now
@@ -79,6 +81,11 @@ def make_class(base, torch):
             self.step, self.zeroed, self.traffic = 1, False, Traffic()
             super().__init__(*args, **kwargs)
 
+        def counters(self, kind):
+            """A job that resets PyTorch's peaks itself does not lower those of a phase."""
+            now = super().counters(kind)
+            return {key: max(n, FOUND["peaks"].get(key, 0)) for key, n in now.items()} if kind == "peak" else now
+
         def stretch(self):
             return ("init", "first_step", "steady", "later")[len(self.phases)]
 
@@ -94,6 +101,7 @@ def make_class(base, torch):
                 self.step += 1
             self.zeroed = False
             super().turn()
+            FOUND["peaks"] = {}
             if self.closed and device.setting("SNAPSHOT"):
                 torch.cuda.memory._dump_snapshot(self.snapshot_path())
                 torch.cuda.memory._record_memory_history(enabled=None)
@@ -107,6 +115,15 @@ def make_class(base, torch):
             if self.closed and self.stepped:  # Steps after those that a receipt has.
                 self.step, self.stepped, self.zeroed = self.step + 1, False, False
                 torch.cuda.reset_peak_memory_stats()
+
+        def parallel(self):
+            """What the calls themselves were seen to do, which their results do not show."""
+            told = super().parallel()
+            if "fsdp" in told and not told.get("model_init"):
+                told["model_init"] = FOUND["sharded_on"]
+            if FOUND["clipped"]:
+                told["max_grad_norm"] = FOUND["clipped"]
+            return told
 
         def cleared(self):
             if self.stepped and not self.zeroed:
@@ -169,8 +186,8 @@ def path_of_receipt():
     return device.setting("RECEIPT")
 
 
-def begin(module, args, kwargs):
-    """The model is found: record from here on."""
+def begin(module):
+    """The model is found: record from here on. This very call runs the hooks that the recorder adds."""
     torch = sys.modules["torch"]
     inner, engine = module, FOUND["engine"] and FOUND["engine"]()
     if engine is not None and (engine is module or engine.module is module):
@@ -178,11 +195,9 @@ def begin(module, args, kwargs):
     else:
         while hasattr(inner, "module") and isinstance(inner.module, torch.nn.Module):
             inner = inner.module
-        given = {"model": inner, "optimizer": owner_of(inner)}
+        given = {"model": module, "optimizer": owner_of(inner)}
     cls = make_class(load_receipts(), torch)
-    FOUND["receipt"] = made = cls(path_of_receipt(), training_args=FOUND["training_arguments"], **given)
-    if getattr(made, "model", None) is module:
-        made.before_forward(module, args, kwargs)
+    FOUND["receipt"] = cls(path_of_receipt(), training_args=FOUND["training_arguments"], **given)
 
 
 def trains(module):
@@ -216,11 +231,13 @@ def hook_torch(torch):
     def __call__(self, *args, **kwargs):
         if FOUND["receipt"] is None and torch.is_grad_enabled() and trains(self):
             torch.nn.Module.__call__ = real
-            begin(self, args, kwargs)
+            begin(self)
         return real(self, *args, **kwargs)
 
     torch.nn.Module.__call__ = __call__
     hook_loop(torch)
+    hook_clipping(torch.nn.utils)
+    hook_peaks(torch.cuda)
 
 
 def marked_backward(backward):
@@ -262,6 +279,53 @@ def hook_loop(torch):
     clearing(torch.nn.Module)
 
 
+def hook_clipping(utils):
+    clip = utils.clip_grad_norm_
+
+    def call(parameters, max_norm, *args, **kwargs):
+        FOUND["clipped"], receipt = float(max_norm), FOUND["receipt"]
+        traffic = getattr(receipt, "traffic", None)
+        if traffic is None:
+            return clip(parameters, max_norm, *args, **kwargs)
+        traffic.look(receipt.stretch(), "step")
+        total = clip(parameters, max_norm, *args, **kwargs)
+        traffic.look(receipt.stretch(), "step", "control")  # Sums of squares, weight by weight.
+        return total
+
+    utils.clip_grad_norm_ = call
+
+
+def hook_peaks(cuda):
+    """torchtitan, for one, resets the peaks after each step that it logs."""
+    reset = cuda.reset_peak_memory_stats
+
+    def call(device=None):
+        if device in (None, cuda.current_device()) or getattr(device, "index", None) == cuda.current_device():
+            now = cuda.memory_stats()
+            for key in ("requested", "allocated", "active", "reserved"):
+                FOUND["peaks"][key] = max(FOUND["peaks"].get(key, 0), now.get(f"{key}_bytes.all.peak", 0))
+        return reset(device)
+
+    cuda.reset_peak_memory_stats = call
+
+
+def hook_sharding(fsdp):
+    """Where the first module was when it was cut: what is made on no device shows nothing of it later."""
+    shard = getattr(fsdp, "fully_shard", None)
+    if shard is None:  # Before PyTorch 2.6.
+        return
+    names = {"meta": "meta", "cuda": "device", "cpu": "host"}
+
+    def call(module, *args, **kwargs):
+        if FOUND["sharded_on"] is None:
+            modules = module if isinstance(module, (list, tuple)) else [module]
+            FOUND["sharded_on"] = next((names.get(p.device.type) for m in modules for p in m.parameters()), None)
+        return shard(module, *args, **kwargs)
+
+    call.state = shard.state
+    fsdp.fully_shard = call
+
+
 def hook_trainer(trainer):
     train = trainer.Trainer.train
 
@@ -294,6 +358,7 @@ def install():
     if not path_of_receipt():
         return
     imports.after("torch", hook_torch)
+    imports.after("torch.distributed.fsdp", hook_sharding)
     imports.after("transformers.trainer", hook_trainer)
     imports.after("deepspeed", hook_deepspeed)
     atexit.register(end)

@@ -1,0 +1,76 @@
+// Whole jobs under fully_shard and DistributedDataParallel, as `dsplan measure` recorded them of scripts that know nothing
+// of it (tests/data/measured; PyTorch 2.11.0, accelerate 1.15, transformers 5.17): predicted again from what was recorded.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "cli/predicted.h"
+#include "io/text.h"
+#include "paths.h"
+#include "report/compare.h"
+#include "report/receipt.h"
+
+using namespace dsplan;
+
+namespace {
+
+struct Case {
+  const char* name;
+  Runtime runtime;
+  std::int64_t apart;  // Numbers that the script's own loop holds: accelerate's loss by micro-batches, the Trainer's.
+};
+
+Receipt measured(const std::string& name) {
+  return read_receipt(read_document(test_paths::source_dir() + "/tests/data/measured/" + name + ".json"));
+}
+
+bool has(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
+
+}  // namespace
+
+TEST_CASE("what a script gave fully_shard and DistributedDataParallel predicts its steps") {
+  for (const Case& one : {Case{"fully-shard", Runtime::Fsdp2, 0}, Case{"accelerate-fsdp", Runtime::Fsdp2, 2},
+                          Case{"accelerate-fsdp-host", Runtime::Fsdp2, 2},
+                          Case{"accelerate-fsdp-checkpoints", Runtime::Fsdp2, 4},
+                          Case{"trainer-fsdp", Runtime::Fsdp2, 16}, Case{"ddp", Runtime::PyTorch, 0},
+                          Case{"ddp-views", Runtime::PyTorch, 0}}) {
+    CAPTURE(one.name);
+    const Receipt receipt = measured(one.name);
+    const Repredicted predicted = repredict(receipt, {});
+    CHECK(predicted.job.training.runtime == one.runtime);
+    const ReceiptComparison comparison = compare(receipt, predicted.ranks, {});
+    std::int64_t seen = 0;
+    for (const ComparedRow& row : comparison.ranks.front().rows) {
+      // A batch is there when the first forward begins, and the norm before the step: a recorder stands between.
+      if (!row.measured || has(row.path, ".init.") || has(row.path, "first_step.marks.begin") ||
+          has(row.path, "before step")) {
+        continue;
+      }
+      const bool bytes = has(row.path, "requested") || has(row.path, "reserved");
+      if (!row.path.starts_with("memory.") || !bytes || !row.predicted) continue;
+      CAPTURE(row.path);
+      CHECK(*row.measured - *row.predicted >= 0);
+      CHECK(*row.measured - *row.predicted <= (has(row.path, "reserved") ? 0 : one.apart));
+      ++seen;
+    }
+    CHECK(seen >= 20);
+  }
+}
+
+TEST_CASE("what accelerate was told reaches the job") {
+  const Fsdp host = repredict(measured("accelerate-fsdp-host"), {}).job.training.fsdp;
+  CHECK(host.cpu_offload);
+  CHECK(host.wrap == "LlamaMLP+LlamaDecoderLayer+ends");
+  CHECK(host.reshard_after_forward == 0);
+  const Training again = repredict(measured("accelerate-fsdp-checkpoints"), {}).job.training;
+  CHECK(again.checkpoint.groups.size() == 4);
+  CHECK_FALSE(again.checkpoint.preserve_rng_state);
+}
+
+TEST_CASE("what a recorder could not say is no prediction of another job") {
+  Receipt receipt = measured("fully-shard");
+  receipt.ranks.front().absent.push_back({"inputs.training", "fully_shard was called with several meshes"});
+  CHECK_THROWS_WITH_AS(repredict(receipt, {}), doctest::Contains("fully_shard was called with several meshes"), Refusal);
+}
