@@ -104,7 +104,8 @@ Sample picking(Op op) {
     case Op::MaskedRows:
       return {{{"self", kWide}, {"mask", Shape{3, 5}, DType::Bool, false}}, {{"out", Shape{15, 7}}}, {}};
     case Op::MaskedPut:
-      return {{{"self", kWide}, {"mask", Shape{3, 5}, DType::Bool, false}, {"values", Shape{4, 7}}}, {{"out", kWide}}, {}};
+      return {
+          {{"self", kWide}, {"mask", Shape{3, 5}, DType::Bool, false}, {"values", Shape{4, 7}}}, {{"out", kWide}}, {}};
     case Op::MaskedScatter:
       return {{{"self", kWide}, {"mask", kWide, DType::Bool, false}, {"source", out}}, {{"out", kWide}}, {}};
     case Op::TopK:

@@ -151,8 +151,8 @@ Places places_of(Writer& w, std::int64_t chosen) {
   };
   const std::int64_t parts = (all + kCountedAtOnce - 1) / kCountedAtOnce;
   return {kernel(4), kernel(parts < 2 ? 1 : 8 * parts),
-          w.slot(SlotKind::Temporary, 0, storage(Elements(checked_mul(chosen, flags.rank)), DType::Int64),
-                 DType::Int64, Visibility::Kernel),
+          w.slot(SlotKind::Temporary, 0, storage(Elements(checked_mul(chosen, flags.rank)), DType::Int64), DType::Int64,
+                 Visibility::Kernel),
           kernel(kSelecting)};
 }
 
@@ -209,7 +209,9 @@ void masked_put(Writer& w) {
   w.kernel();
   w.forward_drop(forward.listed);
   const auto listed = Elements(checked_mul(chosen, w.in(1).shape.rank));
-  const auto list = [&] { return w.allocate_temporary(storage(listed, DType::Int64), DType::Int64, Visibility::Kernel); };
+  const auto list = [&] {
+    return w.allocate_temporary(storage(listed, DType::Int64), DType::Int64, Visibility::Kernel);
+  };
   if (w.needs(0)) {
     const std::uint8_t zeros = w.temporary(w.bytes_in(2), w.out().dtype);
     w.allocate_gradient(0);

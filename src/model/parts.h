@@ -30,6 +30,7 @@ enum class NormKind : std::uint8_t {
 enum class HeadNorm : std::uint8_t {
   None,
   ByToken,        // Each head before it changes places with the tokens, right behind its projection (qwen3).
+  WholeBehind,    // All heads together, behind all three projections, or an Identity (internvl).
   ByHead,         // Each head after that, behind all three projections (gemma3).
   BehindByToken,  // As ByToken, behind all three projections (cohere).
   Whole,          // All heads together, right behind the projection (olmo2).
@@ -223,6 +224,7 @@ struct DecoderParts {
 enum class ProjectorKind : std::uint8_t {
   TwoLinears,  // Over one of the tower's hidden states (llava).
   Pooled,      // Over the tower's result: places averaged to fewer, normed, and one product (gemma3).
+  Shuffled,    // Over the tower's result: two by two places side by side, normed, and two linears (internvl).
   Merged,      // The tower's own end, which makes one place of several patches (qwen2_vl).
 };
 
@@ -237,6 +239,7 @@ struct TowerParts {
   bool norms_patches = false;     // A norm before the first layer.
   bool norms_result = false;      // The norm behind the last layer is of all places; otherwise of the class token.
   bool hears_checkpoints = true;  // gradient_checkpointing_enable makes its patches require a gradient.
+  bool scales = false;            // Layers scale what they add by parameters of their own (internvl).
   bool pools = false;             // A head attends to all places, which no classifier reads.
 
   std::string_view module = "vision_tower";

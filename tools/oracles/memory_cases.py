@@ -416,6 +416,9 @@ LLAVA = {"model_type": "llava", "architectures": ["LlavaForConditionalGeneration
          "vision_config": CLIP["vision_config"], "text_config": config("llama")}
 GEMMA3_SHOWN = {"model_type": "gemma3", "architectures": ["Gemma3ForConditionalGeneration"], "image_token_index": 500,
                 "mm_tokens_per_image": 9, "vision_config": SIGLIP["vision_config"], "text_config": GEMMA3}
+INTERNVL = {"model_type": "internvl", "architectures": ["InternVLForConditionalGeneration"], "image_token_id": 500,
+            "tie_word_embeddings": False, "text_config": config("qwen2"),
+            "vision_config": {**SEEN, "model_type": "internvl_vision", "attention_bias": True}}
 MROPE = {"rope_type": "default", "type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]}
 QWEN25_VL = {"model_type": "qwen2_5_vl", "architectures": ["Qwen2_5_VLForConditionalGeneration"], "image_token_id": 500,
              "video_token_id": 501, "vision_start_token_id": 502, "vision_end_token_id": 503,
@@ -506,7 +509,13 @@ SHOWN = {
     **shown("qwen2-vl", QWEN2_VL, SIZED, [], projector=SIZED + "merger.", image_size=[40, 24]),
     **shown("qwen3-vl", QWEN3_VL, SIZED, [], projector=SIZED + "merger.", image_size=[40, 24]),
     **without(shown("qwen3-vl-moe", QWEN3_VL_MOE, SIZED, [], projector=SIZED + "merger.", image_size=[40, 24]),
-              "qwen3-vl-moe-autocast"),
+              "qwen3-vl-moe-autocast", "qwen3-vl-moe-two"),
+    "qwen3-vl-moe-odd": case(QWEN3_VL_MOE, micro_batch=3, seq=107, images=2, image_size=[24, 40]),
+    **shown("internvl", INTERNVL, TOWER, []),
+    "internvl-odd": case({**INTERNVL, "tie_word_embeddings": True, "projector_hidden_act": "gelu_pytorch_tanh",
+                          "vision_config": {**INTERNVL["vision_config"], "attention_bias": False, "use_qk_norm": True,
+                                            "norm_type": "rms_norm", "hidden_dropout_prob": 0.1, "attention_dropout": 0.1}},
+                         micro_batch=2, seq=91, images=3, freeze=[TOWER + "embeddings.*"]),
     "llava-odd": case({**LLAVA, "vision_feature_select_strategy": "full", "multimodal_projector_bias": False,
                        "projector_hidden_act": "gelu_pytorch_tanh", "tie_word_embeddings": True,
                        "text_config": QWEN2},

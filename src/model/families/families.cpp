@@ -73,6 +73,7 @@ const std::vector<Family>& families() {
       {"siglip", build_siglip, true},
       {"llava", build_llava, true},
       {"gemma3", build_gemma3, true},
+      {"internvl", build_internvl, true},
       {"qwen2_vl", build_qwen2_vl, true},
       {"qwen2_5_vl", build_qwen2_5_vl, true},
       {"qwen3_vl", build_qwen3_vl, true},

@@ -1,5 +1,6 @@
-// qwen2_vl, qwen2_5_vl, qwen3_vl and qwen3_vl_moe: a tower that sees pictures of all sizes, patch by patch, and a language model whose
-// positions have three axes. Files of today hold the text's keys in "text_config", older ones beside the tower's.
+// qwen2_vl, qwen2_5_vl, qwen3_vl and qwen3_vl_moe: a tower that sees pictures of all sizes, patch by patch, and a
+// language model whose positions have three axes. Files of today hold the text's keys in "text_config", older ones
+// beside the tower's.
 #include <algorithm>
 
 #include "core/format.h"
@@ -309,7 +310,8 @@ ModelSpec build_qwen2_vl(ConfigReader& config) {
   tower.layers.down = "fc2";
   tower.layers.activation = "act";
   const std::int64_t width = vision.size("hidden_size", 3584);
-  return build_both(config, {"Qwen2VL", "Qwen2VL", read_qwen2_text, kQwen2, "qwen2_vl"}, vision, std::move(tower), width);
+  return build_both(config, {"Qwen2VL", "Qwen2VL", read_qwen2_text, kQwen2, "qwen2_vl"}, vision, std::move(tower),
+                    width);
 }
 
 ModelSpec build_qwen2_5_vl(ConfigReader& config) {

@@ -100,8 +100,8 @@ Taps table_taps(GraphBuilder& g, const Grid& grid, std::int64_t pictures) {
   taps.indices = g.make(Op::Add, four, DType::Int64, {lines, across.indices});
   g.drop({lines});
   taps.weights = g.make(Op::Mul, four, DType::Float32, {down.weights, across.weights});
-  g.drop({counts, heights, widths, starts, within, blocks, inner_column, inner_row, block_column, block_row, row, column,
-          down.indices, down.weights, across.indices, across.weights});
+  g.drop({counts, heights, widths, starts, within, blocks, inner_column, inner_row, block_column, block_row, row,
+          column, down.indices, down.weights, across.indices, across.weights});
   return taps;
 }
 

@@ -1,6 +1,6 @@
-// Towers that take pictures of all sizes (qwen2_vl, qwen2_5_vl, qwen3_vl): all patches of a batch are one row, and each picture,
-// or each window of one, attends by itself. The functions follow transformers' modules one by one (models/qwen2_5_vl,
-// vision_utils.py); a `drop` stands where a Python variable or frame lets go of a tensor.
+// Towers that take pictures of all sizes (qwen2_vl, qwen2_5_vl, qwen3_vl): all patches of a batch are one row, and each
+// picture, or each window of one, attends by itself. The functions follow transformers' modules one by one
+// (models/qwen2_5_vl, vision_utils.py); a `drop` stands where a Python variable or frame lets go of a tensor.
 #include "model/graphs/grid_tower.h"
 
 #include <algorithm>
@@ -65,6 +65,47 @@ TensorId lengths_of_windows(GraphBuilder& g, const TowerParts& tower, const Grid
   return begins;
 }
 
+// (pos_embed(indices) * weights).sum(1), in fp32.
+TensorId resampled(GraphBuilder& g, ModuleId module, const Taps& taps) {
+  const Shape shape = g.shape(taps.weights);
+  g.enter(module);
+  const TensorId read = embedding(g, g.parameter("weight"), taps.indices);
+  g.exit(module);
+  const TensorId weights = g.view(taps.weights, Shape{shape.dims[0], shape.dims[1], 1});
+  const TensorId weighed = g.binary(Op::Mul, read, weights);
+  const Shape places{shape.dims[0], g.shape(read).dims[2]};
+  g.drop({read, weights});
+  const TensorId sum = g.make(Op::SumDim, places, g.dtype(weighed), {weighed}, true);
+  g.drop({weighed});
+  return sum;
+}
+
+// Uses up `x`.
+TensorId placed(GraphBuilder& g, TensorId x, TensorId learned) {
+  const TensorId narrow = g.cast(learned, g.dtype(x));
+  const TensorId sum = g.binary(Op::Add, x, narrow);
+  g.drop({narrow, x});
+  return sum;
+}
+
+// Two linear layers and what stands between them.
+TensorId two_layers(GraphBuilder& g, ModuleId module, const std::array<std::string_view, 3>& names, TensorId x) {
+  const TensorId wide = linear_module(g, g.child(module, names[0]), x, g.shape(x).dims[1]);
+  const ModuleId act = g.child(module, names[1]);
+  g.enter(act);
+  const TensorId active = activated(g, "gelu", wide);
+  g.exit(act);
+  g.drop({wide});
+  const TensorId out = linear_module(g, g.child(module, names[2]), active, g.model().dims.hidden);
+  g.drop({active});
+  return out;
+}
+
+// How many features a norm is of.
+std::int64_t normed_width(const ModelSpec& model, ModuleId norm) {
+  return model.parameters[static_cast<std::size_t>(model.parameter(norm, "weight"))].shape.dims[0];
+}
+
 class GridTower {
  public:
   GridTower(GraphBuilder& g, const TowerParts& tower, ModuleId module, std::int64_t pictures)
@@ -84,8 +125,8 @@ class GridTower {
     const TensorId windows = t_.window > 0 ? lengths_of_windows(g_, t_, grid_, pictures_) : kNone;
     TensorId hidden = patches(pixels);
     if (t_.window > 0) hidden = sorted(hidden);
-    const TensorId learned = t_.table > 0 ? resampled(taps) : kNone;
-    if (learned != kNone) hidden = placed(hidden, learned);
+    const TensorId learned = t_.table > 0 ? resampled(g_, g_.child(module_, "pos_embed"), taps) : kNone;
+    if (learned != kNone) hidden = placed(g_, hidden, learned);
     const Waves waves = tables(places);
     hidden = blocks(hidden, waves, whole, windows);
     GridResult seen{hidden, merger(g_.child(module_, "merger"), hidden), std::move(deep_)};
@@ -123,28 +164,6 @@ class GridTower {
     g_.exit(module);
     if (g_.options().inputs_require_grad && t_.hears_checkpoints) g_.require_grad(flat);
     return flat;
-  }
-
-  // (pos_embed(indices) * weights).sum(1), in fp32.
-  TensorId resampled(const Taps& taps) {
-    const ModuleId module = g_.child(module_, "pos_embed");
-    g_.enter(module);
-    const TensorId read = embedding(g_, g_.parameter("weight"), taps.indices);
-    g_.exit(module);
-    const TensorId weights = g_.view(taps.weights, Shape{rows(), g_.shape(taps.weights).dims[1], 1});
-    const TensorId weighed = g_.binary(Op::Mul, read, weights);
-    g_.drop({read, weights});
-    const TensorId sum = g_.make(Op::SumDim, Shape{rows(), d_.hidden}, g_.dtype(weighed), {weighed}, true);
-    g_.drop({weighed});
-    return sum;
-  }
-
-  // Uses up `x`.
-  TensorId placed(TensorId x, TensorId learned) {
-    const TensorId narrow = g_.cast(learned, g_.dtype(x));
-    const TensorId sum = g_.binary(Op::Add, x, narrow);
-    g_.drop({narrow, x});
-    return sum;
   }
 
   // permute_input_for_window_attn: tokens window by window, by an index that lies on the host. Uses up `x`.
@@ -329,7 +348,7 @@ class GridTower {
     const ModuleId norm = mlp != kNone ? g_.child(module, "ln_q") : g_.child(module, "norm");
     const std::int64_t wide = t_.merge * t_.merge * d_.hidden;
     const Shape tokens{rows() / (t_.merge * t_.merge), wide};
-    const bool of_tokens = g_.model().parameters[norm_weight(norm)].shape.dims[0] == wide;
+    const bool of_tokens = normed_width(g_.model(), norm) == wide;
     g_.enter(module);
     const TensorId seen = of_tokens ? g_.view(hidden, tokens) : g_.keep(hidden);
     const TensorId normed = norm_module(g_, p_.norm, norm, seen);
@@ -337,27 +356,11 @@ class GridTower {
     const TensorId beside = g_.view(normed, tokens);
     g_.drop({normed});
     if (mlp != kNone) g_.enter(mlp);
-    const TensorId out = mlp != kNone ? two_layers(mlp, {"0", "1", "2"}, beside)
-                                      : two_layers(module, {"linear_fc1", "act_fn", "linear_fc2"}, beside);
+    const TensorId out = mlp != kNone ? two_layers(g_, mlp, {"0", "1", "2"}, beside)
+                                      : two_layers(g_, module, {"linear_fc1", "act_fn", "linear_fc2"}, beside);
     g_.drop({beside});
     if (mlp != kNone) g_.exit(mlp);
     g_.exit(module);
-    return out;
-  }
-
-  [[nodiscard]] std::size_t norm_weight(ModuleId norm) const {
-    return static_cast<std::size_t>(g_.model().parameter(norm, "weight"));
-  }
-
-  TensorId two_layers(ModuleId module, const std::array<std::string_view, 3>& names, TensorId x) {
-    const TensorId wide = linear_module(g_, g_.child(module, names[0]), x, g_.shape(x).dims[1]);
-    const ModuleId act = g_.child(module, names[1]);
-    g_.enter(act);
-    const TensorId active = activated(g_, "gelu", wide);
-    g_.exit(act);
-    g_.drop({wide});
-    const TensorId out = linear_module(g_, g_.child(module, names[2]), active, g_.model().dims.hidden);
-    g_.drop({active});
     return out;
   }
 

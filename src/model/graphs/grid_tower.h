@@ -9,8 +9,8 @@
 
 namespace dsplan {
 
-// `last`: a place for each patch; `merged`: the tokens of all pictures; `deep`: those of TowerParts::deep_layers. All are
-// the caller's.
+// `last`: a place for each patch; `merged`: the tokens of all pictures; `deep`: those of TowerParts::deep_layers. All
+// are the caller's.
 struct GridResult {
   TensorId last = kNone;
   TensorId merged = kNone;
