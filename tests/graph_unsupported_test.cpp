@@ -143,6 +143,24 @@ TEST_CASE("unsupported: encoder-decoders") {
   }
 }
 
+TEST_CASE("unsupported: state-space mixers under ZeRO-3, with other losses, and in chunks of one token") {
+  const ModelSpec mamba = model_named("mamba2", R"(, "num_heads": 8)");
+  const auto reason = [](const ModelSpec& model, const std::function<void(Training&)>& change) {
+    Training training = training_with(change);
+    training.attention = Attention::Eager;
+    return graph_unsupported(model, training, 1).value_or("none");
+  };
+  CHECK(reason(mamba, [](Training&) {}) == "none");
+  CHECK(reason(mamba, [](Training& t) { t.runtime = Runtime::DeepSpeed; }) == "none");
+  CHECK(reason(mamba, [](Training& t) {
+          t.runtime = Runtime::DeepSpeed;
+          t.zero.stage = 3;
+        }) == "ZeRO-3 of Mamba2ForCausalLM, whose mixer reads weights of modules that it does not call");
+  CHECK(reason(mamba, [](Training& t) { t.loss = Loss::Native; }) == "another loss than hf of Mamba2ForCausalLM");
+  CHECK(reason(model_named("mamba2", R"(, "num_heads": 8, "chunk_size": 1)"), [](Training&) {}) ==
+        "a scan in chunks of one token");
+}
+
 TEST_CASE("unsupported: the memory-efficient kernel takes as many heads of keys as of queries") {
   ModelSpec model = model_named("llama", "");
   model.dims.kv_heads = model.dims.heads;

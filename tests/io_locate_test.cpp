@@ -207,3 +207,15 @@ TEST_CASE("without DSPLAN_DATA the source tree is found") {
   const Variable none("DSPLAN_DATA", "");
   CHECK(data_dir() == test_paths::source_dir());
 }
+
+TEST_CASE("locate: infinite bounds, as Python's json writes them, are numbers; strings stay as they are") {
+  const Tree tree;
+  const std::string path =
+      tree.write("mamba/config.json", R"({"time_step_limit": [-Infinity, Infinity], "name": "\"Infinity\" Infinity"})");
+  const ModelFiles files = locate_model(path);
+  const Value* limits = files.document.root.find("time_step_limit");
+  REQUIRE(limits != nullptr);
+  CHECK(limits->items.at(0).real < -1e308);
+  CHECK(limits->items.at(1).real > 1e308);
+  CHECK(files.document.root.find("name")->string == "\"Infinity\" Infinity");
+}

@@ -31,7 +31,7 @@ TEST_CASE("each fault has its place, its line with a caret, and the rule") {
       | ^
 )"},
       {R"({"hidden_size": 4096})",
-       R"(config.json:1:1: error: "model_type" is missing: it names the family; known families: gpt2, opt, bloom, gpt_neox, falcon, llama, mistral, mixtral, qwen2, qwen2_moe, qwen3, qwen3_moe, gemma, gemma2, gemma3_text, phi, phi3, deepseek_v2, deepseek_v3, smollm3, olmo2, olmo3, granite, granitemoe, glm4, glm4_moe, gpt_oss, cohere, cohere2, starcoder2, stablelm, exaone4, nemotron, ernie4_5, hunyuan_v1_dense, arcee, seed_oss, olmo, olmoe, ministral, cwm, glm, helium, dots1, solar_open, hunyuan_v1_moe, ernie4_5_moe, minicpm3, minimax_m2, llama4_text, bert, roberta, distilbert, modernbert, t5, whisper, vit, clip_vision_model, siglip_vision_model, clip, siglip, llava, gemma3, internvl, qwen2_vl, qwen2_5_vl, qwen3_vl, qwen3_vl_moe
+       R"(config.json:1:1: error: "model_type" is missing: it names the family; known families: gpt2, opt, bloom, gpt_neox, falcon, llama, mistral, mixtral, qwen2, qwen2_moe, qwen3, qwen3_moe, gemma, gemma2, gemma3_text, phi, phi3, deepseek_v2, deepseek_v3, smollm3, olmo2, olmo3, granite, granitemoe, glm4, glm4_moe, gpt_oss, cohere, cohere2, starcoder2, stablelm, exaone4, nemotron, ernie4_5, hunyuan_v1_dense, arcee, seed_oss, olmo, olmoe, ministral, cwm, glm, helium, dots1, solar_open, hunyuan_v1_moe, ernie4_5_moe, minicpm3, minimax_m2, llama4_text, mamba2, bert, roberta, distilbert, modernbert, t5, whisper, vit, clip_vision_model, siglip_vision_model, clip, siglip, llava, gemma3, internvl, qwen2_vl, qwen2_5_vl, qwen3_vl, qwen3_vl_moe
     1 | {"hidden_size": 4096}
       | ^
 )"},
@@ -46,7 +46,7 @@ TEST_CASE("each fault has its place, its line with a caret, and the rule") {
       |                ^
 )"},
       {R"({"model_type": "persimmon7"})",
-       R"(config.json:1:16: error: unknown model family "persimmon7"; known families: gpt2, opt, bloom, gpt_neox, falcon, llama, mistral, mixtral, qwen2, qwen2_moe, qwen3, qwen3_moe, gemma, gemma2, gemma3_text, phi, phi3, deepseek_v2, deepseek_v3, smollm3, olmo2, olmo3, granite, granitemoe, glm4, glm4_moe, gpt_oss, cohere, cohere2, starcoder2, stablelm, exaone4, nemotron, ernie4_5, hunyuan_v1_dense, arcee, seed_oss, olmo, olmoe, ministral, cwm, glm, helium, dots1, solar_open, hunyuan_v1_moe, ernie4_5_moe, minicpm3, minimax_m2, llama4_text, bert, roberta, distilbert, modernbert, t5, whisper, vit, clip_vision_model, siglip_vision_model, clip, siglip, llava, gemma3, internvl, qwen2_vl, qwen2_5_vl, qwen3_vl, qwen3_vl_moe; record it: tools/export_graph.py writes a file that dsplan takes as MODEL (docs/exporting.md)
+       R"(config.json:1:16: error: unknown model family "persimmon7"; known families: gpt2, opt, bloom, gpt_neox, falcon, llama, mistral, mixtral, qwen2, qwen2_moe, qwen3, qwen3_moe, gemma, gemma2, gemma3_text, phi, phi3, deepseek_v2, deepseek_v3, smollm3, olmo2, olmo3, granite, granitemoe, glm4, glm4_moe, gpt_oss, cohere, cohere2, starcoder2, stablelm, exaone4, nemotron, ernie4_5, hunyuan_v1_dense, arcee, seed_oss, olmo, olmoe, ministral, cwm, glm, helium, dots1, solar_open, hunyuan_v1_moe, ernie4_5_moe, minicpm3, minimax_m2, llama4_text, mamba2, bert, roberta, distilbert, modernbert, t5, whisper, vit, clip_vision_model, siglip_vision_model, clip, siglip, llava, gemma3, internvl, qwen2_vl, qwen2_5_vl, qwen3_vl, qwen3_vl_moe; record it: tools/export_graph.py writes a file that dsplan takes as MODEL (docs/exporting.md)
     1 | {"model_type": "persimmon7"}
       |                ^
 )"},

@@ -134,6 +134,7 @@ constexpr std::array<NameRow, kOps> kNames = {{
     {Op::GreaterEqual, "ge"},
     {Op::Less, "lt"},
     {Op::BitwiseOr, "bitwise_or"},
+    {Op::BitwiseNot, "bitwise_not"},
     {Op::Histogram, "histc"},
     {Op::Custom, "custom"},
 }};

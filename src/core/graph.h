@@ -167,6 +167,7 @@ enum class Op : std::uint8_t {
   GreaterEqual,
   Less,
   BitwiseOr,
+  BitwiseNot,
   Histogram,
   // The node of a torch.autograd.Function: its outputs were made before, without gradients. Or an operator that was
   // recorded (Node::recorded).

@@ -217,11 +217,28 @@ ModelFiles::Kind judge_kind(const Document& document) {
                    "a model is a config.json, or of kind \"graph\", \"module_graph\", \"chain\" or \"plan\"")});
 }
 
+// Python's json writes infinite bounds of values (mamba2's time_step_limit) as no JSON has them; the largest number of
+// as many characters keeps every place.
+std::string with_bounds(std::string text) {
+  constexpr std::string_view kInfinity = "Infinity";
+  bool quoted = false;
+  for (std::size_t at = 0; at < text.size(); ++at) {
+    if (text[at] == '\\' && quoted) {
+      ++at;
+    } else if (text[at] == '"') {
+      quoted = !quoted;
+    } else if (!quoted && text.compare(at, kInfinity.size(), kInfinity) == 0) {
+      text.replace(at, kInfinity.size(), "1.7e+308");
+    }
+  }
+  return text;
+}
+
 ModelFiles from_file(std::string name, const std::string& path) {
   ModelFiles files;
   files.name = std::move(name);
   files.config_path = path;
-  files.document = parse_json(path, read_file(path));
+  files.document = parse_json(path, with_bounds(read_file(path)));
   files.kind = judge_kind(files.document);
   return files;
 }

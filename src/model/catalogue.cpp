@@ -293,6 +293,7 @@ constexpr std::array<Row, kOps> kRows = {{
     {Op::GreaterEqual, rules::without_gradient, {}, Flops::Outputs, Witness::Fake, "derivatives.yaml: ge"},
     {Op::Less, rules::without_gradient, {}, Flops::Outputs, Witness::Read, "derivatives.yaml: lt"},
     {Op::BitwiseOr, rules::without_gradient, {}, Flops::Outputs, Witness::Read, "derivatives.yaml: bitwise_or"},
+    {Op::BitwiseNot, rules::without_gradient, {}, Flops::Outputs, Witness::Read, "derivatives.yaml: bitwise_not"},
     {Op::Histogram, rules::without_gradient, {}, Flops::Inputs, Witness::Fake, "derivatives.yaml: histc"},
     {Op::Custom, rules::custom, {}, Flops::Nothing, Witness::Read, "torch/csrc/autograd/custom_function.h"},
 }};

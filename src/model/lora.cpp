@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <optional>
 
 #include "core/error.h"
 #include "core/format.h"
@@ -36,16 +37,32 @@ std::vector<std::string> targets_of(const ModelSpec& model, const Lora& lora, co
                             "name them, as targets=q_proj+v_proj, or say targets=all-linear")});
 }
 
+struct RefusedTarget {
+  std::string message, hint;
+};
+
+std::optional<RefusedTarget> refused_target(const ModelSpec& model, const std::string& target) {
+  if (model.dims.experts > 0 &&
+      (target == "gate_proj" || std::count(kOfExperts.begin(), kOfExperts.end(), target) > 0)) {
+    return RefusedTarget{
+        formatted("LoRA on \"{}\" of a mixture, of routers and fused experts, is not modelled yet", target),
+        "the projections of attention are: q_proj, k_proj, v_proj, o_proj"};
+  }
+  // _check_lora_target_modules_mamba (tuners/tuners_utils.py).
+  if (model.family == "mamba2" && (target == "out_proj" || target == "conv1d")) {
+    return RefusedTarget{formatted("LoRA on \"{}\" of {}, which peft refuses", target, model.family),
+                         "its mixers' other projection is in_proj"};
+  }
+  return std::nullopt;
+}
+
 // Which modules get adapters, by index.
 std::vector<bool> chosen_modules(const ModelSpec& model, const Lora& lora, const Place& place) {
   std::vector<bool> chosen(model.modules.size(), false);
   Diagnostics diagnostics;
   for (const std::string& target : targets_of(model, lora, place)) {
-    if (model.dims.experts > 0 &&
-        (target == "gate_proj" || std::count(kOfExperts.begin(), kOfExperts.end(), target) > 0)) {
-      diagnostics.add(place.says(
-          formatted("LoRA on \"{}\" of a mixture, of routers and fused experts, is not modelled yet", target),
-          "the projections of attention are: q_proj, k_proj, v_proj, o_proj"));
+    if (const auto refused = refused_target(model, target)) {
+      diagnostics.add(place.says(refused->message, refused->hint));
       continue;
     }
     bool any = false;

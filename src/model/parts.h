@@ -143,6 +143,23 @@ struct ExpertParts {
 
 struct TowerParts;
 
+// A mixer that is a state-space model (mamba2): a convolution over time, then a scan in chunks of tokens.
+struct MambaParts {
+  std::string_view module = "mamba";
+  std::int64_t inner = 0;  // heads * head_dim.
+  std::int64_t heads = 0;
+  std::int64_t head_dim = 0;
+  std::int64_t groups = 0;  // Of heads that share what they read and write of the state.
+  std::int64_t state = 0;
+  std::int64_t kernel = 0;  // Of the convolution.
+  std::int64_t chunk = 0;
+  bool biases = false;  // Of the projections.
+  bool conv_bias = true;
+  bool wide_residual = false;  // The residual stream is in fp32 (mamba2).
+
+  [[nodiscard]] std::int64_t convolved() const { return inner + 2 * groups * state; }
+};
+
 struct DecoderParts {
   NormKind norm = NormKind::Rms;
   HeadNorm head_norm = HeadNorm::None;
@@ -207,6 +224,7 @@ struct DecoderParts {
   bool tables_by_kind = false;   // The rotary module has a pair of tables for each kind of layer (gemma3).
   LatentParts latent;
   ExpertParts experts;
+  MambaParts mamba;                         // Of layers that do not attend.
   std::shared_ptr<const TowerParts> tower;  // Null: it sees no pictures.
 
   // Of a model that has a window.

@@ -16,8 +16,8 @@ from transformers import CONFIG_MAPPING
 
 def plain(value):
     try:
-        return json.loads(json.dumps(value))
-    except TypeError:
+        return json.loads(json.dumps(value, allow_nan=False))
+    except (TypeError, ValueError):
         return None
 
 

@@ -128,6 +128,21 @@ WHISPER = {"model_type": "whisper", "architectures": ["WhisperForConditionalGene
            "max_source_positions": 56, "max_target_positions": 90, "pad_token_id": 0, "bos_token_id": 1,
            "eos_token_id": 2, "decoder_start_token_id": 1}
 
+MAMBA2 = {"model_type": "mamba2", "hidden_size": 64, "num_heads": 8, "head_dim": 16, "state_size": 24, "n_groups": 2,
+          "num_hidden_layers": 2, "vocab_size": 877, "chunk_size": 32, "pad_token_id": 0, "bos_token_id": 1,
+          "eos_token_id": 2}
+
+HYBRID = config("granitemoehybrid", vocab_size=883, embedding_multiplier=12.0, residual_multiplier=0.22,
+                logits_scaling=8.0, attention_multiplier=0.0625, num_local_experts=4, num_experts_per_tok=2,
+                shared_intermediate_size=80, num_hidden_layers=3, mamba_n_heads=8, mamba_d_head=16, mamba_d_state=24,
+                mamba_n_groups=2, mamba_chunk_size=32, pad_token_id=0,
+                layer_types=["linear_attention", "full_attention", "linear_attention"])
+
+QWEN3_NEXT = config("qwen3_next", vocab_size=887, num_hidden_layers=3, head_dim=32, linear_key_head_dim=24,
+                    linear_value_head_dim=16, linear_num_key_heads=2, linear_num_value_heads=4, num_experts=8,
+                    num_experts_per_tok=2, moe_intermediate_size=48, shared_expert_intermediate_size=80,
+                    layer_types=["linear_attention", "full_attention", "linear_attention"])
+
 
 def of_sound(cases, target=40):
     """Rows of sound have one length."""
@@ -292,6 +307,31 @@ FAMILIES = {
         "whisper-one-head": case({**WHISPER, "encoder_attention_heads": 1, "decoder_attention_heads": 1}, micro_batch=2),
     }, target=77),
     "whisper-one-token": case(WHISPER, seq=56, target_seq=1),
+    **family("mamba2", MAMBA2, targets=("in_proj",), eager=False, attention="eager",
+             frozen=("backbone.embeddings.*", "backbone.layers.0.*"),
+             odd={"use_bias": True, "use_conv_bias": False, "residual_in_fp32": False, "n_groups": 1, "chunk_size": 40,
+                  "tie_word_embeddings": True, "time_step_limit": [0.001, 0.1]}),
+    **family("granitemoehybrid", HYBRID, experts=True,
+             odd={"mamba_n_groups": 1, "mamba_chunk_size": 40, "mamba_proj_bias": True, "mamba_conv_bias": False,
+                  "attention_bias": True, "tie_word_embeddings": True}),
+    "granitemoehybrid-dense": case({**HYBRID, "num_local_experts": 0, "position_embedding_type": "rope"}, micro_batch=2,
+                                   seq=70),
+    "granitemoehybrid-dense-autocast": case({**HYBRID, "num_local_experts": 0}, micro_batch=2, seq=64, dtype="fp32",
+                                            autocast="bf16"),
+    "granitemoehybrid-dense-checkpoint": case({**HYBRID, "num_local_experts": 0, "position_embedding_type": "rope"},
+                                              micro_batch=2, seq=64, checkpoint="full"),
+    "granitemoehybrid-attends": case({**HYBRID, "num_local_experts": 0, "position_embedding_type": "rope",
+                                      "layer_types": ["full_attention"] * 3}, micro_batch=2, seq=70),
+    **family("qwen3-next", QWEN3_NEXT, experts=True, frozen=("model.embed_tokens.*", "model.layers.0.*"),
+             odd={"linear_num_value_heads": 2, "linear_key_head_dim": 16, "attention_bias": True, "mlp_only_layers": [1],
+                  "norm_topk_prob": False, "tie_word_embeddings": True}),
+    "qwen3-next-dense-autocast": case({**QWEN3_NEXT, "mlp_only_layers": [0, 1, 2]}, micro_batch=2, seq=64, dtype="fp32",
+                                      autocast="bf16"),
+    "qwen3-next-one-chunk": case({**QWEN3_NEXT, "mlp_only_layers": [0, 1, 2]}, micro_batch=2, seq=40),
+    "mamba2-short": case(MAMBA2, micro_batch=3, seq=20, dtype="fp32", attention="eager"),
+    "mamba2-one-head": case({**MAMBA2, "num_heads": 1, "head_dim": 128, "n_groups": 1}, seq=70, dtype="fp16",
+                            attention="eager"),
+    "mamba2-own-groups": case({**MAMBA2, "n_groups": 8}, micro_batch=2, seq=70, attention="eager"),
     **family("bloom", BLOOM, targets=("query_key_value",), eager=False, attention="eager",
              frozen=("transformer.word_embeddings.*", "transformer.h.0.*"),
              odd={"n_head": 1, "hidden_dropout": 0.1, "attention_dropout": 0.1}),

@@ -210,6 +210,17 @@ const std::vector<ConfigKey>& later_decoder_keys() {
       {"smollm3", "max_window_layers", kInert, "", "no_rope_layers says which layers have a window"},
       {"gpt_oss", "initial_context_length", kInert, "", "values of the rotary tables"},
       {"gpt_oss", "swiglu_limit", kInert, "", "a bound of values"},
+      {"mamba2", "rescale_prenorm_residual", kInert, "", kValues},
+      {"mamba2", "time_step_rank", kInert, "", "which no forward of this class reads"},
+      {"mamba2", "time_step_min", kInert, "", kValues},
+      {"mamba2", "time_step_max", kInert, "", kValues},
+      {"mamba2", "time_step_floor", kInert, "", kValues},
+      {"mamba2", "time_step_limit", kInert, "", "bounds of values"},
+      {"mamba2", "time_step_init_scheme", kInert, "", kOldField},
+      {"mamba2", "time_step_scale", kInert, "", kOldField},
+      {"mamba2", "intermediate_size", kInert, "", "expand says it"},
+      {"mamba2", "norm_before_gate", kInert, "", "transformers gates first, whatever it says"},
+      {"mamba2", "rms_norm", kInert, "", kOldField},
   };
   return kRows;
 }
@@ -252,6 +263,12 @@ const std::vector<ConfigKey>& encoder_keys() {
       {"whisper", "median_filter_width", kInert, "", "of time stamps, in generation"},
       {"whisper", "num_key_value_heads", kInert, "", "encoder_attention_heads says it"},
       {"whisper", "init_std", kInert, "", kValues},
+  };
+  return kRows;
+}
+
+const std::vector<ConfigKey>& picture_keys() {
+  static const std::vector<ConfigKey> kRows{
       {"vit", "encoder_stride", kInert, "", "of masked image modelling, which `architectures` would have to name"},
       {"clip clip_vision_model", "projection_dim", kInert, "", "of a projection that the class does not have"},
       {"clip", "logit_scale_init_value", kInert, "", "of two towers' loss"},
@@ -339,7 +356,7 @@ std::string_view nearest_known(const ConfigReader& reader, std::string_view fami
 const std::vector<ConfigKey>& config_keys() {
   static const std::vector<ConfigKey> kRows = [] {
     std::vector<ConfigKey> rows = family_keys();
-    for (const auto* more : {&later_decoder_keys(), &encoder_keys()})
+    for (const auto* more : {&later_decoder_keys(), &encoder_keys(), &picture_keys()})
       rows.insert(rows.end(), more->begin(), more->end());
     rows.insert(rows.end(), common_keys().begin(), common_keys().end());
     for (const std::string_view key : kGenerationKeys) rows.push_back({"", key, kInert, "", kGeneration});

@@ -8,8 +8,10 @@
 
 namespace dsplan {
 
-const std::vector<Family>& families() {
-  static const std::vector<Family> kTable{
+namespace {
+
+std::vector<Family> text_decoders() {
+  return {
       {"gpt2", build_gpt2, true},
       {"opt", build_opt, true},
       {"bloom", build_bloom, true},
@@ -60,6 +62,12 @@ const std::vector<Family>& families() {
       {"minicpm3", build_minicpm3, true},
       {"minimax_m2", build_minimax_m2, true},
       {"llama4_text", build_llama4_text, true},
+      {"mamba2", build_mamba2, true},
+  };
+}
+
+std::vector<Family> encoders_and_towers() {
+  return {
       {"bert", build_bert, true, {"BertForPreTraining"}},  // Of that class the body with its pooler is built.
       {"roberta", build_roberta, true},
       {"distilbert", build_distilbert, true},
@@ -79,6 +87,16 @@ const std::vector<Family>& families() {
       {"qwen3_vl", build_qwen3_vl, true},
       {"qwen3_vl_moe", build_qwen3_vl_moe, true},
   };
+}
+
+}  // namespace
+
+const std::vector<Family>& families() {
+  static const std::vector<Family> kTable = [] {
+    std::vector<Family> all = text_decoders();
+    for (const Family& one : encoders_and_towers()) all.push_back(one);
+    return all;
+  }();
   return kTable;
 }
 

@@ -70,6 +70,7 @@ struct Family {
 [[nodiscard]] ModelSpec build_minicpm3(ConfigReader& config);
 [[nodiscard]] ModelSpec build_minimax_m2(ConfigReader& config);
 [[nodiscard]] ModelSpec build_llama4_text(ConfigReader& config);
+[[nodiscard]] ModelSpec build_mamba2(ConfigReader& config);
 [[nodiscard]] ModelSpec build_bert(ConfigReader& config);
 [[nodiscard]] ModelSpec build_roberta(ConfigReader& config);
 [[nodiscard]] ModelSpec build_distilbert(ConfigReader& config);

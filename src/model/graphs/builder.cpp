@@ -178,7 +178,9 @@ namespace {
 
 // Under autocast in fp32 (AT_FORALL_FP32, AT_FORALL_FP32_SET_OPT_DTYPE), among the operators with one input. Not
 // log_softmax: cross_entropy names its dtype.
-bool autocast_to_fp32(Op op) { return op == Op::PowScalar || op == Op::Rsqrt || op == Op::Softmax; }
+bool autocast_to_fp32(Op op) {
+  return op == Op::PowScalar || op == Op::Rsqrt || op == Op::Softmax || op == Op::Softplus || op == Op::Exp;
+}
 
 }  // namespace
 

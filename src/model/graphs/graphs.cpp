@@ -193,11 +193,12 @@ std::optional<std::string> packed_unsupported(const ModelSpec& model, const Trai
 // Decoders are made of parts; these are Python of their own.
 using GraphOf = Graph (*)(const ModelSpec& model, const GraphOptions& options);
 GraphOf builder_of(std::string_view family) {
-  constexpr std::array<std::pair<std::string_view, GraphOf>, 13> kOwn{{{"gpt2", build_gpt2_graph},
+  constexpr std::array<std::pair<std::string_view, GraphOf>, 14> kOwn{{{"gpt2", build_gpt2_graph},
                                                                        {"bloom", build_bloom_graph},
                                                                        {"falcon", build_falcon_graph},
                                                                        {"opt", build_opt_graph},
                                                                        {"t5", build_t5_graph},
+                                                                       {"mamba2", build_mamba2_graph},
                                                                        {"whisper", build_whisper_graph},
                                                                        {"vit", build_vit_graph},
                                                                        {"clip", build_picture_graph},
@@ -321,6 +322,20 @@ std::optional<std::string> head_unsupported(const ModelSpec& model, const Traini
   return std::nullopt;
 }
 
+// State-space mixers. Their forward reads weights of modules that it does not call, which ZeRO-3 gathers one by one
+// where they are read and from then on with the mixer.
+std::optional<std::string> mixer_unsupported(const ModelSpec& model, const Training& training) {
+  if (model.parts == nullptr || model.parts->mamba.inner == 0) return std::nullopt;
+  if (model.parts->mamba.chunk == 1) return "a scan in chunks of one token";
+  if (training.runtime == Runtime::DeepSpeed && training.zero.stage == 3) {
+    return formatted("ZeRO-3 of {}, whose mixer reads weights of modules that it does not call", model.graph_class);
+  }
+  if (model.family == "mamba2" && training.loss != Loss::HuggingFace) {
+    return formatted("another loss than hf of {}", model.graph_class);
+  }
+  return std::nullopt;
+}
+
 // Of the model as one rank has it.
 std::optional<std::string> unsupported_on_rank(const ModelSpec& model, const Training& training) {
   if (const auto version = version_unsupported(model, training)) return version;
@@ -334,6 +349,7 @@ std::optional<std::string> unsupported_on_rank(const ModelSpec& model, const Tra
     if (const auto loss = trl_unsupported(model, training)) return loss;
   }
   if (const auto head = head_unsupported(model, training)) return head;
+  if (const auto mixer = mixer_unsupported(model, training)) return mixer;
   if (const auto tower = tower_unsupported(model, training)) return tower;
   if (const auto picture = picture_unsupported(model, training)) return picture;
   const bool other = training.loss != Loss::HuggingFace && !of_rewards(training.loss);
@@ -384,7 +400,7 @@ bool is_body(const ModelSpec& model) {
 }
 
 bool eager_alone(const ModelSpec& model) {
-  return model.family == "bloom" || (model.parts != nullptr && model.parts->sinks);
+  return model.family == "bloom" || model.family == "mamba2" || (model.parts != nullptr && model.parts->sinks);
 }
 
 bool always_masked(const ModelSpec& model) { return model.family == "falcon"; }

@@ -6,10 +6,7 @@
 #include "model/graphs/graphs.h"
 
 namespace dsplan {
-namespace {
 
-// x * rsqrt(mean(x^2) + eps); `x` is fp32. Llama's code names the mean, so that it lives as long as the frame; in
-// gemma's expression it is a temporary.
 TensorId normalised(GraphBuilder& g, TensorId x, TensorId* variance) {
   const TensorId squared = g.unary(Op::PowScalar, x, 2);
   const TensorId mean = mean_last(g, squared);
@@ -26,6 +23,8 @@ TensorId normalised(GraphBuilder& g, TensorId x, TensorId* variance) {
   g.drop({scale});
   return result;
 }
+
+namespace {
 
 // `wide_product`: the product with the weight comes before the cast; `wide_weight`: and the weight is brought to fp32.
 TensorId rms(GraphBuilder& g, TensorId weight, TensorId hidden, bool wide_product, bool wide_weight = false) {

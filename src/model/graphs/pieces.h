@@ -74,6 +74,12 @@ struct Latents {
 [[nodiscard]] Latents latent_projections(GraphBuilder& g, const DecoderParts& parts, ModuleId attention,
                                          TensorId hidden, const Waves& waves);
 
+// x * rsqrt(mean(x^2) + eps); `x` is fp32. Llama's code names the mean, so that it lives as long as the frame; in
+// gemma's expression it is a temporary.
+[[nodiscard]] TensorId normalised(GraphBuilder& g, TensorId x, TensorId* variance);
+// mamba.cpp: a mixer of model/parts.h, MambaParts.
+[[nodiscard]] TensorId mamba_mixer(GraphBuilder& g, const MambaParts& parts, ModuleId module, TensorId hidden);
+
 // llama4.cpp: what Projections::ByToken and Router::Scattered make.
 [[nodiscard]] QueryKey token_projections(GraphBuilder& g, const DecoderParts& parts, ModuleId module, TensorId hidden,
                                          const LayerInputs& given, TensorId& value, std::vector<TensorId>& held);

@@ -168,7 +168,18 @@ Kernel sdpa_kernel(const Resolver& resolver) {
   return {Attention::Math, reason + " and grouped heads"};
 }
 
+// Of a state-space mixer: whether its packages are installed decides what transformers runs.
+void assume_mixer(Resolver& resolver) {
+  const DecoderParts* parts = resolver.model.parts.get();
+  if (parts == nullptr || parts->mamba.inner == 0) return;
+  resolver.assumed("mixer", "torch",
+                   "transformers' own code, as without mamba_ssm and causal_conv1d; with them, "
+                   "tools/export_graph.py records the model",
+                   "");
+}
+
 void resolve_attention(Resolver& resolver) {
+  assume_mixer(resolver);
   const Setting<std::string>& wished = resolver.request.attention;
   Training& training = resolver.training();
   if (!wished.given()) {
