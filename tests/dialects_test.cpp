@@ -313,8 +313,8 @@ TEST_CASE("dialects: an honoured key moves what is read") {
       if (found != own.end()) values = {found->second.first, found->second.second};
       for (const std::string& value : values) {
         std::string text = with_key(table.dialect, key.path, value) + beside(table.dialect, key.path);
-        const bool shown = key.path.starts_with("freeze_");
-        if (shown) text.replace(text.find("finetuning_type: lora"), 21, "finetuning_type: full");
+        const bool shown = key.path.starts_with("freeze_") || key.path.starts_with("image_");
+        if (shown && table.dialect == Dialect::LlamaFactory) text.replace(text.find("finetuning_type: lora"), 21, "finetuning_type: full");
         const Document document = parse_yaml("f.yaml", text);
         try {
           readings.insert(completed(read_dialect(table, {&document, {}}), shown));
@@ -359,8 +359,8 @@ TEST_CASE(
   const Request said = completed("qwen3-vl-2b", factory + "image_max_pixels: 262144\nfreeze_vision_tower: false\n");
   CHECK(joined(said.freeze.value_or({}), " ") == "model.visual.merger.*");
   CHECK(said.image_size.value_or("") == "512");
-  CHECK(said.image_size.place.file == "f.yaml");
-  const std::string axolotl = "base_model: qwen3-vl-2b\nsequence_len: 2048\ndatasets: []\n";
+  CHECK(said.image_size.place.path == "f.yaml");
+  const std::string axolotl = "base_model: qwen3-vl-2b\nsequence_len: 2048\nflash_attention: true\n";
   CHECK(completed("qwen3-vl-2b", axolotl + "image_size: 512\n").image_size.value_or("") == "512x512");
   CHECK(completed("qwen3-vl-2b", axolotl + "image_size: [640, 480]\n").image_size.value_or("") == "480x640");
   CHECK_FALSE(completed("qwen3-vl-2b", axolotl).image_size.given());
