@@ -48,7 +48,7 @@ Schedule drive(const ModelSpec& model, const Job& job, std::int64_t rank) {
   Emitter emitter(256);
   emitter.mark(Moment::StretchBegins, Stretch::Init);
   const auto runtime = make_runtime(job, model, rank, emitter);
-  runtime->build(job.training.model_init, [](ModuleId) {});
+  runtime->build(job.training.model_init, BuffersOf([](ModuleId, std::string_view) {}));
   runtime->initialise({});
   for (Stretch stretch : {Stretch::FirstStep, Stretch::SecondStep}) {
     emitter.mark(Moment::StretchBegins, stretch);

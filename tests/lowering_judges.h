@@ -225,8 +225,10 @@ class OfTensors {
   }
 
   // bitsandbytes functional.py, quantize_4bit: a weight as it was loaded, in 16 bits, and an fp32 for each 64 of its
-  // elements. transformers modeling_utils.py, caching_allocator_warmup: what all parameters take on the device.
+  // elements; its table of 16 fp32 once more, and its largest. transformers modeling_utils.py,
+  // caching_allocator_warmup: what all parameters take on the device.
   void add_packed(const ModelSpec& model) {
+    constexpr std::int64_t kTable = 4 * 16;
     std::int64_t room = 0;
     for (const Parameter& p : model.parameters) {
       const bool adapter = p.name.find(".lora_") != std::string::npos;
@@ -234,7 +236,7 @@ class OfTensors {
       const bool packs = p.dtype == DType::UInt8;  // Two elements in a byte.
       const std::int64_t count = p.shape.elements().value() * (packs ? 2 : 1);
       room += packs ? count / 2 : 2 * count;
-      if (packs) sizes_["weight before it is packed"].insert({2 * count, 4 * ((count + 63) / 64)});
+      if (packs) sizes_["weight before it is packed"].insert({2 * count, 4 * ((count + 63) / 64), kTable, 4});
     }
     sizes_["room for the model"] = {room};
   }

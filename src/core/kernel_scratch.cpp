@@ -96,6 +96,58 @@ ReductionScratch reduction_scratch(const ReducedTensor& tensor, const DeviceThre
 
 namespace {
 
+// Several allocations in one, each on a boundary of its own.
+Bytes in_one(std::initializer_list<std::int64_t> parts) {
+  constexpr std::int64_t kBoundary = 256;
+  Bytes all(kBoundary - 1);
+  for (const std::int64_t part : parts) all += Bytes(div_ceil(part, kBoundary) * kBoundary);
+  return all;
+}
+
+// A word of 16 bytes for each tile and each thread of a warp, and something small beside them.
+Bytes tiles_scratch(std::int64_t count, std::int64_t tile) {
+  constexpr std::int64_t kWarp = 32;
+  return in_one({1, (div_ceil(count, tile) + kWarp) * 16});
+}
+
+}  // namespace
+
+Bytes sort_pairs_scratch(std::int64_t count, const DeviceThreads& device) {
+  if (device.capability <= 0) return Bytes(0);
+  constexpr std::int64_t kPasses = 8;  // Of 8 bits each.
+  constexpr std::int64_t kBins = 256;
+  const std::int64_t tile = device.capability >= 90 ? 4608 : 3840;
+  return in_one({kPasses * kBins * 8, div_ceil(count, tile) * kBins * 4, count * 8, count * 8, kPasses * 4});
+}
+
+Bytes unique_scratch(std::int64_t count, const DeviceThreads& device) {
+  if (device.capability <= 0) return Bytes(0);
+  const std::int64_t newer = device.capability >= 100 ? 3840 : 4480;
+  return tiles_scratch(count, device.capability >= 90 ? newer : device.capability == 80 ? 1792 : 320);
+}
+
+Bytes scan_scratch(std::int64_t count, const DeviceThreads& device) {
+  return device.capability <= 0 ? Bytes(0) : tiles_scratch(count, 896);
+}
+
+EmbeddingBackward embedding_backward(std::int64_t indices, std::int64_t rows, std::int64_t width,
+                                     const DeviceThreads& device) {
+  constexpr std::int64_t kMostUnsorted = 3072;
+  constexpr std::int64_t kRowsOfPart = 10;
+  if (indices <= kMostUnsorted) return {};
+  const std::int64_t segments = std::min(indices, rows);
+  const std::int64_t parts = indices / kRowsOfPart + segments;
+  return {.sorted = Bytes(8) * indices,
+          .sort = sort_pairs_scratch(indices, device),
+          .unique = unique_scratch(indices, device),
+          .segments = Bytes(8) * segments,
+          .scan = scan_scratch(segments, device),
+          .parts = Bytes(8) * parts,
+          .sums = Bytes(4) * checked_mul(parts, width)};
+}
+
+namespace {
+
 Bytes floats(std::initializer_list<std::int64_t> dims) {
   std::int64_t product = 4;
   for (const std::int64_t dim : dims) product = checked_mul(product, dim);

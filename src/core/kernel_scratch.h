@@ -50,6 +50,27 @@ struct ReductionScratch {
 // torch._chunk_cat, tensors in so many bytes of each chunk.
 [[nodiscard]] Bytes chunk_cat_scratch(std::span<const Bytes> pieces);
 
+// What cub takes for one pass over so many 64-bit numbers, or pairs of them, PyTorch 2.11 (measured on its CUDA 13.0
+// build: tools/oracles/embedding_backward.py): DeviceRadixSort's other buffers, bins and blocks; DeviceScan's state of
+// each tile, of a unique_by_key and of an exclusive scan. 0 where no CUDA device is named.
+[[nodiscard]] Bytes sort_pairs_scratch(std::int64_t count, const DeviceThreads& device);
+[[nodiscard]] Bytes unique_scratch(std::int64_t count, const DeviceThreads& device);
+[[nodiscard]] Bytes scan_scratch(std::int64_t count, const DeviceThreads& device);
+
+// What an embedding's backward over so many indices makes besides its gradient, in bytes; all 0 up to 3,072 indices
+// (aten/src/ATen/native/cuda/Embedding.cu, EmbeddingBackwardKernel.cu).
+struct EmbeddingBackward {
+  Bytes sorted;    // Indices, and as large again: where each came from, what those were counted by, and segments.
+  Bytes sort;      // cub's; it goes, with the count, before the gradient is made.
+  Bytes unique;    // cub's, for the segments.
+  Bytes segments;  // Of each distinct index: its parts, and where they begin.
+  Bytes scan;      // cub's, over those.
+  Bytes parts;     // Where each part of a segment begins.
+  Bytes sums;      // Of each part, in fp32.
+};
+[[nodiscard]] EmbeddingBackward embedding_backward(std::int64_t indices, std::int64_t rows, std::int64_t width,
+                                                   const DeviceThreads& device);
+
 struct AttentionSizes {
   std::int64_t batch = 1;
   std::int64_t heads = 1;

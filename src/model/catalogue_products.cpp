@@ -1,5 +1,7 @@
 // The catalogue: matrix products, convolution and embedding.
+#include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "model/catalogue_rules.h"
 
@@ -311,6 +313,38 @@ void grouped_matmul(Writer& w) {
   }
 }
 
+// Sorted first, then summed part by part; what is freed goes in reverse.
+void sorted_embedding_gradient(Writer& w, const EmbeddingBackward& made) {
+  std::vector<std::uint8_t> held;
+  const auto hold = [&](Bytes bytes, DType dtype = DType::Int64) {
+    if (bytes > Bytes(0)) held.push_back(w.allocate_temporary(bytes, dtype, Visibility::Kernel));
+  };
+  const auto drop_to = [&](std::size_t count) {
+    for (; held.size() > count; held.pop_back()) w.drop(held.back());
+  };
+  for (int i = 0; i < 3; ++i) hold(made.sorted);
+  hold(made.sort, DType::UInt8);
+  w.backward_kernel();
+  drop_to(2);
+  w.allocate_gradient(0);
+  hold(made.sorted);
+  hold(Bytes(8));
+  const std::size_t kept = held.size();
+  hold(made.sorted);
+  hold(made.unique, DType::UInt8);
+  drop_to(kept);
+  hold(made.segments);
+  hold(made.segments);
+  const std::size_t segments = held.size();
+  hold(made.scan, DType::UInt8);
+  drop_to(segments);
+  hold(Bytes(8));
+  hold(made.parts);
+  hold(made.sums, DType::Float32);
+  w.backward_kernel();
+  drop_to(0);
+}
+
 // Dense gradient of the table, for which the incoming one is brought to the rows of the output; beyond 3,072 indices
 // CUDA sorts them first (Embedding.cu, embedding_dense_backward).
 void embedding(Writer& w) {
@@ -319,12 +353,11 @@ void embedding(Writer& w) {
   w.save_input(1, "_saved_indices");
   if (!w.needs(0)) return;
   if (w.node().by_head) w.temporary(w.bytes_out(), w.out().dtype, Visibility::Kernel);
-  const Elements indices = w.in(1).shape.elements();
-  if (indices > Elements(3072)) {
-    w.allocate_temporary(storage(indices, DType::Int64), DType::Int64, Visibility::Kernel);
-    w.temporary(storage(indices, DType::Int64), DType::Int64, Visibility::Kernel);
-  }
-  w.gradient(0);
+  const Shape& table = w.in(0).shape;
+  const EmbeddingBackward made =
+      embedding_backward(w.in(1).shape.elements().value(), table.dims[0], table.dims[1], w.options().device);
+  if (made.sorted == Bytes(0)) return w.gradient(0);
+  sorted_embedding_gradient(w, made);
 }
 
 // cuDNN makes the three gradients in one call; its workspace is known to the GPU alone (Conv_v8.cpp).

@@ -7,6 +7,7 @@ namespace dsplan {
 namespace {
 
 constexpr std::string_view kPackedClass = "Linear4bit";
+constexpr std::string_view kTable = "quant_map";  // Of 8-bit values.
 constexpr std::string_view kInt8Class = "Linear8bitLt";
 
 std::optional<DType> packed_type(std::string_view text) { return text == "uint8" ? DType::UInt8 : floating_type(text); }
@@ -51,7 +52,7 @@ class Packer {
 
   ModelSpec pack() {
     // bitsandbytes keeps one table of 8-bit values for all scales.
-    if (quantization_.nested) add("quant_map", {256}, DType::Float32, 0);
+    if (quantization_.nested) add(std::string(kTable), {256}, DType::Float32, 0);
     for (std::size_t at = 0; at < spec_.modules.size(); ++at) {
       const Module& module = spec_.modules[at];
       const bool adapter = module.path.find(".lora_") != std::string::npos;
@@ -176,6 +177,10 @@ std::optional<Quantization> packing_of(const ModelSpec& model) {
     if (std::optional<Quantization> found = packing_of(module)) return found;
   }
   return std::nullopt;
+}
+
+bool is_packing_state(const ModelSpec& model, const ModelBuffer& buffer) {
+  return buffer.name == kTable || packing_of(model.modules[static_cast<std::size_t>(buffer.module)]).has_value();
 }
 
 Elements unpacked_elements(const Parameter& weight, const Quantization& quantization) {

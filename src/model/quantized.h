@@ -41,6 +41,8 @@ struct Quantization {
 [[nodiscard]] std::optional<Quantization> packing_of(const Module& module);
 // Of the first such module.
 [[nodiscard]] std::optional<Quantization> packing_of(const ModelSpec& model);
+// Scales and tables, which no module lists among its buffers: they hang on the weight.
+[[nodiscard]] bool is_packing_state(const ModelSpec& model, const ModelBuffer& buffer);
 // The values that a packed weight stands for.
 [[nodiscard]] Elements unpacked_elements(const Parameter& weight, const Quantization& quantization);
 

@@ -74,18 +74,28 @@ void embedding(Maker& m) {
   m.output(0, {m.in(0).dtype, contiguous_like(result)});
 }
 
-// Many indices are sorted first: sorted ones, and where each came from.
-constexpr std::int64_t kMostUnsorted = 3072;
-
-void embedding_backward(Maker& m) {
+// Many indices are sorted first: sorted ones, where each came from, and what is counted. Then sums of parts of rows.
+void embedding_gradient(Maker& m) {
   if (!m.needs(0)) return;
-  const std::int64_t indices = m.in(1).layout.elements();
-  if (indices > kMostUnsorted) {
-    m.temporary(dense(DType::Int64, {indices}));
-    m.temporary(dense(DType::Int64, {indices}));
+  const EmbeddingBackward made =
+      embedding_backward(m.in(1).layout.elements(), m.dim(0, 0), m.dim(0, 1), m.call().device);
+  const auto hold = [&](Bytes bytes, DType dtype = DType::Int64) {
+    if (bytes > Bytes(0)) m.temporary(dense(dtype, {bytes.value() / bytes_per_element(dtype)}));
+  };
+  const bool sorts = made.sorted > Bytes(0);
+  if (sorts) {
+    for (int i = 0; i < 3; ++i) hold(made.sorted);
+    hold(made.sort, DType::UInt8);
     m.next();
   }
   m.gradient(0, {m.in(0).dtype, contiguous_like(m.in(0).layout)});
+  if (!sorts) return;
+  for (const Bytes bytes : {made.sorted, Bytes(8), made.sorted}) hold(bytes);
+  hold(made.unique, DType::UInt8);
+  for (const Bytes bytes : {made.segments, made.segments}) hold(bytes);
+  hold(made.scan, DType::UInt8);
+  for (const Bytes bytes : {Bytes(8), made.parts}) hold(bytes);
+  hold(made.sums, DType::Float32);
 }
 
 std::vector<Kept> indices_kept(const Graph&, const Node&) { return {{Kept::Kind::Input, 1}}; }
@@ -208,7 +218,7 @@ Rules products(Op op) {
   switch (op) {
     case Op::Linear: return {linear, linear_backward, linear_kept};
     case Op::Matmul: return {matmul, matmul_backward, factors_kept};
-    case Op::Embedding: return {embedding, embedding_backward, indices_kept};
+    case Op::Embedding: return {embedding, embedding_gradient, indices_kept};
     case Op::Attention: return {attention, attention_backward, attention_kept};
     default: return {};
   }

@@ -80,7 +80,6 @@ std::optional<std::string> liger_unsupported(const ModelSpec& model, const Train
 std::optional<std::string> width_unsupported(const ModelSpec& model, const Training& training) {
   if (!own_value_width(model)) return std::nullopt;
   if (training.attention == Attention::Flash) return "the flash kernel takes no values of another width than queries";
-  if (training.attention == Attention::CuDnn) return "cuDNN's attention with values of another width than queries";
   return std::nullopt;
 }
 

@@ -253,8 +253,10 @@ TensorId causal_loss(GraphBuilder& g, TensorId hidden, TensorId labels, const He
   }
   const TensorId logits = head(hidden);
   const DType as = g.options().loss == Loss::Native ? g.dtype(logits) : DType::Float32;
+  const bool outside = g.options().loss == Loss::Native;  // The model has returned its logits, and nothing else.
+  if (outside) g.drop({hidden});
   const TensorId loss = g.parallel() ? parallel_loss(g, logits, labels) : whole_loss(g, logits, labels, as);
-  g.drop({hidden});
+  if (!outside) g.drop({hidden});
   return end_model(g, logits, loss, others);
 }
 

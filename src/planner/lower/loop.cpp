@@ -23,11 +23,17 @@ std::vector<BufferId> Loop::init() {
   emitter_.at(Pass::Setup);
   emitter_.mark(Moment::StretchBegins, Stretch::Init);
   std::vector<BufferId> buffers(model_.buffers.size(), kNoBuffer);
-  const auto make_of = [&](ModuleId module) {
+  const auto of = [&](ModuleId module, std::string_view end, const auto& act) {
     for (std::size_t at = 0; at < buffers.size(); ++at) {
-      if (model_.buffers[at].module == module) buffers[at] = make_buffer(model_.buffers[at], Space::Device);
+      const ModelBuffer& buffer = model_.buffers[at];
+      if (buffer.module == module && std::string_view(buffer.name).ends_with(end)) act(at);
     }
   };
+  const BuffersOf make_of([&](ModuleId module, std::string_view end) {
+    of(module, end, [&](std::size_t at) {
+      if (buffers[at] == kNoBuffer) buffers[at] = make_buffer(model_.buffers[at], Space::Device);
+    });
+  });
   const Training& training = job_.training;
   const bool cut = training.under_zero_init();  // As they are made.
   const bool said = training.runtime == Runtime::Fsdp2 || training.model_init == ModelInit::Host || cut;
@@ -36,12 +42,12 @@ std::vector<BufferId> Loop::init() {
   if (on_host) {
     for (std::size_t at = 0; at < buffers.size(); ++at) buffers[at] = make_buffer(model_.buffers[at], Space::Pageable);
   }
-  const auto move_of = [&](ModuleId module) {
-    for (std::size_t at = 0; at < buffers.size(); ++at) {
-      if (model_.buffers[at].module != module || buffers[at] == kNoBuffer) continue;
+  const BuffersOf move_of([&](ModuleId module, std::string_view end) {
+    of(module, end, [&](std::size_t at) {
+      if (buffers[at] == kNoBuffer) return;
       buffers[at] = move_to_device(emitter_, buffers[at], {Role::ModuleBuffers, "buffer"});
-    }
-  };
+    });
+  });
   const auto record = [&] {
     if (Recording* recording = emitter_.recording()) recording->module_buffers(buffers);
   };

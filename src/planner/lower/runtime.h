@@ -21,6 +21,17 @@ struct ParameterPlace {
   Bytes bytes;
 };
 
+// Makes the buffers of a module, or moves them: those whose names end so, or all that are not there yet.
+class BuffersOf {
+ public:
+  using Act = std::function<void(ModuleId, std::string_view)>;
+  explicit BuffersOf(Act act) : act_(std::move(act)) {}
+  void operator()(ModuleId module, std::string_view end = {}) const { act_(module, end); }
+
+ private:
+  Act act_;
+};
+
 class TrainingRuntime {
  public:
   virtual ~TrainingRuntime() noexcept(false) = default;
@@ -29,7 +40,7 @@ class TrainingRuntime {
   // run; made on no device, in the order in which to_empty goes. In the host's memory buffers are there already, and
   // `buffers_of` moves them, here or in `initialise`, which moves the parameters. What is cut as it is made,
   // `initialise` makes.
-  virtual void build(ModelInit /*where*/, const std::function<void(ModuleId)>& /*buffers_of*/) {}
+  virtual void build(ModelInit /*where*/, const BuffersOf& /*buffers_of*/) {}
   // Everything that is there before the first batch. `buffers`: of the model, which are on the device, by index into
   // ModelSpec::buffers; kNoBuffer where there is none.
   virtual void initialise(const std::vector<BufferId>& buffers) = 0;

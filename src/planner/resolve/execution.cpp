@@ -146,7 +146,7 @@ bool prefers_cudnn(const Resolver& resolver) {
   const DType dtype = training.compute_dtype();
   if (dtype != DType::BFloat16 && dtype != DType::Float16) return false;
   const std::int64_t width = resolver.model.dims.head_dim;
-  if (own_value_width(resolver.model)) return false;  // Which has not been looked at.
+  if (own_value_width(resolver.model) && !hopper) return false;  // Which has not been looked at.
   if (width % 8 != 0 || width > (hopper ? 256 : 128) || training.seq == 1 || training.target_seq == 1) return false;
   // Masks that are learned have not been looked at.
   return !has({"t5"}, resolver.model.family);

@@ -900,6 +900,7 @@ def jobs():
         *fsdp(),
         *packed_shards(),
         *chance.jobs(job, "chance", 1, 100),
+        *chance.jobs(job, "chance-2", 2, 30),
     ]
     names = [row["name"] for row in made]
     twice = {name for name in names if names.count(name) > 1}

@@ -24,7 +24,22 @@ class Meter:
     """Peaks of each phase. `where` is the phase that runs, for the out-of-memory error that ends it."""
 
     def __init__(self, settle):
+        import torch
+
         self.rows, self.where, self.settle, self.seen = [], "start", settle, None
+        self.before, self.reset = [0] * len(WHAT), torch.cuda.reset_peak_memory_stats
+        torch.cuda.reset_peak_memory_stats = torch.cuda.memory.reset_peak_memory_stats = self.reset_by_others
+
+    def reset_by_others(self, device=None):
+        """DeepSpeed's see_memory_usage forgets the peak: what it was counts all the same."""
+        self.before = self.peaks()
+        self.reset(device)
+
+    def peaks(self):
+        import torch
+
+        stats = torch.cuda.memory_stats()
+        return [max(old, stats[f"{w}_bytes.all.peak"]) for w, old in zip(WHAT, self.before)]
 
     def begins(self, phase):
         self.where = phase
@@ -38,13 +53,14 @@ class Meter:
         now = {"mallocs": stats["num_device_alloc"], "retries": stats["num_alloc_retries"]}
         row = {
             "phase": self.where,
-            "peak": [stats[f"{w}_bytes.all.peak"] for w in WHAT],
+            "peak": self.peaks(),
             "end": [stats[f"{w}_bytes.all.current"] for w in WHAT],
         }
         row.update({k: n - (self.seen or {}).get(k, 0) for k, n in now.items() if n != (self.seen or {}).get(k, 0)})
         self.seen = now
         self.rows.append(row)
-        torch.cuda.reset_peak_memory_stats()
+        self.before = [0] * len(WHAT)
+        self.reset()
 
     @contextlib.contextmanager
     def __call__(self, phase):
@@ -543,7 +559,10 @@ def run(job, path, events=None):
 
         started = time.time()
         if events:
-            torch.cuda.memory._record_memory_history(max_entries=10_000_000, context="all", stacks="python")
+            # Asking for Python's frames at a free forgets the exception by which a checkpoint ends its recomputation.
+            stops = job["training"].get("checkpoint") and job["training"].get("checkpoint_impl") != "reentrant"
+            how = "alloc" if stops else "all"
+            torch.cuda.memory._record_memory_history(max_entries=10_000_000, context=how, stacks="python")
         worker = Worker(job)
         try:
             worker.run()

@@ -89,6 +89,15 @@ void GraphFacts::find_beginnings() {
       has_gradient_[static_cast<std::size_t>(module)] = true;
     }
   }
+  // What a hook makes require a gradient (enable_input_require_grads) a module hands out with one, though none of its
+  // operators has it: hooks of a framework see the output only.
+  for (TensorId leaf : graph_.leaves) {
+    if (graph_.tensor(leaf).producer == kNone) continue;
+    const ModuleId made_in = graph_.node(graph_.tensor(leaf).producer).module;
+    for (ModuleId module = made_in; module != kNone && !has_gradient(module); module = parent(module)) {
+      has_gradient_[static_cast<std::size_t>(module)] = true;
+    }
+  }
 }
 
 // A module without operators, as a dropout of probability 0, hands on what the next one reads.

@@ -1,6 +1,8 @@
 #include "planner/lower/runtimes/control_values.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <limits>
 #include <utility>
 
 namespace dsplan {
@@ -88,7 +90,11 @@ NormInMaking GradientNorms::begin(const Part& tensor, What what) {
   const Bytes one(bytes_per_element(type));
   NormInMaking making;
   making.norm = eager_.empty(one, type, what);
-  const ReducedTensor all{1, eager_.bytes_of(tensor).value() / one.value(), 0};
+  // Beyond 32-bit offsets halves are reduced one after the other (TensorIterator.cpp, SplitUntil32Bit).
+  constexpr std::int64_t kMostBytes = std::numeric_limits<std::int32_t>::max();
+  std::int64_t bytes = eager_.bytes_of(tensor).value();
+  while (bytes > kMostBytes) bytes = div_ceil(bytes, std::int64_t{2});
+  const ReducedTensor all{1, bytes / one.value(), 0};
   const ReductionScratch scratch = reduction_scratch(all, device_, std::max(one, Bytes(4)));
   if (scratch.staging == Bytes(0)) return making;
   constexpr Source kReduces = "aten/src/ATen/native/cuda/Reduce.cuh, gpu_reduce_kernel";

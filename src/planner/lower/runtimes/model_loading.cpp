@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "model/quantized.h"
-#include "planner/lower/runtime.h"
+#include "planner/lower/runtimes/weight_packing.h"
 
 namespace dsplan {
 namespace {
@@ -38,6 +38,17 @@ bool before(std::string_view a, std::string_view b) {
 
 }  // namespace
 
+ModelLoading::ModelLoading(Emitter& emitter, const Job& job, const std::vector<NamedParameter>& named,
+                           std::size_t parameters)
+    : eager_(emitter),
+      training_(job.training),
+      named_(named),
+      parameters_(parameters),
+      ranks_(job.parallelism.dp),
+      world_(job.parallelism.world) {
+  if (job.hardware && training_.level == Level::Kernel) device_ = device_threads(*job.hardware);
+}
+
 void ModelLoading::build_on_host() {
   on_host_.resize(parameters_);
   for (const NamedParameter& p : named_) {
@@ -55,67 +66,21 @@ Variable ModelLoading::make(const NamedParameter& p, What what, Space space) {
   return made;
 }
 
-// core_model_loading.py, convert_and_load_state_dict_in_model; bitsandbytes functional.py, quantize_4bit.
-void ModelLoading::pack(const ModelSpec& model, ParameterId id, const std::function<void(ModuleId)>& buffers_of) {
-  const Parameter& parameter = model.parameters[static_cast<std::size_t>(id)];
-  const What what{Role::Parameters, "parameter"};
-  const What passing{Role::Temporaries, "weight before it is packed", "bitsandbytes: functional.py, quantize_4bit"};
-  const Quantization quantization = *packing_of(model.modules[static_cast<std::size_t>(parameter.module)]);
-  const Elements values = unpacked_elements(parameter, quantization);
-  if (quantization.eight_bits()) return pack_rows(parameter, id, quantization.loaded, buffers_of);
-  const Bytes scales = storage(Elements((values.value() + kQuantizedBlock - 1) / kQuantizedBlock), DType::Float32);
-  const auto scratch = [&](Bytes bytes, DType dtype) {
-    Variable made = eager_.scratch(bytes, dtype, passing);
-    eager_.work().write(made).run(Body::Nothing, "load parameter");
-    return made;
-  };
-  Variable whole = scratch(storage(values, quantization.loaded), quantization.loaded);
-  Variable absmax = quantization.nested ? scratch(scales, DType::Float32) : Variable();
-  on_device_[static_cast<std::size_t>(id)] = make(made(parameter, id), what);
-  Variable shifted = quantization.nested ? scratch(scales, DType::Float32) : Variable();
-  buffers_of(parameter.module);
-  shifted.reset();
-  absmax.reset();
-  whole.reset();
-}
-
-// The weight goes by way of the host, and comes back in fp16 (integrations/bitsandbytes.py, Bnb8bitQuantize.convert;
-// bitsandbytes nn/modules.py, Int8Params._quantize).
-void ModelLoading::pack_rows(const Parameter& parameter, ParameterId id, DType loaded,
-                             const std::function<void(ModuleId)>& buffers_of) {
-  const What passing{Role::Temporaries, "weight before it is packed", "bitsandbytes: nn/modules.py, Int8Params"};
-  const auto scratch = [&](DType dtype) {
-    Variable made = eager_.scratch(storage(parameter.shape.elements(), dtype), dtype, passing);
-    eager_.work().write(made).run(Body::Nothing, "load parameter");
-    return made;
-  };
-  Variable whole = scratch(loaded);
-  Variable half = scratch(DType::Float16);
-  buffers_of(parameter.module);
-  on_device_[static_cast<std::size_t>(id)] = make(made(parameter, id), {Role::Parameters, "parameter"});
-  half.reset();
-  whole.reset();
-}
-
-void ModelLoading::build_packed(const ModelSpec& model, const std::function<void(ModuleId)>& buffers_of) {
+void ModelLoading::build_packed(const ModelSpec& model, const BuffersOf& buffers_of) {
   on_device_.resize(parameters_);
   const auto packed = [&](const Parameter& parameter) {
     const Module& module = model.modules[static_cast<std::size_t>(parameter.module)];
     return parameter.shape.rank == 2 && packing_of(module).has_value();
   };
   const DType loaded = packing_of(model)->loaded;
-  Bytes all;
   std::vector<ParameterId> order;
   for (std::size_t at = 0; at < parameters_; ++at) {
     const Parameter& parameter = model.parameters[at];
     if (is_adapter(parameter) || parameter.tied_to != kNone) continue;
     order.push_back(static_cast<ParameterId>(at));
-    all += storage(parameter.shape.elements(), packed(parameter) ? *parameter.dtype : loaded);
   }
-  {  // caching_allocator_warmup (modeling_utils.py): one segment for all of it.
-    Variable warm = eager_.scratch(all, DType::UInt8, {Role::Temporaries, "room for the model", "modeling_utils.py"});
-    eager_.work().write(warm).run(Body::Nothing, "warm up the allocator");
-  }
+  WeightPacking packing(eager_.emitter(), model, world_, device_, buffers_of);
+  packing.warm_up(order);
   const auto name = [&](ParameterId id) -> const std::string& {
     return model.parameters[static_cast<std::size_t>(id)].name;
   };
@@ -123,7 +88,9 @@ void ModelLoading::build_packed(const ModelSpec& model, const std::function<void
   for (const ParameterId id : order) {
     const Parameter& parameter = model.parameters[static_cast<std::size_t>(id)];
     if (packed(parameter)) {
-      pack(model, id, buffers_of);
+      on_device_[static_cast<std::size_t>(id)] = packing.pack(id, [&] {
+        return make(made(parameter, id), {Role::Parameters, "parameter"});
+      });
     } else {
       const NamedParameter p{id, parameter.shape.elements().value(), true, loaded};
       on_device_[static_cast<std::size_t>(id)] = make(p, {Role::Parameters, "parameter"});
@@ -146,7 +113,7 @@ void ModelLoading::prepare(const ModelSpec& model) {
   if (packing_of(model)->prepared) eager_.emitter().empty_cache();
 }
 
-void ModelLoading::build_on_device(const ModelSpec& model, const std::function<void(ModuleId)>& buffers_of) {
+void ModelLoading::build_on_device(const ModelSpec& model, const BuffersOf& buffers_of) {
   if (packing_of(model)) return build_packed(model, buffers_of);
   constexpr What kTied{Role::Parameters, "weight of its own, until it is tied", "modeling_utils.py, tie_weights"};
   on_device_.resize(parameters_);
@@ -171,20 +138,27 @@ void ModelLoading::build_on_device(const ModelSpec& model, const std::function<v
   make_adapters(model, beside, beside);
 }
 
-// In the dtype of the weights beside them, or fp32 where those are no floating numbers; copies that are trained last.
-// Cast when all are there, one after the other (peft: tuners_utils.py, inject_adapter,
-// _move_adapter_to_device_of_base_layer, cast_adapter_dtype).
+// In the dtype of the weights beside them, of the products where those have 4 bits, or fp32 where they have 8; copies
+// that are trained last. Cast when all are there, one after the other (peft: tuners_utils.py, inject_adapter,
+// _get_base_layer_device_and_dtype, _move_adapter_to_device_of_base_layer, cast_adapter_dtype).
 void ModelLoading::make_adapters(const ModelSpec& model, DType beside, DType beside_copies) {
   const auto each = [&](const auto& act) {
     for (std::size_t at = 0; at < parameters_; ++at) {
       if (is_adapter(model.parameters[at])) act(model.parameters[at], static_cast<ParameterId>(at));
     }
   };
+  const std::optional<Quantization> packing = packing_of(model);
+  const DType made = packing && !packing->eight_bits() ? packing->compute : beside;
   for (const bool copies : {false, true}) {
     each([&](const Parameter& parameter, ParameterId id) {
       if (is_copy(parameter) != copies) return;
-      const NamedParameter p{id, parameter.shape.elements().value(), true, copies ? beside_copies : beside};
+      const NamedParameter p{id, parameter.shape.elements().value(), true, copies ? beside_copies : made};
       on_device_[static_cast<std::size_t>(id)] = make(p, {Role::Parameters, "parameter"});
+    });
+  }
+  if (packing) {  // Before a program casts them to what it trains in.
+    each([&](const Parameter& parameter, ParameterId id) {
+      if (!is_copy(parameter)) cast(id, DType::Float32);
     });
   }
   each([&](const Parameter& parameter, ParameterId id) {

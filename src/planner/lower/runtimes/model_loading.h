@@ -6,24 +6,25 @@
 #include <utility>
 #include <vector>
 
+#include "core/job.h"
+#include "core/kernel_scratch.h"
 #include "core/model.h"
 #include "planner/lower/eager.h"
+#include "planner/lower/runtime.h"
 #include "planner/lower/runtimes/named_parameters.h"
 
 namespace dsplan {
 
 class ModelLoading {
  public:
-  // `named` must outlive this. `ranks`: of the data-parallel group.
-  ModelLoading(Emitter& emitter, const Training& training, const std::vector<NamedParameter>& named,
-               std::size_t parameters, std::int64_t ranks)
-      : eager_(emitter), training_(training), named_(named), parameters_(parameters), ranks_(ranks) {}
+  // `job` and `named` must outlive this.
+  ModelLoading(Emitter& emitter, const Job& job, const std::vector<NamedParameter>& named, std::size_t parameters);
 
   // As from_pretrained does: in the dtype asked for, and without tied tensors of their own.
   void build_on_host();
   // As constructors do under `with torch.device("cuda")`: module by module, and what will be tied is made as well and
   // goes when it is tied, after all else (transformers modeling_utils.py, tie_weights). Adapters come after that.
-  void build_on_device(const ModelSpec& model, const std::function<void(ModuleId)>& buffers_of);
+  void build_on_device(const ModelSpec& model, const BuffersOf& buffers_of);
   // DeepSpeed's engine is given the model (engine.py, _configure_distributed_model): whole parameters, by ParameterId,
   // sent by rank 0.
   [[nodiscard]] std::vector<BufferId> give_to_engine(What what);
@@ -41,7 +42,9 @@ class ModelLoading {
   const Training& training_;
   const std::vector<NamedParameter>& named_;
   std::size_t parameters_;
-  std::int64_t ranks_;
+  std::int64_t ranks_;    // Of the data-parallel group.
+  std::int64_t world_;    // All of them.
+  DeviceThreads device_;  // None where kernels' temporaries are not asked for.
   // As its constructor makes it.
   [[nodiscard]] NamedParameter made(const Parameter& parameter, ParameterId id) const;
   [[nodiscard]] Variable make(const NamedParameter& p, What what, Space space = Space::Device);
@@ -49,11 +52,8 @@ class ModelLoading {
   void cast(ParameterId id, DType to);  // `parameter.data = parameter.data.to(...)` of what is on the device.
   // As from_pretrained does with packed weights: in the order of their names, each loaded whole and packed; adapters
   // come after that.
-  void build_packed(const ModelSpec& model, const std::function<void(ModuleId)>& buffers_of);
-  void pack(const ModelSpec& model, ParameterId id, const std::function<void(ModuleId)>& buffers_of);
+  void build_packed(const ModelSpec& model, const BuffersOf& buffers_of);
   void prepare(const ModelSpec& model);
-  void pack_rows(const Parameter& parameter, ParameterId id, DType loaded,
-                 const std::function<void(ModuleId)>& buffers_of);
 
   std::vector<Variable> on_host_;    // By ParameterId, before they are moved; empty where the host has no model.
   std::vector<Variable> on_device_;  // Likewise, before they are loaded.

@@ -4,6 +4,7 @@
 #include <iterator>
 #include <optional>
 
+#include "model/quantized.h"
 #include "planner/lower/runtimes/ddp_reducer.h"
 #include "planner/lower/runtimes/gradient_scaling.h"
 #include "planner/lower/runtimes/optimizer_step.h"
@@ -37,7 +38,9 @@ class PyTorchRuntime final : public RuntimeBase {
 
   void initialise(const std::vector<BufferId>& buffers) override {
     for (std::size_t i = 0; i < buffers.size(); ++i) {
-      if (buffers[i] != kNoBuffer && !of_reference(model_, model_.buffers[i].module)) buffers_.push_back(buffers[i]);
+      const ModelBuffer& buffer = model_.buffers[i];
+      if (buffers[i] == kNoBuffer || of_reference(model_, buffer.module) || is_packing_state(model_, buffer)) continue;
+      buffers_.push_back(buffers[i]);
     }
     for (const NamedParameter& p : named_) parameters_[at(p.id)] = loading_.load(p, {Role::Parameters, "parameter"});
     for (const NamedParameter& p : trained_) {

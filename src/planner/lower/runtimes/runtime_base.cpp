@@ -48,7 +48,7 @@ RuntimeBase::RuntimeBase(const Job& job, const ModelSpec& model, std::int64_t ra
       eager_(emitter),
       named_(named_parameters(model, job.training)),
       trained_index_(model.parameters.size(), -1),
-      loading_(emitter, job.training, named_, model.parameters.size(), job.parallelism.dp),
+      loading_(emitter, job, named_, model.parameters.size()),
       control_(emitter, model, {job.parallelism.dp, job.parallelism.tp, rank}),
       norms_(emitter, step_of(job.training)),
       gradient_norms_(emitter, job) {

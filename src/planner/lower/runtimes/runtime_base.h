@@ -21,7 +21,7 @@ class RuntimeBase : public TrainingRuntime {
  public:
   RuntimeBase(const Job& job, const ModelSpec& model, std::int64_t rank, Emitter& emitter);
 
-  void build(ModelInit where, const std::function<void(ModuleId)>& buffers_of) override {
+  void build(ModelInit where, const BuffersOf& buffers_of) override {
     if (where == ModelInit::Host) {
       loading_.build_on_host();
       for (std::size_t at = 0; at < model_.modules.size(); ++at) buffers_of(static_cast<ModuleId>(at));

@@ -54,7 +54,7 @@ class Fsdp2Runtime final : public RuntimeBase {
   Fsdp2Runtime(const Job& job, const ModelSpec& model, std::int64_t rank, Emitter& emitter);
   ~Fsdp2Runtime() noexcept override = default;
 
-  void build(ModelInit where, const std::function<void(ModuleId)>& buffers_of) override;
+  void build(ModelInit where, const BuffersOf& buffers_of) override;
   void initialise(const std::vector<BufferId>& buffers) override;
   [[nodiscard]] ParameterPlace place(ParameterId parameter) const override { return parameters_.place(parameter); }
   [[nodiscard]] ModuleId wraps_input(ModuleId module) const override {
@@ -130,7 +130,7 @@ Fsdp2Runtime::Fsdp2Runtime(const Job& job, const ModelSpec& model, std::int64_t 
 
 // to_empty goes through children first, then through a module's own parameters and buffers (torch/nn/modules/module.py,
 // _apply); a tied weight is made under each of its names. What a module with a group has then is padded.
-void Fsdp2Runtime::build(ModelInit where, const std::function<void(ModuleId)>& buffers_of) {
+void Fsdp2Runtime::build(ModelInit where, const BuffersOf& buffers_of) {
   if (where == ModelInit::Device) return RuntimeBase::build(where, buffers_of);
   if (where == ModelInit::Host || where == ModelInit::Rank0) {
     move_buffers_ = buffers_of;

@@ -32,7 +32,7 @@ class Zero3Runtime final : public RuntimeBase {
   Zero3Runtime(const Job& job, const ModelSpec& model, std::int64_t rank, Emitter& emitter);
   ~Zero3Runtime() noexcept override = default;
 
-  void build(ModelInit where, const std::function<void(ModuleId)>& buffers_of) override;
+  void build(ModelInit where, const BuffersOf& buffers_of) override;
   void initialise(const std::vector<BufferId>& buffers) override;
   [[nodiscard]] ParameterPlace place(ParameterId parameter) const override { return store_.place(parameter); }
   [[nodiscard]] ModuleId wraps_input(ModuleId module) const override { return hooks_.wraps_input(module); }
@@ -132,7 +132,7 @@ void Zero3Runtime::construct() {
 // Under zero.Init a model is cut as it is made (partition_parameters.py, _post_init_method): a module's own parameters
 // are whole until its constructor returns, then each is broadcast and cut in its turn. A tied tensor is made, and cut,
 // before it is tied.
-void Zero3Runtime::build(ModelInit where, const std::function<void(ModuleId)>& buffers_of) {
+void Zero3Runtime::build(ModelInit where, const BuffersOf& buffers_of) {
   if (!training().under_zero_init()) return RuntimeBase::build(where, buffers_of);
   home_->prepare();
   std::vector<std::vector<ParameterId>> own(model_.modules.size());
