@@ -104,6 +104,7 @@ constexpr std::array<NameRow, kOps> kNames = {{
     {Op::Bmm, "bmm"},
     {Op::GroupedMatmul, "grouped_mm"},
     {Op::Conv2d, "conv2d"},
+    {Op::SolveTriangular, "solve_triangular"},
     {Op::Attention, "scaled_dot_product_attention"},
     {Op::Softmax, "softmax"},
     {Op::LogSoftmax, "log_softmax"},

@@ -129,6 +129,7 @@ enum class Op : std::uint8_t {
   Bmm,
   GroupedMatmul,  // Rows of x against the 3-D weight that their group selects.
   Conv2d,
+  SolveTriangular,  // Of a lower triangle with ones on its diagonal: system, right side.
 
   // Attention, normalisation, pooling, loss.
   Attention,   // The kernel is Node::attention.

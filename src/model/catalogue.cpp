@@ -11,7 +11,7 @@ namespace dsplan {
 namespace {
 
 // How many floating-point operations the forward takes.
-enum class Flops : std::uint8_t { Nothing, Outputs, Inputs, Product, Convolution, Attention, LinearLoss };
+enum class Flops : std::uint8_t { Nothing, Outputs, Inputs, Product, Convolution, Triangle, Attention, LinearLoss };
 
 struct Row {
   Op op;
@@ -217,6 +217,12 @@ constexpr std::array<Row, kOps> kRows = {{
     {Op::Bmm, rules::stacked_product, {}, Flops::Product, Witness::Fake, "derivatives.yaml: bmm, baddbmm"},
     {Op::GroupedMatmul, rules::grouped_matmul, {}, Flops::Product, Witness::Fake, "derivatives.yaml: _grouped_mm"},
     {Op::Conv2d, rules::convolution, {}, Flops::Convolution, Witness::Fake, "Convolution.cpp: convolution_backward"},
+    {Op::SolveTriangular,
+     rules::solve_triangular,
+     {},
+     Flops::Triangle,
+     Witness::Read,
+     "FunctionsManual.cpp: linalg_solve_triangular_backward"},
     {Op::Attention,
      rules::attention,
      {},
@@ -383,6 +389,7 @@ std::int64_t forward_flops(const Graph& graph, const Node& node) {
     case Flops::Outputs: return made;
     case Flops::Inputs: return elements(graph.input(node, 0));
     case Flops::Product: return checked_mul(2 * input(0).dims[input(0).rank - 1U], made);
+    case Flops::Triangle: return checked_mul(input(0).dims[input(0).rank - 1U], made);
     case Flops::Convolution: return checked_mul(2 * (input(1).elements().value() / input(1).dims[0]), made);
     case Flops::Attention: {
       // Two products; causal attention needs half of them, which is what the flash kernel does.
@@ -409,6 +416,7 @@ std::string_view flops_rule(Op op) {
     case Flops::Outputs: return "out";
     case Flops::Inputs: return "in";
     case Flops::Product: return "2 k out";
+    case Flops::Triangle: return "k out";
     case Flops::Convolution: return "2 (weight / channels) out";
     case Flops::Attention: return "4 Sk q, causal half";
     case Flops::LinearLoss: return "6 in V";

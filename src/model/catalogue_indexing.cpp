@@ -52,6 +52,8 @@ void copy_into(Writer& w) {
     whole = w.temporary(w.bytes_in(0), w.in(0).dtype);
   }
   std::uint8_t clone = 0;
+  const bool casts = w.needs(1) && w.in(1).dtype != w.in(0).dtype;
+  if (casts) clone = w.temporary(storage(w.in(1).shape.elements(), w.in(0).dtype), w.in(0).dtype);
   if (w.needs(1)) {
     w.gradient(1);
   } else {
@@ -62,7 +64,7 @@ void copy_into(Writer& w) {
   } else {
     w.drop(whole);
   }
-  if (!w.needs(1)) w.drop(clone);
+  if (casts || !w.needs(1)) w.drop(clone);
 }
 
 // A torch.autograd.Function: its forward ran without gradients and made what stands among its outputs; it keeps what

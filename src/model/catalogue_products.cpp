@@ -373,4 +373,28 @@ void convolution(Writer& w) {
   w.backward_kernel();
 }
 
+// The right side's gradient is solved for, with the triangle turned; the triangle's is minus its product with the
+// result, below the diagonal. The library takes arrays of pointers besides.
+void solve_triangular(Writer& w) {
+  w.save_input(0, "_saved_self");
+  w.output();
+  w.kernel();
+  w.save_output(0, "_saved_result");
+  w.unknown("cuBLAS's workspace of solve_triangular");
+  if (!w.needs(0) && !w.needs(1)) return;
+  std::uint8_t solved = 0;
+  if (w.needs(1)) {
+    w.gradient(1);
+  } else {
+    solved = w.temporary(w.bytes_in(1), w.in(1).dtype);
+  }
+  if (!w.needs(0)) return;
+  const std::uint8_t product = w.temporary(w.bytes_in(0), w.in(0).dtype);
+  const std::uint8_t negative = w.temporary(w.bytes_in(0), w.in(0).dtype);
+  w.drop(product);
+  w.gradient(0);
+  w.drop(negative);
+  if (!w.needs(1)) w.drop(solved);
+}
+
 }  // namespace dsplan::rules

@@ -71,7 +71,7 @@ std::string file_name(const ModelSpec& model, std::string name) {
   if (sees_pictures(model)) return pictured_name(model, std::move(name));
   if (has_blocks(model)) replace(name, ".mlp.", ".block_sparse_moe.");
   if (model.family == "ernie4_5_moe") replace(name, ".gate.moe_statics.", ".moe_statics.");
-  if (model.family == "granitemoe") {
+  if (model.family.starts_with("granitemoe")) {
     static constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kOld{{
         {"experts.gate_up_proj", "input_linear.weight"},
         {"experts.down_proj", "output_linear.weight"},
@@ -142,8 +142,8 @@ std::vector<Expected> expected_of(const ModelSpec& model) {
     const Parameter& parameter = model.parameters[i];
     if (parameter.tied_to != kNone) continue;
     const auto id = static_cast<ParameterId>(i);
-    const bool stacked = model.family == "granitemoe" || model.family == "gpt_oss" || model.family == "llama4_text" ||
-                         model.family == "qwen3_vl_moe";
+    const bool stacked = model.family.starts_with("granitemoe") || model.family == "gpt_oss" ||
+                         model.family == "llama4_text" || model.family == "qwen3_vl_moe";
     if (!stacked && parameter.shape.rank == 3 && parameter.name.find(".experts.") != std::string::npos) {
       add_experts(list, model, id);
     } else {

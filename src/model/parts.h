@@ -160,6 +160,15 @@ struct MambaParts {
   [[nodiscard]] std::int64_t convolved() const { return inner + 2 * groups * state; }
 };
 
+// A gated delta net (qwen3_next): a convolution over time, then a rule in chunks of 64 tokens.
+struct DeltaParts {
+  std::int64_t heads = 0;  // Of values.
+  std::int64_t key_heads = 0;
+  std::int64_t key_dim = 0;
+  std::int64_t value_dim = 0;
+  std::int64_t kernel = 0;  // Of the convolution.
+};
+
 struct DecoderParts {
   NormKind norm = NormKind::Rms;
   HeadNorm head_norm = HeadNorm::None;
@@ -224,7 +233,13 @@ struct DecoderParts {
   bool tables_by_kind = false;   // The rotary module has a pair of tables for each kind of layer (gemma3).
   LatentParts latent;
   ExpertParts experts;
-  MambaParts mamba;                         // Of layers that do not attend.
+  MambaParts mamba;  // Of layers that do not attend: one of both.
+  DeltaParts delta;
+  std::vector<bool> recurrent;  // By layer: it has a mixer and no attention. Empty: all attend.
+  bool gates_queries = false;   // The query's projection has a gate for what attention gives (qwen3_next).
+  bool gates_first = false;     // Of a fused gate: act(gate) * up (granitemoehybrid).
+  bool own_shared = false;      // The layer's own: an MLP in place of, or beside, its experts (granitemoehybrid).
+  bool tells_numbers = true;    // Layers are told of their tokens' numbers, and so are masks.
   std::shared_ptr<const TowerParts> tower;  // Null: it sees no pictures.
 
   // Of a model that has a window.
@@ -236,6 +251,11 @@ struct DecoderParts {
     return std::find(kinds.begin(), kinds.end(), LayerKind::Full) != kinds.end();
   }
   [[nodiscard]] bool turns(std::size_t layer) const { return turned.empty() || turned[layer]; }
+  [[nodiscard]] bool none_turns() const {
+    return !turned.empty() && std::find(turned.begin(), turned.end(), true) == turned.end();
+  }
+  [[nodiscard]] bool recurs(std::size_t layer) const { return !recurrent.empty() && recurrent[layer]; }
+  [[nodiscard]] bool has_mixers() const { return mamba.inner > 0 || delta.heads > 0; }
 };
 
 // What stands between a tower and its language model.

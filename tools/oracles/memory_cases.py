@@ -325,7 +325,7 @@ FAMILIES = {
     **family("qwen3-next", QWEN3_NEXT, experts=True, frozen=("model.embed_tokens.*", "model.layers.0.*"),
              odd={"linear_num_value_heads": 2, "linear_key_head_dim": 16, "attention_bias": True, "mlp_only_layers": [1],
                   "norm_topk_prob": False, "tie_word_embeddings": True}),
-    "qwen3-next-dense-autocast": case({**QWEN3_NEXT, "mlp_only_layers": [0, 1, 2]}, micro_batch=2, seq=64, dtype="fp32",
+    "qwen3-next-dense-autocast": case({**QWEN3_NEXT, "num_experts": 0}, micro_batch=2, seq=64, dtype="fp32",
                                       autocast="bf16"),
     "qwen3-next-one-chunk": case({**QWEN3_NEXT, "mlp_only_layers": [0, 1, 2]}, micro_batch=2, seq=40),
     "mamba2-short": case(MAMBA2, micro_batch=3, seq=20, dtype="fp32", attention="eager"),

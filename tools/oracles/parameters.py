@@ -25,7 +25,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, CONFIG_MAPPING
 
 FAMILIES = ("gpt2 opt bloom gpt_neox falcon llama mistral mixtral qwen2 qwen2_moe qwen3 qwen3_moe gemma gemma2 "
             "gemma3_text phi phi3 deepseek_v2 deepseek_v3 bert roberta distilbert t5 vit whisper modernbert llama4_text glm4_moe granitemoe gpt_oss "
-            "arcee seed_oss olmo olmoe ministral cwm glm helium dots1 solar_open hunyuan_v1_moe ernie4_5_moe minicpm3 minimax_m2 mamba2 granitemoehybrid "
+            "arcee seed_oss olmo olmoe ministral cwm glm helium dots1 solar_open hunyuan_v1_moe ernie4_5_moe minicpm3 minimax_m2 mamba2 granitemoehybrid qwen3_next "
             "clip_vision_model siglip_vision_model clip siglip llava gemma3 internvl qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe").split()
 
 # Fields of every config class that move no byte of a training step.

@@ -150,14 +150,16 @@ const std::vector<ConfigKey>& family_keys() {
       {"gpt_neox", "attention_probs_dropout_prob", kInert, "", "attention_dropout says it"},
       {"gpt_neox", "hidden_dropout_prob", kInert, "", "hidden_dropout says it"},
       {"gpt_neox", "rotary_emb_base", kInert, "", "values of the rotary tables"},
-      {"mixtral qwen2_moe qwen3_moe granitemoe gpt_oss olmoe ernie4_5_moe minimax_m2 qwen3_vl_moe",
+      {"mixtral qwen2_moe qwen3_moe granitemoe granitemoehybrid qwen3_next gpt_oss olmoe ernie4_5_moe minimax_m2 "
+       "qwen3_vl_moe",
        "router_aux_loss_coef", kInert, "", "a factor of the router's loss, which output_router_logits switches on"},
       {"mixtral minimax_m2", "router_jitter_noise", kGraph, "0|null", "noise on what the router sees"},
       {"qwen3_moe", "sliding_window", kInert, "", "use_sliding_window switches it on"},
       {"qwen3_moe", "max_window_layers", kInert, "",
        "which layers have a window, where use_sliding_window gives them one"},
       {"qwen3_moe", "layer_types", kInert, "", "the model has one mask for all layers"},
-      {"mixtral qwen2_moe qwen3_moe granitemoe gpt_oss olmoe ernie4_5_moe minimax_m2 qwen3_vl_moe",
+      {"mixtral qwen2_moe qwen3_moe granitemoe granitemoehybrid qwen3_next gpt_oss olmoe ernie4_5_moe minimax_m2 "
+       "qwen3_vl_moe",
        "output_router_logits", kGraph, "false", "a loss of the router's own"},
       {"qwen3_vl_moe", "norm_topk_prob", kInert, "", "weights are divided by their sum whatever it says"},
       {"qwen2", "use_mrope", kGraph, "false", "positions of three dimensions"},
@@ -221,6 +223,8 @@ const std::vector<ConfigKey>& later_decoder_keys() {
       {"mamba2", "intermediate_size", kInert, "", "expand says it"},
       {"mamba2", "norm_before_gate", kInert, "", "transformers gates first, whatever it says"},
       {"mamba2", "rms_norm", kInert, "", kOldField},
+      {"granitemoehybrid", "time_step_limit", kInert, "", "bounds of values"},
+      {"granitemoehybrid", "normalization_function", kInert, "", kNoField},
   };
   return kRows;
 }

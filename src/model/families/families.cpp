@@ -63,6 +63,8 @@ std::vector<Family> text_decoders() {
       {"minimax_m2", build_minimax_m2, true},
       {"llama4_text", build_llama4_text, true},
       {"mamba2", build_mamba2, true},
+      {"granitemoehybrid", build_granitemoehybrid, true},
+      {"qwen3_next", build_qwen3_next, true},
   };
 }
 

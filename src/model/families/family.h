@@ -71,6 +71,8 @@ struct Family {
 [[nodiscard]] ModelSpec build_minimax_m2(ConfigReader& config);
 [[nodiscard]] ModelSpec build_llama4_text(ConfigReader& config);
 [[nodiscard]] ModelSpec build_mamba2(ConfigReader& config);
+[[nodiscard]] ModelSpec build_granitemoehybrid(ConfigReader& config);
+[[nodiscard]] ModelSpec build_qwen3_next(ConfigReader& config);
 [[nodiscard]] ModelSpec build_bert(ConfigReader& config);
 [[nodiscard]] ModelSpec build_roberta(ConfigReader& config);
 [[nodiscard]] ModelSpec build_distilbert(ConfigReader& config);

@@ -44,6 +44,30 @@ ShownBatch shown_batch(GraphBuilder& g, const TowerParts* tower, TensorId ids) {
   return batch;
 }
 
+// output(act(gate) * up) of the layer's own, beside what experts give.
+Mixed own_shared(GraphBuilder& g, const DecoderParts& p, ModuleId layer, TensorId hidden) {
+  Mixed fed;
+  if (g.dims().experts > 0) {
+    ExpertParts routed = p.experts;
+    routed.shared_ffn = 0;
+    fed.routed = moe_block(g, routed, g.child(layer, p.experts.block), hidden, {}).out;
+  }
+  fed.out = mlp_module(g, p, g.child(layer, p.feed_forward), hidden, p.experts.shared_ffn);
+  if (fed.routed == kNone) return fed;
+  const TensorId sum = g.binary(Op::Add, fed.routed, fed.out);
+  g.drop({fed.out});
+  fed.out = sum;
+  return fed;
+}
+
+// Attention, or the mixer that stands in its place.
+Attended mixed_tokens(GraphBuilder& g, const DecoderParts& p, ModuleId layer, TensorId normed,
+                      const LayerInputs& given) {
+  if (!given.recurs) return attention_module(g, p, g.child(layer, p.attention), normed, given);
+  if (p.delta.heads > 0) return {delta_mixer(g, p.delta, g.child(layer, "linear_attn"), normed), kNone};
+  return {mamba_mixer(g, p.mamba, g.child(layer, p.mamba.module), normed), kNone};
+}
+
 class DecoderGraph {
  public:
   DecoderGraph(const ModelSpec& model, const GraphOptions& options)
@@ -165,6 +189,7 @@ class DecoderGraph {
 
   // The layer's MLP or its mixture.
   Mixed feed(ModuleId layer, TensorId hidden) {
+    if (p_.own_shared) return own_shared(g_, p_, layer, hidden);
     const ModuleId block = g_.model().child(layer, p_.experts.block);
     const bool mixes = block != kNone && g_.model().child(block, "experts") != kNone;
     const ModuleId module = mixes ? block : g_.child(layer, p_.feed_forward);
@@ -199,7 +224,7 @@ class DecoderGraph {
   TensorId serial_layer(ModuleId module, TensorId hidden, const LayerInputs& given) {
     const bool first = !p_.before_attention.empty();
     const TensorId normed = first ? norm(module, p_.before_attention, hidden) : g_.keep(hidden);
-    const Attended attended = attention_module(g_, p_, g_.child(module, p_.attention), normed, given);
+    const Attended attended = mixed_tokens(g_, p_, module, normed, given);
     const bool held = p_.residual == Residual::SerialHeld;
     const bool named = p_.residual == Residual::SerialNamed;
     if (held || named) {
@@ -218,6 +243,7 @@ class DecoderGraph {
     g_.drop({middle});
     if (held) g_.drop({normed, attended.flat});
     if (named) g_.drop({attended.flat});
+    if (fed.routed != kNone) g_.drop({fed.routed});
     if (fed.weights != kNone) {
       g_.drop({fed.weights});
     } else if (attended.weights != kNone) {
@@ -288,7 +314,8 @@ class DecoderGraph {
     TensorId sliding = kNone;
   };
   Masks masks(TensorId position_ids, TensorId ones) {
-    if (p_.sinks) position_ids = kNone;  // gpt_oss gives it none, so that nobody looks for packed sequences.
+    // gpt_oss gives it none, so that nobody looks for packed sequences.
+    if (p_.sinks || !p_.tells_numbers) position_ids = kNone;
     Masks made;
     const bool by_kind = !p_.kinds.empty();
     const bool slides = by_kind ? p_.some_slide() || p_.both_masks : d_.sliding_window > 0;
@@ -305,8 +332,12 @@ class DecoderGraph {
 
   // Layers are not told of numbers that have three axes.
   Positions turned(TensorId position_ids, TensorId along_axes) {
-    const ModuleId module = g_.child(model_, "rotary_emb");
     Positions at;
+    if (p_.none_turns()) {
+      at.ids = position_ids;
+      return at;
+    }
+    const ModuleId module = g_.child(model_, "rotary_emb");
     if (along_axes != kNone) {
       at.waves = three_axes_tables(g_, p_.rotary, module, along_axes);
       return at;
@@ -328,13 +359,16 @@ class DecoderGraph {
     given.waves = slides && p_.tables_by_kind ? at.sliding : at.waves;
     given.mask = slides ? masked.sliding : masked.full;
     given.turns = p_.turns(index);
+    given.recurs = p_.recurs(index);
+    if (given.recurs) given.mask = kNone;
     return given;
   }
 
   TensorId layers(TensorId hidden, const Positions& at, const Masks& masked) {
     const auto keywords = [&](std::size_t index) {
       const LayerInputs given = given_to(index, at, masked);
-      return std::vector<TensorId>{given.waves.cos, given.waves.sin, given.ids, given.mask};
+      const TensorId numbers = p_.tells_numbers ? given.ids : kNone;
+      return std::vector<TensorId>{given.waves.cos, given.waves.sin, numbers, given.mask};
     };
     TensorId raw = kNone;  // What the last layer returned, where something was added to a copy of it.
     const TensorId out = run_layers(

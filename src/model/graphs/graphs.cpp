@@ -324,7 +324,7 @@ std::optional<std::string> head_unsupported(const ModelSpec& model, const Traini
 // State-space mixers. Their forward reads weights of modules that it does not call, which ZeRO-3 gathers one by one
 // where they are read and from then on with the mixer.
 std::optional<std::string> mixer_unsupported(const ModelSpec& model, const Training& training) {
-  if (model.parts == nullptr || model.parts->mamba.inner == 0) return std::nullopt;
+  if (model.parts == nullptr || !model.parts->has_mixers()) return std::nullopt;
   if (model.parts->mamba.chunk == 1) return "a scan in chunks of one token";
   if (training.runtime == Runtime::DeepSpeed && training.zero.stage == 3) {
     return formatted("ZeRO-3 of {}, whose mixer reads weights of modules that it does not call", model.graph_class);

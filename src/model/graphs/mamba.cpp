@@ -236,35 +236,6 @@ class ChunkScan {
   std::vector<TensorId> held_;  // By names of the frame.
 };
 
-// silu(conv1d(x.transpose(1, 2)))[..., :seq], as rows of channels; uses up `x`.
-TensorId convolved(GraphBuilder& g, const MambaParts& p, ModuleId mixer, TensorId x) {
-  const ModuleId convolution = g.child(mixer, "conv1d");
-  const Shape by_channel{g.options().micro_batch, p.convolved(), g.options().seq};
-  const TensorId turned = g.view(x, by_channel, {step_swap(1, 2)});
-  g.drop({x});
-  const TensorId weight = g.parameter_of(convolution, "weight");
-  const TensorId seen = g.view(weight, g.shape(weight));  // squeeze(1), then unsqueeze(1).
-  const TensorId own = g.cast(turned, g.dtype(weight));
-  const TensorId low_bias = g.lowered(p.conv_bias ? g.parameter_of(convolution, "bias") : kNone);
-  const TensorId low_weight = g.lowered(seen);
-  const TensorId low_x = g.lowered(own);
-  Shape shape = by_channel;
-  shape.dims[2] += p.kernel - 1;
-  const TensorId made = g.make(Op::Conv2d, shape, g.dtype(low_x), {low_x, low_weight, low_bias}, true);
-  g.drop({low_x, low_weight, own, seen});
-  if (low_bias != kNone) g.drop({low_bias});
-  const TensorId cut = p.kernel > 1 ? g.slice(made, 2, 0, g.options().seq) : g.view(made, shape);
-  g.drop({made});
-  const TensorId active = activated(g, g.dims().activation, cut);
-  g.drop({cut});
-  const TensorId out = g.cast(active, g.dtype(turned));
-  g.drop({active, turned});
-  const TensorId by_token =
-      g.view(out, Shape{by_channel.dims[0], by_channel.dims[2], p.convolved()}, {step_swap(1, 2)});
-  g.drop({out});
-  return by_token;
-}
-
 // MambaRMSNormGated; uses up `x`.
 TensorId gated_norm(GraphBuilder& g, ModuleId module, TensorId x, TensorId gate) {
   g.enter(module);
@@ -284,6 +255,33 @@ TensorId gated_norm(GraphBuilder& g, ModuleId module, TensorId x, TensorId gate)
 
 }  // namespace
 
+TensorId causal_convolution(GraphBuilder& g, ModuleId convolution, TensorId x, std::int64_t kernel) {
+  const Shape by_token = g.shape(x);
+  const Shape by_channel{by_token.dims[0], by_token.dims[2], by_token.dims[1]};
+  const TensorId turned = g.view(x, by_channel, {step_swap(1, 2)});
+  g.drop({x});
+  const TensorId weight = g.parameter_of(convolution, "weight");
+  const TensorId seen = g.view(weight, g.shape(weight));  // squeeze(1), then unsqueeze(1).
+  const TensorId own = g.cast(turned, g.dtype(weight));
+  const TensorId low_bias = g.lowered(g.parameter_of(convolution, "bias"));
+  const TensorId low_weight = g.lowered(seen);
+  const TensorId low_x = g.lowered(own);
+  Shape shape = by_channel;
+  shape.dims[2] += kernel - 1;
+  const TensorId made = g.make(Op::Conv2d, shape, g.dtype(low_x), {low_x, low_weight, low_bias}, true);
+  g.drop({low_x, low_weight, own, seen});
+  if (low_bias != kNone) g.drop({low_bias});
+  const TensorId cut = kernel > 1 ? g.slice(made, 2, 0, by_channel.dims[2]) : g.view(made, shape);
+  g.drop({made});
+  const TensorId active = activated(g, g.dims().activation, cut);
+  g.drop({cut});
+  const TensorId out = g.cast(active, g.dtype(turned));
+  g.drop({active, turned});
+  const TensorId back = g.view(out, by_token, {step_swap(1, 2)});
+  g.drop({out});
+  return back;
+}
+
 TensorId mamba_mixer(GraphBuilder& g, const MambaParts& p, ModuleId module, TensorId hidden) {
   const std::int64_t rows = g.options().micro_batch;
   const std::int64_t seq = g.options().seq;
@@ -295,7 +293,7 @@ TensorId mamba_mixer(GraphBuilder& g, const MambaParts& p, ModuleId module, Tens
   const TensorId a = g.unary(Op::Neg, positive);
   g.drop({positive});
   const std::vector<TensorId> parts = split_last(g, projected, {p.inner, p.convolved(), p.heads});
-  const TensorId mixed = convolved(g, p, module, parts[1]);
+  const TensorId mixed = causal_convolution(g, g.child(module, "conv1d"), parts[1], p.kernel);
   const std::vector<TensorId> read = split_last(g, mixed, {p.inner, p.groups * p.state, p.groups * p.state});
   const Shape by_group{rows, seq, p.groups, p.state};
   const TensorId x = g.view(read[0], Shape{rows, seq, p.heads, p.head_dim});

@@ -494,7 +494,26 @@ struct Projected {
   TensorId k = kNone;
   TensorId v = kNone;
   TensorId fused = kNone;  // A variable of the attention.
+  TensorId gate = kNone;   // Likewise.
 };
+
+// Queries and a gate from one product, head by head: chunk(proj(x).view(B, S, heads, 2 * D), 2, -1).
+TensorId gated_queries(GraphBuilder& g, const DecoderParts& p, ModuleId attention, const HeadRow& head, TensorId x,
+                       TensorId& gate) {
+  const Dimensions& d = g.dims();
+  const std::int64_t rows = g.options().micro_batch;
+  const std::int64_t seq = g.options().seq;
+  const TensorId flat = linear_module(g, g.child(attention, head.projection), x, 2 * head.count * d.head_dim);
+  const TensorId pairs = g.view(flat, Shape{rows, seq, head.count, 2 * d.head_dim});
+  g.drop({flat});
+  const std::vector<TensorId> halves = split_last(g, pairs, equal_widths(g, pairs, 2));
+  g.drop({pairs});
+  const TensorId own = head.count > 1 ? g.copy(halves[1]) : g.keep(halves[1]);
+  gate = g.view(own, Shape{rows, seq, head.count * d.head_dim});
+  const TensorId split = g.view(halves[0], g.shape(halves[0]));
+  g.drop({own, halves[1], halves[0]});
+  return turned_heads(g, p, attention, head, head_norm(g, p, attention, head.norm, HeadNorm::ByToken, split));
+}
 
 Projected separate(GraphBuilder& g, const DecoderParts& p, ModuleId module, TensorId x, const LayerInputs& given) {
   const Dimensions& d = g.dims();
@@ -523,7 +542,7 @@ Projected separate(GraphBuilder& g, const DecoderParts& p, ModuleId module, Tens
     g.drop({flat});
     return back;
   };
-  made.q = project(query);
+  made.q = p.gates_queries ? gated_queries(g, p, module, query, whole, made.gate) : project(query);
   made.k = project(key);
   made.v = project(value);
   if (p.views_behind) {
@@ -644,10 +663,12 @@ TensorId fused_gate(GraphBuilder& g, const DecoderParts& p, ModuleId module, Ten
   const std::vector<TensorId> halves = split_last(g, both, equal_widths(g, both, 2));
   g.drop({both});
   const TensorId active = activation_module(g, g.child(module, p.activation), halves[0]);
-  const TensorId product = g.binary(Op::Mul, halves[1], active);
-  g.drop({active, halves[1]});
+  const TensorId product = p.gates_first ? g.binary(Op::Mul, active, halves[1]) : g.binary(Op::Mul, halves[1], active);
+  g.drop({active});
+  if (!p.gates_first) g.drop({halves[1]});  // Whose name the product takes.
   const TensorId out = linear_module(g, g.child(module, p.down), product, g.dims().hidden);
   g.drop({product, halves[0]});
+  if (p.gates_first) g.drop({halves[1]});
   return out;
 }
 
@@ -662,10 +683,11 @@ TensorId plain(GraphBuilder& g, const DecoderParts& p, ModuleId module, TensorId
 
 // `held` takes what the attention's own variables hold until it returns.
 QueryKey turned_projections(GraphBuilder& g, const DecoderParts& p, ModuleId module, TensorId hidden,
-                            const LayerInputs& given, TensorId& value, std::vector<TensorId>& held) {
+                            const LayerInputs& given, TensorId& value, TensorId& gate, std::vector<TensorId>& held) {
   if (p.projections == Projections::ByToken) return token_projections(g, p, module, hidden, given, value, held);
   const Projected made = projected(g, p, module, hidden, given);
   value = made.v;
+  gate = made.gate;
   QueryKey x{made.q, made.k};
   x.q = head_norm(g, p, module, p.query_norm, HeadNorm::ByHead, x.q);
   x.k = head_norm(g, p, module, p.key_norm, HeadNorm::ByHead, x.k);
@@ -685,6 +707,7 @@ Attended attention_module(GraphBuilder& g, const DecoderParts& p, ModuleId modul
   AttentionCall call;
   std::vector<TensorId> held;
   QueryKey x;
+  TensorId gate = kNone;
   if (p.projections == Projections::Latent) {
     Latents made = latent_projections(g, p, module, hidden, given.waves);
     x = made.turned;
@@ -692,7 +715,7 @@ Attended attention_module(GraphBuilder& g, const DecoderParts& p, ModuleId modul
     held = std::move(made.held);
     call.by_head = true;
   } else {
-    x = turned_projections(g, p, module, hidden, given, call.v, held);
+    x = turned_projections(g, p, module, hidden, given, call.v, gate, held);
     call.by_head = given.turns && (p.rotary.part != RotaryPart::Whole || p.rotary.half_tables);
   }
   call.q = x.q;
@@ -704,7 +727,14 @@ Attended attention_module(GraphBuilder& g, const DecoderParts& p, ModuleId modul
   call.softcap = d.attention_softcap;
   call.dropout = d.attention_dropout;
   call.scale = p.attention_scale;
-  const Attended attended = attend(g, call);
+  Attended attended = attend(g, call);
+  if (gate != kNone) {
+    const TensorId open = g.unary(Op::Sigmoid, gate);
+    const TensorId product = g.binary(Op::Mul, attended.flat, open);
+    g.drop({open, attended.flat});
+    attended.flat = product;
+    held.push_back(gate);
+  }
   TensorId out = row_linear_module(g, g.child(module, p.output), attended.flat, d.hidden);
   g.drop({attended.flat});
   out = inner_dropout(g, p, out);

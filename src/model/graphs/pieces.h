@@ -54,6 +54,7 @@ struct QueryKey {
 
 // What one layer is given.
 struct LayerInputs {
+  bool recurs = false;  // It has a mixer in the place of attention.
   TensorId ids = kNone;
   Waves waves;
   TensorId mask = kNone;
@@ -78,6 +79,10 @@ struct Latents {
 // gemma's expression it is a temporary.
 [[nodiscard]] TensorId normalised(GraphBuilder& g, TensorId x, TensorId* variance);
 // mamba.cpp: a mixer of model/parts.h, MambaParts.
+// causal_conv1d_fn of rows of tokens, with the activation of the model; uses up `x`.
+[[nodiscard]] TensorId causal_convolution(GraphBuilder& g, ModuleId convolution, TensorId x, std::int64_t kernel);
+// delta.cpp.
+[[nodiscard]] TensorId delta_mixer(GraphBuilder& g, const DeltaParts& parts, ModuleId module, TensorId hidden);
 [[nodiscard]] TensorId mamba_mixer(GraphBuilder& g, const MambaParts& parts, ModuleId module, TensorId hidden);
 
 // llama4.cpp: what Projections::ByToken and Router::Scattered make.
@@ -91,6 +96,7 @@ using SharedExpert = std::function<TensorId(ModuleId module, TensorId x)>;
 struct Mixed {
   TensorId out = kNone;
   TensorId weights = kNone;
+  TensorId routed = kNone;  // What experts gave, by a name of the layer's.
 };
 [[nodiscard]] Mixed moe_block(GraphBuilder& g, const ExpertParts& parts, ModuleId block, TensorId hidden,
                               const SharedExpert& shared);

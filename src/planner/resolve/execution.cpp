@@ -168,13 +168,14 @@ Kernel sdpa_kernel(const Resolver& resolver) {
   return {Attention::Math, reason + " and grouped heads"};
 }
 
-// Of a state-space mixer: whether its packages are installed decides what transformers runs.
+// Of a mixer without attention: whether its packages are installed decides what transformers runs.
 void assume_mixer(Resolver& resolver) {
   const DecoderParts* parts = resolver.model.parts.get();
-  if (parts == nullptr || parts->mamba.inner == 0) return;
+  if (parts == nullptr || !parts->has_mixers()) return;
   resolver.assumed("mixer", "torch",
-                   "transformers' own code, as without mamba_ssm and causal_conv1d; with them, "
-                   "tools/export_graph.py records the model",
+                   formatted("transformers' own code, as without {} and causal_conv1d; with them, "
+                             "tools/export_graph.py records the model",
+                             parts->delta.heads > 0 ? "flash-linear-attention" : "mamba_ssm"),
                    "");
 }
 

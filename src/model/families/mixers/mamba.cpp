@@ -47,6 +47,28 @@ Mamba2 read_mamba2(ConfigReader& config) {
 
 }  // namespace
 
+std::vector<bool> read_recurrent(ConfigReader& config, std::int64_t layers,
+                                 const std::function<bool(std::int64_t)>& fallback) {
+  std::vector<bool> kinds;
+  for (std::int64_t i = 0; i < layers; ++i) kinds.push_back(fallback(i));
+  const Value* given = config.find("layer_types");
+  const Value* older = config.find("layers_block_type");
+  if (given == nullptr) given = older;
+  if (given == nullptr) return kinds;
+  if (!given->is(Value::Kind::Array) || given->items.size() != kinds.size()) {
+    config.fault(*given, formatted("\"layer_types\" must be an array of {} strings, one per layer", layers));
+    return kinds;
+  }
+  for (std::size_t i = 0; i < kinds.size(); ++i) {
+    const Value& item = given->items[i];
+    kinds[i] = item.string == "linear_attention" || item.string == "mamba";
+    if (!kinds[i] && item.string != "full_attention" && item.string != "attention") {
+      config.fault(item, "\"layer_types\" may hold full_attention and linear_attention");
+    }
+  }
+  return kinds;
+}
+
 void register_mamba(ModelBuilder& b, const MambaParts& parts, std::int64_t hidden, std::string_view activation,
                     std::string_view type, std::string_view norm_type) {
   const auto mixer = b.module(parts.module, type);
