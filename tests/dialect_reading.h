@@ -91,6 +91,7 @@ inline std::string completed(Said said, bool shown = false) {
   if (shown) {
     TowerParts tower;
     tower.tokens = 4;
+    tower.merge = 2;  // Of all sizes.
     DecoderParts parts;
     parts.tower = std::make_shared<const TowerParts>(tower);
     base.parts = std::make_shared<const DecoderParts>(parts);

@@ -313,8 +313,8 @@ TEST_CASE("dialects: an honoured key moves what is read") {
       if (found != own.end()) values = {found->second.first, found->second.second};
       for (const std::string& value : values) {
         std::string text = with_key(table.dialect, key.path, value) + beside(table.dialect, key.path);
-        const bool shown = key.path.starts_with("freeze_");
-        if (shown) text.replace(text.find("finetuning_type: lora"), 21, "finetuning_type: full");
+        const bool shown = key.path.starts_with("freeze_") || key.path.starts_with("image_");
+        if (shown && table.dialect == Dialect::LlamaFactory) text.replace(text.find("finetuning_type: lora"), 21, "finetuning_type: full");
         const Document document = parse_yaml("f.yaml", text);
         try {
           readings.insert(completed(read_dialect(table, {&document, {}}), shown));
@@ -340,6 +340,32 @@ TEST_CASE("dialects: LLaMA-Factory freezes tower and projector unless a key says
   CHECK(frozen(full + "freeze_vision_tower: false\nfreeze_language_model: true\n") ==
         "model.multi_modal_projector.* model.language_model.* lm_head.*");
   CHECK_THROWS_AS(frozen("finetuning_type: lora\n"), Refusal);
+}
+
+TEST_CASE(
+    "dialects: a tower of pictures of all sizes is frozen part by part, and the program says how large they are") {
+  const auto completed = [](const std::string& name, const std::string& text) {
+    const std::string path = (kRoot / "models" / (name + ".json")).string();
+    ModelSpec base = build_model(parse_json("shown.json", read_file(path)), name);
+    return with_program(read_training_document(parse_yaml("f.yaml", text)), base, nullptr);
+  };
+  const std::string factory = "template: qwen3_vl\nfinetuning_type: full\nmodel_name_or_path: qwen3-vl-2b\n";
+  const Request usual = completed("qwen3-vl-2b", factory);
+  CHECK(
+      joined(usual.freeze.value_or({}), " ") ==
+      "model.visual.patch_embed.* model.visual.pos_embed.* model.visual.blocks.* model.visual.deepstack_merger_list.* "
+      "model.visual.merger.*");
+  CHECK(usual.image_size.value_or("") == "768");
+  const Request said = completed("qwen3-vl-2b", factory + "image_max_pixels: 262144\nfreeze_vision_tower: false\n");
+  CHECK(joined(said.freeze.value_or({}), " ") == "model.visual.merger.*");
+  CHECK(said.image_size.value_or("") == "512");
+  CHECK(said.image_size.place.path == "f.yaml");
+  const std::string axolotl = "base_model: qwen3-vl-2b\nsequence_len: 2048\nflash_attention: true\n";
+  CHECK(completed("qwen3-vl-2b", axolotl + "image_size: 512\n").image_size.value_or("") == "512x512");
+  CHECK(completed("qwen3-vl-2b", axolotl + "image_size: [640, 480]\n").image_size.value_or("") == "480x640");
+  CHECK_FALSE(completed("qwen3-vl-2b", axolotl).image_size.given());
+  CHECK_FALSE(completed("llava-1.5-7b", axolotl + "image_size: 512\n").image_size.given());
+  CHECK_THROWS_AS(completed("qwen3-vl-2b", axolotl + "image_size: [640]\n"), Refusal);
 }
 
 TEST_CASE("dialects: a refused key is refused by name, and asks for nothing where it is off") {

@@ -5,10 +5,12 @@
 
 #include "core/error.h"
 #include "core/format.h"
+#include "io/machine_files.h"
 #include "io/text.h"
 #include "model/families.h"
 #include "model/parts.h"
 #include "model/pictures.h"
+#include "paths.h"
 #include "planner/lower/unsupported.h"
 #include "planner/predict/footprint.h"
 #include "planner/predict/predict.h"
@@ -188,4 +190,36 @@ TEST_CASE("pictures: what of a tower has no schedule is refused by name") {
   CHECK(why(shown(kSiglip), nested) ==
         "reentrant checkpoints of siglip's layers, whose hidden states lie column by column");
   CHECK(why(shown(kClip, R"(, "projector_hidden_act": "laplace")"), asked(96)) == "the activation laplace");
+}
+
+namespace {
+
+// A tower that checkpoints do not make require a gradient, with biases that the text has not.
+ModelSpec deep() {
+  return build_model(parse_json("config.json", R"({"model_type": "qwen3_vl", "image_token_id": 500,
+    "text_config": {"hidden_size": 64, "intermediate_size": 176, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 512}, "vision_config": {"depth": 2, "hidden_size": 32,
+    "intermediate_size": 72, "num_heads": 2, "patch_size": 4, "spatial_merge_size": 2, "out_hidden_size": 64,
+    "num_position_embeddings": 36, "deepstack_visual_indexes": [0]}})"),
+                     "deep");
+}
+
+Bytes workspace(const std::string& frozen) {
+  const ModelSpec model = deep();
+  Request request = of_size("32");
+  request.checkpoint = {"full", option("--checkpoint")};
+  if (!frozen.empty()) request.freeze = {{frozen}, option("--freeze")};
+  Job job = job_of(model, request);
+  const std::string device = test_paths::source_dir() + std::string("/configs/hardware/a100-sxm-80.json");
+  job.hardware = read_hardware(parse_json(device, read_file(device)));
+  (void)predict(model, job, 0);  // Which holds schedule and formulas together.
+  return footprint(model, job).persistent[Role::Workspace];
+}
+
+}  // namespace
+
+TEST_CASE("pictures: of a frozen tower that no checkpoint reaches, no product with a bias is run again") {
+  const Bytes usual = workspace("");
+  CHECK(workspace("model.visual.*") < usual);
+  CHECK(workspace("model.visual.blocks.*") == usual);  // Behind a table that is trained.
 }

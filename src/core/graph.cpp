@@ -94,6 +94,7 @@ constexpr std::array<NameRow, kOps> kNames = {{
     {Op::Scatter, "scatter"},
     {Op::ScatterAdd, "scatter_add"},
     {Op::MaskedRows, "index_by_mask"},
+    {Op::MaskedPut, "index_put_by_mask"},
     {Op::MaskedScatter, "masked_scatter"},
     {Op::TopK, "topk"},
     {Op::Sort, "sort"},

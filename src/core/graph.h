@@ -117,6 +117,7 @@ enum class Op : std::uint8_t {
   Scatter,        // Of a tensor of values: input, index, source.
   ScatterAdd,     // Input, index, source.
   MaskedRows,     // Input and flags over its first dimensions: what is flagged, one after the other. All count.
+  MaskedPut,      // In place: of the first, what the second flags becomes the third, one after the other.
   MaskedScatter,  // Input, flags, source, whose elements take the places that are flagged, in turn.
   TopK,
   Sort,

@@ -103,6 +103,9 @@ Sample picking(Op op) {
       return {{{"self", kWide}, {"index", out, DType::Int64, false}, {"src", out}}, {{"out", kWide}}, {}};
     case Op::MaskedRows:
       return {{{"self", kWide}, {"mask", Shape{3, 5}, DType::Bool, false}}, {{"out", Shape{15, 7}}}, {}};
+    case Op::MaskedPut:
+      return {
+          {{"self", kWide}, {"mask", Shape{3, 5}, DType::Bool, false}, {"values", Shape{4, 7}}}, {{"out", kWide}}, {}};
     case Op::MaskedScatter:
       return {{{"self", kWide}, {"mask", kWide, DType::Bool, false}, {"source", out}}, {{"out", kWide}}, {}};
     case Op::TopK:

@@ -134,7 +134,7 @@ void scatter_add(Writer& w) {
 
 namespace {
 
-// nonzero of flags: how many there are, then the places, a number for each dimension.
+// nonzero of flags: how many there are, then the places of those, a number for each dimension.
 struct Places {
   std::uint8_t count;
   std::uint8_t counting;
@@ -145,7 +145,7 @@ struct Places {
 constexpr std::int64_t kCountedAtOnce = 4096;
 constexpr std::int64_t kSelecting = 1023;
 
-Places places_of(Writer& w) {
+Places places_of(Writer& w, std::int64_t chosen) {
   const Shape& flags = w.in(1).shape;
   const std::int64_t all = flags.elements().value();
   const auto kernel = [&w](std::int64_t bytes) {
@@ -153,9 +153,20 @@ Places places_of(Writer& w) {
   };
   const std::int64_t parts = (all + kCountedAtOnce - 1) / kCountedAtOnce;
   return {kernel(4), kernel(parts < 2 ? 1 : 8 * parts),
-          w.slot(SlotKind::Temporary, 0, storage(Elements(checked_mul(all, flags.rank)), DType::Int64), DType::Int64,
+          w.slot(SlotKind::Temporary, 0, storage(Elements(checked_mul(chosen, flags.rank)), DType::Int64), DType::Int64,
                  Visibility::Kernel),
           kernel(kSelecting)};
+}
+
+void find_places(Writer& w, const Places& places, void (Writer::*make)(std::uint8_t),
+                 void (Writer::*drop)(std::uint8_t)) {
+  (w.*make)(places.count);
+  (w.*make)(places.counting);
+  (w.*drop)(places.counting);
+  (w.*make)(places.listed);
+  (w.*make)(places.selecting);
+  (w.*drop)(places.selecting);
+  (w.*drop)(places.count);
 }
 
 }  // namespace
@@ -164,14 +175,8 @@ Places places_of(Writer& w) {
 // (Indexing.cu, index_put_with_sort_kernel): numbers of 64 bits for each, sorted beside what they were.
 void masked_rows(Writer& w) {
   w.save_input(1, "_saved_indices");
-  const Places forward = places_of(w);
-  w.forward(forward.count);
-  w.forward(forward.counting);
-  w.forward_drop(forward.counting);
-  w.forward(forward.listed);
-  w.forward(forward.selecting);
-  w.forward_drop(forward.selecting);
-  w.forward_drop(forward.count);
+  const Places forward = places_of(w, w.out().shape.dims[0]);
+  find_places(w, forward, &Writer::forward, &Writer::forward_drop);
   w.output();
   w.kernel();
   w.forward_drop(forward.listed);
@@ -193,6 +198,35 @@ void masked_rows(Writer& w) {
   for (int i = 0; i < 3; ++i) (void)number();
   w.allocate_temporary(chosen < kCountedAtOnce ? Bytes(1) : numbers * 2, DType::UInt8, Visibility::Kernel);
   w.backward_kernel();
+}
+
+// x[mask] = values. The gradient of x is a copy of what comes, with zeros in the places; that of the values is what
+// comes there (derivatives.yaml, index_put_). Each of the three lists the places for itself.
+void masked_put(Writer& w) {
+  w.save_input(1, "_saved_indices");
+  w.in_place();
+  const std::int64_t chosen = w.in(2).shape.dims[0];
+  const Places forward = places_of(w, chosen);
+  find_places(w, forward, &Writer::forward, &Writer::forward_drop);
+  w.kernel();
+  w.forward_drop(forward.listed);
+  const auto listed = Elements(checked_mul(chosen, w.in(1).shape.rank));
+  const auto list = [&] {
+    return w.allocate_temporary(storage(listed, DType::Int64), DType::Int64, Visibility::Kernel);
+  };
+  if (w.needs(0)) {
+    const std::uint8_t zeros = w.temporary(w.bytes_in(2), w.out().dtype);
+    w.allocate_gradient(0);
+    const std::uint8_t places = list();
+    w.backward_kernel();
+    w.drop(places);
+    w.drop(zeros);
+  }
+  if (!w.needs(2)) return;
+  const std::uint8_t places = list();
+  w.allocate_gradient(2);
+  w.backward_kernel();
+  w.drop(places);
 }
 
 // A clone of the input, filled. Its kernel numbers the places by a running sum of the flags, which are spread over the

@@ -56,6 +56,7 @@ void gather(Writer& w);
 void scatter(Writer& w);
 void scatter_add(Writer& w);
 void masked_rows(Writer& w);
+void masked_put(Writer& w);
 void masked_scatter(Writer& w);
 void stack(Writer& w);
 void detach(Writer& w);

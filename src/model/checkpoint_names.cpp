@@ -49,11 +49,13 @@ bool replace(std::string& name, std::string_view from, std::string_view to) {
 bool has_blocks(const ModelSpec& model) { return model.family == "mixtral" || model.family == "minimax_m2"; }
 
 bool sees_pictures(const ModelSpec& model) {
-  return model.family == "llava" || model.family == "gemma3" || sized_tower(model) != nullptr;
+  return model.family == "llava" || model.family == "gemma3" || model.family == "internvl" ||
+         sized_tower(model) != nullptr;
 }
 
 // As transformers 4 named text and tower.
 std::string pictured_name(const ModelSpec& model, std::string name) {
+  if (model.family.starts_with("qwen3_vl")) return name;
   if (sized_tower(model) != nullptr) {
     if (!replace(name, "model.language_model.", "model.")) replace(name, "model.visual.", "visual.");
     return name;
@@ -140,7 +142,8 @@ std::vector<Expected> expected_of(const ModelSpec& model) {
     const Parameter& parameter = model.parameters[i];
     if (parameter.tied_to != kNone) continue;
     const auto id = static_cast<ParameterId>(i);
-    const bool stacked = model.family.starts_with("granitemoe") || model.family == "gpt_oss" || model.family == "llama4_text";
+    const bool stacked = model.family.starts_with("granitemoe") || model.family == "gpt_oss" ||
+                         model.family == "llama4_text" || model.family == "qwen3_vl_moe";
     if (!stacked && parameter.shape.rank == 3 && parameter.name.find(".experts.") != std::string::npos) {
       add_experts(list, model, id);
     } else {

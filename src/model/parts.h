@@ -30,6 +30,7 @@ enum class NormKind : std::uint8_t {
 enum class HeadNorm : std::uint8_t {
   None,
   ByToken,        // Each head before it changes places with the tokens, right behind its projection (qwen3).
+  WholeBehind,    // All heads together, behind all three projections, or an Identity (internvl).
   ByHead,         // Each head after that, behind all three projections (gemma3).
   BehindByToken,  // As ByToken, behind all three projections (cohere).
   Whole,          // All heads together, right behind the projection (olmo2).
@@ -62,6 +63,7 @@ struct RotaryParts {
   bool half_tables = false;     // Tables of half the width, for both halves of a head (gpt_oss).
   bool complex = false;         // Neighbours are complex numbers, and so are the tables (deepseek_v2).
   bool three_axes = false;      // Positions have three axes, and each row its own tables (qwen2_vl).
+  bool mixed_axes = false;      // Of those, frequencies of the three axes alternate (qwen3_vl).
   bool paired_tables = false;   // The tables hold each frequency twice in a row (cohere).
   bool repeats_tables = false;  // Each call makes such of the first half of the tables (glm4).
   bool wide_tables = false;     // Tables stay in fp32, and so do products with them; results are brought back (olmo2).
@@ -260,6 +262,7 @@ struct DecoderParts {
 enum class ProjectorKind : std::uint8_t {
   TwoLinears,  // Over one of the tower's hidden states (llava).
   Pooled,      // Over the tower's result: places averaged to fewer, normed, and one product (gemma3).
+  Shuffled,    // Over the tower's result: two by two places side by side, normed, and two linears (internvl).
   Merged,      // The tower's own end, which makes one place of several patches (qwen2_vl).
 };
 
@@ -274,6 +277,7 @@ struct TowerParts {
   bool norms_patches = false;     // A norm before the first layer.
   bool norms_result = false;      // The norm behind the last layer is of all places; otherwise of the class token.
   bool hears_checkpoints = true;  // gradient_checkpointing_enable makes its patches require a gradient.
+  bool scales = false;            // Layers scale what they add by parameters of their own (internvl).
   bool pools = false;             // A head attends to all places, which no classifier reads.
 
   std::string_view module = "vision_tower";
@@ -292,6 +296,11 @@ struct TowerParts {
   // So many tokens a side see each other, but in `whole_layers` all of a picture's do. 0: there are no windows.
   std::int64_t window = 0;
   std::vector<std::int64_t> whole_layers;
+  // Rows of a square table of learned positions, resampled to each picture's size (qwen3_vl). 0: there is none.
+  std::int64_t table = 0;
+  // What these layers return is merged by a module of its own, and added to the text's first layers (qwen3_vl).
+  std::vector<std::int64_t> deep_layers;
+  bool held = false;  // What it returns lives as long as the forward of what holds it (qwen3_vl).
 
   [[nodiscard]] bool beside_text() const { return tokens > 0 || merge > 0; }
   // Beginnings of the names of parameters that no loss reaches: layers behind those, and the norm behind all.

@@ -62,6 +62,25 @@ def shaped_by_values(func, args):
         x is not None and x.dtype == torch.bool for x in args[1]))
 
 
+BY_PLACES = {aten.index.Tensor, aten.index_put.default, aten.index_put_.default}
+
+
+def by_places(func, args):
+    """An index of flags whose values are known, as the kernel takes it: a number for each dimension. What `nonzero`
+    makes of them lies within the kernel."""
+    if func not in BY_PLACES or not any(x is not None and x.dtype == torch.bool and known_of(x) is not None for x in args[1]):
+        return args
+    places = []
+    for index in args[1]:
+        if index is None or index.dtype != torch.bool or known_of(index) is None:
+            places.append(index)
+            continue
+        with _disable_current_modes():
+            count = int(index.known.sum())
+        places += [torch.empty(count, dtype=torch.int64, device=index.device) for _ in range(index.dim())]
+    return (args[0], places, *args[2:])
+
+
 def made_for(values, device, room):
     if room is None or values.numel() == 0:
         return torch.empty(values.shape, dtype=values.dtype, device=device)
@@ -72,7 +91,7 @@ def run(func, args, kwargs):
     """What the operator gives, with its values where they follow from known ones."""
     values = second_run(func, args, kwargs)
     if values is None:
-        return func(*args, **kwargs)
+        return func(*by_places(func, args), **kwargs)
     if shaped_by_values(func, args):
         # What is unique is written into memory for all, of which the rest stays (UniqueCub.cu).
         room = args[0].numel() if func is aten.unique_consecutive.default else None

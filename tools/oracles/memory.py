@@ -332,7 +332,9 @@ class Run:
             for picture in range(pictures):
                 begin = 1 + picture * (tokens + 2)
                 types[:, begin:begin + tokens] = 1
+            ids = types * self.case["config"]["image_token_id"]
         made["image_grid_thw"].known = grids
+        made["input_ids"].known = ids
         made["mm_token_type_ids"].known = types
         return made
 

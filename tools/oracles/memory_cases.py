@@ -492,6 +492,9 @@ LLAVA = {"model_type": "llava", "architectures": ["LlavaForConditionalGeneration
          "vision_config": CLIP["vision_config"], "text_config": config("llama")}
 GEMMA3_SHOWN = {"model_type": "gemma3", "architectures": ["Gemma3ForConditionalGeneration"], "image_token_index": 500,
                 "mm_tokens_per_image": 9, "vision_config": SIGLIP["vision_config"], "text_config": GEMMA3}
+INTERNVL = {"model_type": "internvl", "architectures": ["InternVLForConditionalGeneration"], "image_token_id": 500,
+            "tie_word_embeddings": False, "text_config": config("qwen2"),
+            "vision_config": {**SEEN, "model_type": "internvl_vision", "attention_bias": True}}
 MROPE = {"rope_type": "default", "type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]}
 QWEN25_VL = {"model_type": "qwen2_5_vl", "architectures": ["Qwen2_5_VLForConditionalGeneration"], "image_token_id": 500,
              "video_token_id": 501, "vision_start_token_id": 502, "vision_end_token_id": 503,
@@ -504,6 +507,16 @@ QWEN2_VL = {**QWEN25_VL, "model_type": "qwen2_vl", "architectures": ["Qwen2VLFor
             "vision_config": {"model_type": "qwen2_vl_vision", "depth": 3, "embed_dim": 32, "mlp_ratio": 2, "num_heads": 2,
                               "patch_size": 4, "spatial_merge_size": 2, "temporal_patch_size": 2, "hidden_size": 64,
                               "hidden_act": "quick_gelu"}}
+QWEN3_VL = {**QWEN25_VL, "model_type": "qwen3_vl", "architectures": ["Qwen3VLForConditionalGeneration"],
+            "text_config": {**QWEN25_VL["text_config"], "model_type": "qwen3_vl_text", "head_dim": 16},
+            "vision_config": {"model_type": "qwen3_vl_vision", "depth": 3, "hidden_size": 32, "intermediate_size": 72, "num_heads": 2,
+                              "patch_size": 4, "spatial_merge_size": 2, "temporal_patch_size": 2, "out_hidden_size": 64,
+                              "num_position_embeddings": 49, "deepstack_visual_indexes": [0, 2],
+                              "hidden_act": "gelu_pytorch_tanh"}}
+QWEN3_VL_MOE = {**QWEN3_VL, "model_type": "qwen3_vl_moe", "architectures": ["Qwen3VLMoeForConditionalGeneration"],
+                "text_config": {**QWEN3_VL["text_config"], "model_type": "qwen3_vl_moe_text", "num_experts": 4,
+                                "num_experts_per_tok": 2, "moe_intermediate_size": 48},
+                "vision_config": {**QWEN3_VL["vision_config"], "model_type": "qwen3_vl_moe_vision"}}
 SIZED = "model.visual."
 TOWER = "model.vision_tower."
 BEHIND = [TOWER + "encoder.layers.2.*", TOWER + "post_layernorm.*"]  # What the projector does not read.
@@ -570,6 +583,15 @@ SHOWN = {
     **shown("qwen2-5-vl", QWEN25_VL, SIZED, [], projector=SIZED + "merger.", image_size=[40, 24]),
     "qwen2-5-vl-even": case(QWEN25_VL, seq=61, images=2, image_size=[32, 32], freeze=[SIZED + "patch_embed.*"]),
     **shown("qwen2-vl", QWEN2_VL, SIZED, [], projector=SIZED + "merger.", image_size=[40, 24]),
+    **shown("qwen3-vl", QWEN3_VL, SIZED, [], projector=SIZED + "merger.", image_size=[40, 24]),
+    **without(shown("qwen3-vl-moe", QWEN3_VL_MOE, SIZED, [], projector=SIZED + "merger.", image_size=[40, 24]),
+              "qwen3-vl-moe-autocast", "qwen3-vl-moe-two"),
+    "qwen3-vl-moe-odd": case(QWEN3_VL_MOE, micro_batch=3, seq=107, images=2, image_size=[24, 40]),
+    **shown("internvl", INTERNVL, TOWER, []),
+    "internvl-odd": case({**INTERNVL, "tie_word_embeddings": True, "projector_hidden_act": "gelu_pytorch_tanh",
+                          "vision_config": {**INTERNVL["vision_config"], "attention_bias": False, "use_qk_norm": True,
+                                            "norm_type": "rms_norm", "hidden_dropout_prob": 0.1, "attention_dropout": 0.1}},
+                         micro_batch=2, seq=91, images=3, freeze=[TOWER + "embeddings.*"]),
     "llava-odd": case({**LLAVA, "vision_feature_select_strategy": "full", "multimodal_projector_bias": False,
                        "projector_hidden_act": "gelu_pytorch_tanh", "tie_word_embeddings": True,
                        "text_config": QWEN2},

@@ -26,7 +26,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, CONFIG_MAPPING
 FAMILIES = ("gpt2 opt bloom gpt_neox falcon llama mistral mixtral qwen2 qwen2_moe qwen3 qwen3_moe gemma gemma2 "
             "gemma3_text phi phi3 deepseek_v2 deepseek_v3 bert roberta distilbert t5 vit whisper modernbert llama4_text glm4_moe granitemoe gpt_oss "
             "arcee seed_oss olmo olmoe ministral cwm glm helium dots1 solar_open hunyuan_v1_moe ernie4_5_moe minicpm3 minimax_m2 mamba2 granitemoehybrid qwen3_next "
-            "clip_vision_model siglip_vision_model clip siglip llava gemma3 qwen2_vl qwen2_5_vl").split()
+            "clip_vision_model siglip_vision_model clip siglip llava gemma3 internvl qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe").split()
 
 # Fields of every config class that move no byte of a training step.
 INERT = {"transformers_version", "architectures", "id2label", "label2id", "problem_type", "return_dict",
@@ -44,7 +44,9 @@ def model_class(config):
                 "modernbert": "ModernBertModel", "vit": "ViTForImageClassification", "t5": "T5ForConditionalGeneration",
                 "clip_vision_model": "CLIPVisionModel", "siglip_vision_model": "SiglipVisionModel",
                 "llava": "LlavaForConditionalGeneration", "gemma3": "Gemma3ForConditionalGeneration",
-                "qwen2_vl": "Qwen2VLForConditionalGeneration", "qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration"}
+                "internvl": "InternVLForConditionalGeneration",
+                "qwen2_vl": "Qwen2VLForConditionalGeneration", "qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration",
+                "qwen3_vl": "Qwen3VLForConditionalGeneration", "qwen3_vl_moe": "Qwen3VLMoeForConditionalGeneration"}
     return getattr(transformers, encoders[kind]) if kind in encoders else None  # AutoModelForCausalLM decides
 
 
@@ -98,11 +100,12 @@ def inputs_for(model):
     if hasattr(seen, "spatial_merge_size"):
         return sized_inputs(config, seen)
     if hasattr(seen, "patch_size"):
-        pixels = {"pixel_values": torch.rand(2, seen.num_channels, seen.image_size, seen.image_size)}
+        side = seen.image_size if isinstance(seen.image_size, int) else seen.image_size[0]
+        pixels = {"pixel_values": torch.rand(2, seen.num_channels, side, side)}
         if model.main_input_name == "pixel_values" or type(model).__name__.endswith("ForImageClassification"):
             labels = {} if type(model).__name__.endswith("Model") else {"labels": torch.tensor([0, 1])}
             return {**pixels, **labels}
-        said = {} if config.model_type != "llava" else {
+        said = {} if config.model_type not in ("llava", "internvl") else {
             "vision_feature_layer": config.vision_feature_layer,
             "vision_feature_select_strategy": config.vision_feature_select_strategy}
         tokens = model.get_image_features(**pixels, **said).pooler_output[0].shape[0]

@@ -26,6 +26,7 @@ constexpr DialectKey kAxolotlHonoured[] = {
     honoured("gradient_accumulation_steps", "grad_accum", kSays<&Request::grad_accum>,
              kTrainer<&TrainingArguments::gradient_accumulation_steps>),
     honoured("sequence_len", "seq", kSays<&Request::seq>),
+    honoured("image_size", "image_size", kOther<&ForeignInput::image_sides>, Reading::Sides),
     honoured("ddp_find_unused_parameters", "ddp.find_unused_parameters",
              kSays<&Request::ddp, &DdpInput::find_unused_parameters>),
     honoured("ddp_broadcast_buffers", "ddp.broadcast_buffers", kSays<&Request::ddp, &DdpInput::broadcast_buffers>),
@@ -209,7 +210,7 @@ constexpr Names kAxolotlInert[] = {
     {"it says how text becomes tokens",
      "tokenizer_config tokenizer_type tokenizer_use_fast tokenizer_legacy tokenizer_use_mistral_common "
      "tokenizer_save_jinja_files special_tokens processor_type processor_kwargs"},
-    {"it is for images", "image_size image_resize_algorithm"},
+    {"it says how pictures are made larger or smaller", "image_resize_algorithm"},
     {kOnlyLogs,
      "logging_steps use_tensorboard profiler_steps profiler_steps_start include_tokens_per_second include_tkps "
      "use_mlflow mlflow_tracking_uri mlflow_experiment_name mlflow_run_name hf_mlflow_log_artifacts use_wandb "

@@ -59,9 +59,11 @@ struct ForeignInput {
   Setting<bool> freeze_tower;  // Of a model that is shown pictures, as are the next two.
   Setting<bool> freeze_projector;
   Setting<bool> freeze_language;
-  Setting<std::int64_t> all_rows;  // global_batch_size: of all ranks, in one step; -1: as many as they have.
-  Setting<std::string> flavor;     // torchtitan's, which names a model together with model.name.
-  Setting<std::int64_t> shards;    // data_parallel_shard_degree; -1: all ranks that replicas leave.
+  Setting<std::int64_t> image_pixels;  // image_max_pixels: of a picture, at most.
+  Setting<std::string> image_sides;    // axolotl's image_size, as HEIGHTxWIDTH.
+  Setting<std::int64_t> all_rows;      // global_batch_size: of all ranks, in one step; -1: as many as they have.
+  Setting<std::string> flavor;         // torchtitan's, which names a model together with model.name.
+  Setting<std::int64_t> shards;        // data_parallel_shard_degree; -1: all ranks that replicas leave.
   Setting<std::int64_t> replicas;
   Setting<bool> offload;           // enable_cpu_offload
   Setting<std::string> every_nth;  // selective_ac_option: a number of layers, or "op".
@@ -105,6 +107,7 @@ enum class Reading : std::uint8_t {
   Preference,       // A number that only DPO has: whoever says it runs that trainer.
   Scalar,           // A text, or what YAML makes of one: true, 2.
   Liger,            // A flag: all of Liger's kernels, and its loss.
+  Sides,            // axolotl's image_size: a number, or width and height.
   Sharding,         // TrainingArguments' fsdp: a flag, or words: "full_shard auto_wrap".
 };
 

@@ -28,6 +28,7 @@ constexpr DialectKey kFactoryRows[] = {
     honoured("freeze_vision_tower", "freeze", kOther<&ForeignInput::freeze_tower>),
     honoured("freeze_multi_modal_projector", "freeze", kOther<&ForeignInput::freeze_projector>),
     honoured("freeze_language_model", "freeze", kOther<&ForeignInput::freeze_language>),
+    honoured("image_max_pixels", "image_size", kOther<&ForeignInput::image_pixels>),
     honoured("cutoff_len", "seq", kSays<&Request::seq>),
     honoured("model_max_length", "seq", kSays<&Request::seq>),
     choice(honoured("flash_attn", "attention", kSays<&Request::attention>, Reading::Attention),
@@ -87,7 +88,7 @@ constexpr Names kFactoryInert[] = {
      "tool_format default_system enable_thinking preserve_thinking block_diag_attn"},
     {kTokens, "use_fast_tokenizer split_special_tokens init_special_tokens"},
     {kMultimodal,
-     "image_max_pixels image_min_pixels image_do_pan_and_scan crop_to_patches video_max_pixels video_min_pixels "
+     "image_min_pixels image_do_pan_and_scan crop_to_patches video_max_pixels video_min_pixels "
      "video_fps video_maxlen use_audio_in_video audio_sampling_rate"},
     {kInference,
      "infer_backend infer_dtype offload_folder use_kv_cache vllm_maxlen vllm_gpu_util vllm_enforce_eager "

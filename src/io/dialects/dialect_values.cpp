@@ -191,6 +191,18 @@ void take_words(const Spoken& said, ForeignInput& foreign, Diagnostics& faults) 
   *std::get<Setting<std::string>*>(said.key.foreign.of(foreign)) = {text_of(said.value), said.place};
 }
 
+// A picture padded to a square, or its width and height (axolotl, MultiModalConfig).
+void take_sides(const Spoken& said, ForeignInput& foreign, Diagnostics& faults) {
+  const auto side = [](const Value& value) { return value.is(Value::Kind::Integer) && value.integer > 0; };
+  const Value& value = said.value;
+  const bool both =
+      value.is(Value::Kind::Array) && value.items.size() == 2 && side(value.items[0]) && side(value.items[1]);
+  if (!side(value) && !both) return wrong(said, "a number of pixels, or width and height", faults);
+  const std::int64_t width = both ? value.items[0].integer : value.integer;
+  const std::int64_t height = both ? value.items[1].integer : value.integer;
+  *std::get<Setting<std::string>*>(said.key.foreign.of(foreign)) = {formatted("{}x{}", height, width), said.place};
+}
+
 // transformers' FSDPOption. What fsdp_config says of the same goes first, wherever it stands.
 void take_sharding(const Spoken& said, ForeignInput& foreign, Diagnostics& faults) {
   ShardingInput& into = foreign.trainers;
@@ -388,6 +400,7 @@ void DialectValues::honour(const Spoken& said) {
     case Reading::Liger: return take_liger(said, request_, faults_);
     case Reading::Preference: return take_preference(said, foreign_, faults_);
     case Reading::Scalar: return take_words(said, foreign_, faults_);
+    case Reading::Sides: return take_sides(said, foreign_, faults_);
     case Reading::Sharding: return take_sharding(said, foreign_, faults_);
     case Reading::Plugin:
       if (!plugin_) plugin_.emplace();

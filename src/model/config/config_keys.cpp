@@ -150,15 +150,18 @@ const std::vector<ConfigKey>& family_keys() {
       {"gpt_neox", "attention_probs_dropout_prob", kInert, "", "attention_dropout says it"},
       {"gpt_neox", "hidden_dropout_prob", kInert, "", "hidden_dropout says it"},
       {"gpt_neox", "rotary_emb_base", kInert, "", "values of the rotary tables"},
-      {"mixtral qwen2_moe qwen3_moe granitemoe granitemoehybrid qwen3_next gpt_oss olmoe ernie4_5_moe minimax_m2", "router_aux_loss_coef", kInert,
-       "", "a factor of the router's loss, which output_router_logits switches on"},
+      {"mixtral qwen2_moe qwen3_moe granitemoe granitemoehybrid qwen3_next gpt_oss olmoe ernie4_5_moe minimax_m2 "
+       "qwen3_vl_moe",
+       "router_aux_loss_coef", kInert, "", "a factor of the router's loss, which output_router_logits switches on"},
       {"mixtral minimax_m2", "router_jitter_noise", kGraph, "0|null", "noise on what the router sees"},
       {"qwen3_moe", "sliding_window", kInert, "", "use_sliding_window switches it on"},
       {"qwen3_moe", "max_window_layers", kInert, "",
        "which layers have a window, where use_sliding_window gives them one"},
       {"qwen3_moe", "layer_types", kInert, "", "the model has one mask for all layers"},
-      {"mixtral qwen2_moe qwen3_moe granitemoe granitemoehybrid qwen3_next gpt_oss olmoe ernie4_5_moe minimax_m2", "output_router_logits", kGraph,
-       "false", "a loss of the router's own"},
+      {"mixtral qwen2_moe qwen3_moe granitemoe granitemoehybrid qwen3_next gpt_oss olmoe ernie4_5_moe minimax_m2 "
+       "qwen3_vl_moe",
+       "output_router_logits", kGraph, "false", "a loss of the router's own"},
+      {"qwen3_vl_moe", "norm_topk_prob", kInert, "", "weights are divided by their sum whatever it says"},
       {"qwen2", "use_mrope", kGraph, "false", "positions of three dimensions"},
   };
   return kRows;
@@ -264,6 +267,12 @@ const std::vector<ConfigKey>& encoder_keys() {
       {"whisper", "median_filter_width", kInert, "", "of time stamps, in generation"},
       {"whisper", "num_key_value_heads", kInert, "", "encoder_attention_heads says it"},
       {"whisper", "init_std", kInert, "", kValues},
+  };
+  return kRows;
+}
+
+const std::vector<ConfigKey>& picture_keys() {
+  static const std::vector<ConfigKey> kRows{
       {"vit", "encoder_stride", kInert, "", "of masked image modelling, which `architectures` would have to name"},
       {"clip clip_vision_model", "projection_dim", kInert, "", "of a projection that the class does not have"},
       {"clip", "logit_scale_init_value", kInert, "", "of two towers' loss"},
@@ -277,14 +286,26 @@ const std::vector<ConfigKey>& encoder_keys() {
       {"gemma3", "boi_token_id", kInert, "", kToken},
       {"gemma3", "eoi_token_index", kInert, "", kToken},
       {"gemma3", "eoi_token_id", kInert, "", kToken},
-      {"qwen2_vl qwen2_5_vl", "video_token_id", kInert, "", kToken},
-      {"qwen2_vl qwen2_5_vl", "vision_token_id", kInert, "", kToken},
-      {"qwen2_vl qwen2_5_vl", "vision_start_token_id", kInert, "", kToken},
-      {"qwen2_vl qwen2_5_vl", "vision_end_token_id", kInert, "", kToken},
-      {"qwen2_vl qwen2_5_vl", "in_chans", kInert, "", kNoField},
-      {"qwen2_vl qwen2_5_vl", "spatial_patch_size", kInert, "", kNoField},
-      {"qwen2_vl qwen2_5_vl", "tokens_per_second", kInert, "", "how far the frames of a film are apart"},
-      {"qwen2_vl qwen2_5_vl", "layer_types", kGraph, "full_attention", "a window beside pictures"},
+      {"internvl", "image_seq_length", kInert, "",
+       "the processor's: a picture has as many tokens as places of the tower"},
+      {"internvl", "dropout", kInert, "", kNoField},
+      {"internvl", "projection_dropout", kGraph, "0", "dropout behind attention"},
+      {"internvl", "use_mask_token", kRefused, "false", "a token of masked pictures"},
+      {"internvl", "use_absolute_position_embeddings", kRefused, "true", "no learned positions"},
+      {"internvl", "use_mean_pooling", kRefused, "true", "a norm behind the last layer"},
+      {"internvl", "vision_feature_layer", kRefused, "-1", "another layer than the last"},
+      {"internvl", "vision_feature_select_strategy", kRefused, "\"default\"", "the class token among the places"},
+      {"internvl", "layer_scale_init_value", kInert, "", kValues},
+      {"qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe", "video_token_id", kInert, "", kToken},
+      {"qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe", "vision_token_id", kInert, "", kToken},
+      {"qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe", "vision_start_token_id", kInert, "", kToken},
+      {"qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe", "vision_end_token_id", kInert, "", kToken},
+      {"qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe", "in_chans", kInert, "", kNoField},
+      {"qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe", "spatial_patch_size", kInert, "", kNoField},
+      {"qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe", "tokens_per_second", kInert, "",
+       "how far the frames of a film are apart"},
+      {"qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe", "layer_types", kGraph, "full_attention",
+       "a window beside pictures"},
   };
   return kRows;
 }
@@ -339,7 +360,7 @@ std::string_view nearest_known(const ConfigReader& reader, std::string_view fami
 const std::vector<ConfigKey>& config_keys() {
   static const std::vector<ConfigKey> kRows = [] {
     std::vector<ConfigKey> rows = family_keys();
-    for (const auto* more : {&later_decoder_keys(), &encoder_keys()})
+    for (const auto* more : {&later_decoder_keys(), &encoder_keys(), &picture_keys()})
       rows.insert(rows.end(), more->begin(), more->end());
     rows.insert(rows.end(), common_keys().begin(), common_keys().end());
     for (const std::string_view key : kGenerationKeys) rows.push_back({"", key, kInert, "", kGeneration});

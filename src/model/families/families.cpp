@@ -83,8 +83,11 @@ std::vector<Family> encoders_and_towers() {
       {"siglip", build_siglip, true},
       {"llava", build_llava, true},
       {"gemma3", build_gemma3, true},
+      {"internvl", build_internvl, true},
       {"qwen2_vl", build_qwen2_vl, true},
       {"qwen2_5_vl", build_qwen2_5_vl, true},
+      {"qwen3_vl", build_qwen3_vl, true},
+      {"qwen3_vl_moe", build_qwen3_vl_moe, true},
   };
 }
 

@@ -86,7 +86,10 @@ struct Family {
 [[nodiscard]] ModelSpec build_siglip(ConfigReader& config);
 [[nodiscard]] ModelSpec build_llava(ConfigReader& config);
 [[nodiscard]] ModelSpec build_gemma3(ConfigReader& config);
+[[nodiscard]] ModelSpec build_internvl(ConfigReader& config);
 [[nodiscard]] ModelSpec build_qwen2_vl(ConfigReader& config);
 [[nodiscard]] ModelSpec build_qwen2_5_vl(ConfigReader& config);
+[[nodiscard]] ModelSpec build_qwen3_vl(ConfigReader& config);
+[[nodiscard]] ModelSpec build_qwen3_vl_moe(ConfigReader& config);
 
 }  // namespace dsplan

@@ -1,5 +1,6 @@
-// qwen2_vl and qwen2_5_vl: a tower that sees pictures of all sizes, patch by patch, and a language model whose
-// positions have three axes. Files of today hold the text's keys in "text_config", older ones beside the tower's.
+// qwen2_vl, qwen2_5_vl, qwen3_vl and qwen3_vl_moe: a tower that sees pictures of all sizes, patch by patch, and a
+// language model whose positions have three axes. Files of today hold the text's keys in "text_config", older ones
+// beside the tower's.
 #include <algorithm>
 
 #include "core/format.h"
@@ -38,6 +39,22 @@ constexpr VisionNames kQwen25{"Qwen2_5_VisionTransformerPretrainedModel",
                               "Qwen2_5_VLMLP",
                               "Qwen2_5_VLRMSNorm",
                               "Qwen2_5_VLPatchMerger"};
+constexpr VisionNames kQwen3{"Qwen3VLVisionModel",
+                             "Qwen3VLVisionPatchEmbed",
+                             "Qwen3VLVisionRotaryEmbedding",
+                             "Qwen3VLVisionBlock",
+                             "Qwen3VLVisionAttention",
+                             "Qwen3VLVisionMLP",
+                             "",
+                             "Qwen3VLVisionPatchMerger"};
+constexpr VisionNames kQwen3Moe{"Qwen3VLMoeVisionModel",
+                                "Qwen3VLMoeVisionPatchEmbed",
+                                "Qwen3VLMoeVisionRotaryEmbedding",
+                                "Qwen3VLMoeVisionBlock",
+                                "Qwen3VLMoeVisionAttention",
+                                "Qwen3VLMoeVisionMLP",
+                                "",
+                                "Qwen3VLMoeVisionPatchMerger"};
 
 void register_norm(ModelBuilder& b, const VisionNames& names, std::string_view name, std::int64_t width) {
   if (names.norm.empty()) return b.layer_norm(name, width);
@@ -48,17 +65,22 @@ void register_mlp(ModelBuilder& b, const VisionNames& names, const TowerParts& t
   const Dimensions& d = tower.dims;
   const auto mlp = b.module("mlp", names.mlp);
   if (tower.layers.mlp == MlpKind::Gated) return register_gated_mlp(b, d.hidden, d.ffn, true, d.activation);
-  b.linear("fc1", d.ffn, d.hidden, true, Cut::Unknown);
-  b.activation("act", d.activation);
-  b.linear("fc2", d.hidden, d.ffn, true, Cut::Unknown);
+  b.linear(tower.layers.up, d.ffn, d.hidden, true, Cut::Unknown);
+  if (tower.table == 0) b.activation(tower.layers.activation, d.activation);
+  b.linear(tower.layers.down, d.hidden, d.ffn, true, Cut::Unknown);
+  if (tower.table > 0) b.activation(tower.layers.activation, d.activation);
+}
+
+std::string_view block_forward(const TowerParts& tower) {
+  if (tower.layers.mlp == MlpKind::Gated) return "norm1 attn(qkv proj) norm2 mlp(gate_proj act_fn up_proj down_proj)";
+  return tower.table > 0 ? "norm1 attn(qkv proj) norm2 mlp(linear_fc1 act_fn linear_fc2)"
+                         : "norm1 attn(qkv proj) norm2 mlp(fc1 act fc2)";
 }
 
 void register_blocks(ModelBuilder& b, const VisionNames& names, const TowerParts& tower) {
   const Dimensions& d = tower.dims;
   const auto list = b.module("blocks", "ModuleList");
-  const std::string_view forward = tower.layers.mlp == MlpKind::Gated
-                                       ? "norm1 attn(qkv proj) norm2 mlp(gate_proj act_fn up_proj down_proj)"
-                                       : "norm1 attn(qkv proj) norm2 mlp(fc1 act fc2)";
+  const std::string_view forward = block_forward(tower);
   for (std::int64_t i = 0; i < d.layers; ++i) {
     const auto block = b.layer(i, names.block, forward);
     register_norm(b, names, "norm1", d.hidden);
@@ -70,6 +92,48 @@ void register_blocks(ModelBuilder& b, const VisionNames& names, const TowerParts
     }
     register_mlp(b, names, tower);
   }
+}
+
+// Of qwen3_vl: `of_token` says that the norm is of a token's patches together.
+void register_merger(ModelBuilder& b, const VisionNames& names, const TowerParts& tower, std::int64_t width,
+                     std::string_view name, bool of_token) {
+  const auto merger = b.module(name, names.merger);
+  const std::int64_t wide = b.times(tower.dims.hidden, tower.merge * tower.merge);
+  b.layer_norm("norm", of_token ? wide : tower.dims.hidden);
+  b.linear("linear_fc1", wide, wide, true, Cut::Unknown);
+  b.leaf("act_fn", "GELU");
+  b.linear("linear_fc2", width, wide, true, Cut::Unknown);
+}
+
+ModelSpec build_deep_vision(const ConfigReader& config, const VisionNames& names, const TowerParts& tower,
+                            std::int64_t width) {
+  const Dimensions& d = tower.dims;
+  ModelBuilder b(config, names.tower);
+  {
+    const auto patches = b.module("patch_embed", names.patches);
+    const auto convolution = b.module("proj", "Conv3d");
+    b.parameter("weight", {d.hidden, tower.channels, tower.frames, tower.patch, tower.patch}, Split::Unknown);
+    b.parameter("bias", {d.hidden}, Split::Unknown);
+  }
+  b.embedding("pos_embed", tower.table, d.hidden, Split::Unknown);
+  b.rotary("rotary_pos_emb", names.rotary, d.head_dim / 2);
+  register_blocks(b, names, tower);
+  register_merger(b, names, tower, width, "merger", false);
+  {
+    const auto list = b.module("deepstack_merger_list", "ModuleList");
+    for (std::size_t i = 0; i < tower.deep_layers.size(); ++i) {
+      register_merger(b, names, tower, width, std::to_string(i), true);
+    }
+  }
+  constexpr std::string_view kMerger = "(norm linear_fc1 act_fn linear_fc2)";
+  std::string forward = "patch_embed(proj) pos_embed rotary_pos_emb";
+  for (std::int64_t layer = 0; layer < d.layers; ++layer) {
+    forward += formatted(" blocks.{}({})", layer, block_forward(tower));
+    const auto at = std::find(tower.deep_layers.begin(), tower.deep_layers.end(), layer);
+    if (at == tower.deep_layers.end()) continue;
+    forward += formatted(" deepstack_merger_list.{}{}", at - tower.deep_layers.begin(), kMerger);
+  }
+  return b.finish(formatted("{} merger{}", forward, kMerger));
 }
 
 ModelSpec build_vision(const ConfigReader& config, const VisionNames& names, const TowerParts& tower,
@@ -96,16 +160,17 @@ ModelSpec build_vision(const ConfigReader& config, const VisionNames& names, con
 }
 
 // What both towers have.
-TowerParts read_tower(ConfigReader& vision, std::string_view width_key, std::int64_t width) {
+TowerParts read_tower(ConfigReader& vision, std::string_view width_key, std::int64_t width, std::int64_t layers = 32,
+                      std::int64_t patch = 14) {
   TowerParts tower;
   Dimensions& d = tower.dims;
-  d.layers = vision.layer_count("depth", 32);
+  d.layers = vision.layer_count("depth", layers);
   d.hidden = vision.size(width_key, width);
   d.heads = d.kv_heads = vision.size("num_heads", 16, "num_attention_heads");
   vision.require_divides("num_heads", d.heads, width_key, d.hidden);
   d.norm_epsilon = 1e-6;
   tower.channels = vision.size("in_channels", 3);
-  tower.patch = vision.size("patch_size", 14);
+  tower.patch = vision.size("patch_size", patch);
   tower.merge = vision.size("spatial_merge_size", 2);
   tower.frames = vision.size("temporal_patch_size", 2);
   tower.projection = ProjectorKind::Merged;
@@ -125,21 +190,9 @@ ConfigReader& text_reader(ConfigReader& config, std::optional<ConfigReader>& inn
   return *inner;
 }
 
-Decoder read_text(ConfigReader& text, std::string_view prefix) {
-  Decoder decoder = read_decoder(text, prefix,
-                                 {.vocab = 152064,
-                                  .hidden = 8192,
-                                  .ffn = 29568,
-                                  .layers = 80,
-                                  .heads = 64,
-                                  .kv_heads = 8,
-                                  .positions = 32768,
-                                  .kv_heads_may_be_null = true});
-  decoder.qkv_bias = true;
-  decoder.body_class = "TextModel";
-  decoder.mlp_class = "Qwen2MLP";
+Decoder read_text(ConfigReader& text, std::string_view prefix, const DecoderDefaults& defaults) {
+  Decoder decoder = read_decoder(text, prefix, defaults);
   decoder.parts.rotary.three_axes = true;
-  decoder.parts.views_behind = true;
   (void)text.find("sliding_window");
   (void)text.find("max_window_layers");
   if (text.flag("use_sliding_window", false)) {
@@ -148,8 +201,70 @@ Decoder read_text(ConfigReader& text, std::string_view prefix) {
   return decoder;
 }
 
+Decoder read_qwen2_text(ConfigReader& text, std::string_view prefix) {
+  Decoder decoder = read_text(text, prefix,
+                              {.vocab = 152064,
+                               .hidden = 8192,
+                               .ffn = 29568,
+                               .layers = 80,
+                               .heads = 64,
+                               .kv_heads = 8,
+                               .positions = 32768,
+                               .kv_heads_may_be_null = true});
+  decoder.qkv_bias = true;
+  decoder.body_class = "TextModel";
+  decoder.mlp_class = "Qwen2MLP";
+  decoder.parts.views_behind = true;
+  return decoder;
+}
+
+Decoder read_qwen3_text(ConfigReader& text, std::string_view prefix, const DecoderDefaults& defaults) {
+  Decoder decoder = read_text(text, prefix, defaults);
+  decoder.qkv_bias = decoder.output_bias = text.flag("attention_bias", false);
+  decoder.parts.head_norm = HeadNorm::ByToken;
+  decoder.parts.rotary.mixed_axes = true;
+  decoder.tied = false;  // The key beside text_config says it.
+  return decoder;
+}
+
+Decoder read_qwen3_vl_text(ConfigReader& text, std::string_view prefix) {
+  return read_qwen3_text(text, prefix,
+                         {.vocab = 151936,
+                          .ffn = 22016,
+                          .kv_heads = 32,
+                          .head_dim = 128,
+                          .positions = 128000,
+                          .kv_heads_may_be_null = true});
+}
+
+Decoder read_qwen3_vl_moe_text(ConfigReader& text, std::string_view prefix) {
+  Decoder decoder = read_qwen3_text(text, prefix,
+                                    {.vocab = 151936,
+                                     .hidden = 2048,
+                                     .ffn = 5632,
+                                     .layers = 24,
+                                     .heads = 16,
+                                     .kv_heads = 16,
+                                     .positions = 128000,
+                                     .tied = true,
+                                     .kv_heads_may_be_null = true,
+                                     .head_dim_may_be_null = true});
+  const std::int64_t experts = text.count("num_experts", 60);
+  decoder.parts.experts.router = Router::Softmax;
+  decoder.parts.experts.ffn = text.size("moe_intermediate_size", 1408);
+  decoder.experts = {.count = experts,
+                     .per_token = text.size("num_experts_per_tok", 4),
+                     .router_first = false,
+                     .router_class = "Qwen3VLMoeTextTopKRouter",
+                     .dense = read_dense_layers(text, decoder.dims.layers, experts)};
+  if (experts > 0) text.require_at_most("num_experts_per_tok", decoder.experts.per_token, "num_experts", experts);
+  return decoder;
+}
+
 struct VisionLanguage {
-  std::string_view prefix;  // Of the text's classes: "Qwen2_5_VL".
+  std::string_view prefix;  // Of the classes of the whole: "Qwen2_5_VL".
+  std::string_view text_prefix;
+  Decoder (*read)(ConfigReader& text, std::string_view prefix);
   const VisionNames& names;
   std::string_view tower_family;
 };
@@ -158,11 +273,11 @@ ModelSpec build_both(ConfigReader& config, const VisionLanguage& kind, ConfigRea
                      std::optional<std::int64_t> width) {
   std::optional<ConfigReader> inner;
   ConfigReader& text = text_reader(config, inner);
-  const Decoder decoder = read_text(text, kind.prefix);
+  const Decoder decoder = kind.read(text, kind.text_prefix);
   const bool tied = config.flag("tie_word_embeddings", false) || decoder.tied;
   tower.image_token = config.size("image_token_id", 151655);
   take_remarks(config, vision, kind.tower_family);
-  if (inner) take_remarks(config, *inner, "qwen2_vl");
+  if (inner) take_remarks(config, *inner, kind.tower_family.starts_with("qwen3") ? kind.tower_family : "qwen2_vl");
   vision.throw_if_any();
   text.throw_if_any();
   config.throw_if_any();
@@ -172,7 +287,9 @@ ModelSpec build_both(ConfigReader& config, const VisionLanguage& kind, ConfigRea
                  formatted("the tower's result is {} wide, the text's embedding {}", *width, decoder.dims.hidden));
     config.throw_if_any();
   }
-  const ModelSpec seen = build_vision(vision, kind.names, tower, decoder.dims.hidden);
+  const std::int64_t text_width = decoder.dims.hidden;
+  const ModelSpec seen = tower.table > 0 ? build_deep_vision(vision, kind.names, tower, text_width)
+                                         : build_vision(vision, kind.names, tower, text_width);
   const ModelSpec words = finish_decoder(text, decoder);
   const std::string root = formatted("{}ForConditionalGeneration", kind.prefix);
   const std::string body = formatted("{}Model", kind.prefix);
@@ -193,7 +310,8 @@ ModelSpec build_qwen2_vl(ConfigReader& config) {
   tower.layers.down = "fc2";
   tower.layers.activation = "act";
   const std::int64_t width = vision.size("hidden_size", 3584);
-  return build_both(config, {"Qwen2VL", kQwen2, "qwen2_vl"}, vision, std::move(tower), width);
+  return build_both(config, {"Qwen2VL", "Qwen2VL", read_qwen2_text, kQwen2, "qwen2_vl"}, vision, std::move(tower),
+                    width);
 }
 
 ModelSpec build_qwen2_5_vl(ConfigReader& config) {
@@ -208,7 +326,42 @@ ModelSpec build_qwen2_5_vl(ConfigReader& config) {
     tower.whole_layers = vision.indices("fullatt_block_indexes", tower.dims.layers);
   }
   const std::int64_t width = vision.size("out_hidden_size", 3584);
-  return build_both(config, {"Qwen2_5_VL", kQwen25, "qwen2_5_vl"}, vision, std::move(tower), width);
+  return build_both(config, {"Qwen2_5_VL", "Qwen2_5_VL", read_qwen2_text, kQwen25, "qwen2_5_vl"}, vision,
+                    std::move(tower), width);
+}
+
+namespace {
+
+ModelSpec build_deep(ConfigReader& config, const VisionLanguage& kind) {
+  ConfigReader vision(part_of(config, "vision_config"));
+  (void)vision.find("model_type");
+  TowerParts tower = read_tower(vision, "hidden_size", 1152, 27, 16);
+  tower.dims.ffn = vision.size("intermediate_size", 4304);
+  tower.dims.activation = vision.activation("hidden_act", "gelu_pytorch_tanh");
+  tower.layers.norm = NormKind::Layer;
+  tower.layers.mlp = MlpKind::Plain;
+  tower.layers.up = "linear_fc1";
+  tower.layers.down = "linear_fc2";
+  tower.layers.activation = "act_fn";
+  tower.table = vision.size("num_position_embeddings", 2304);
+  tower.deep_layers = {8, 16, 24};
+  if (vision.present("deepstack_visual_indexes")) {
+    tower.deep_layers = vision.indices("deepstack_visual_indexes", tower.dims.layers);
+  }
+  tower.held = true;
+  tower.hears_checkpoints = false;
+  const std::int64_t width = vision.size("out_hidden_size", 3584);
+  return build_both(config, kind, vision, std::move(tower), width);
+}
+
+}  // namespace
+
+ModelSpec build_qwen3_vl(ConfigReader& config) {
+  return build_deep(config, {"Qwen3VL", "Qwen3VLText", read_qwen3_vl_text, kQwen3, "qwen3_vl"});
+}
+
+ModelSpec build_qwen3_vl_moe(ConfigReader& config) {
+  return build_deep(config, {"Qwen3VLMoe", "Qwen3VLMoeText", read_qwen3_vl_moe_text, kQwen3Moe, "qwen3_vl_moe"});
 }
 
 }  // namespace dsplan

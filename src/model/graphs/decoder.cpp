@@ -339,7 +339,7 @@ class DecoderGraph {
     }
     const ModuleId module = g_.child(model_, "rotary_emb");
     if (along_axes != kNone) {
-      at.waves = three_axes_tables(g_, module, along_axes);
+      at.waves = three_axes_tables(g_, p_.rotary, module, along_axes);
       return at;
     }
     at.ids = position_ids;
@@ -370,9 +370,17 @@ class DecoderGraph {
       const TensorId numbers = p_.tells_numbers ? given.ids : kNone;
       return std::vector<TensorId>{given.waves.cos, given.waves.sin, numbers, given.mask};
     };
-    return run_layers(
+    TensorId raw = kNone;  // What the last layer returned, where something was added to a copy of it.
+    const TensorId out = run_layers(
         g_, g_.child(model_, "layers"), hidden, keywords,
-        [&](ModuleId module, std::size_t index, TensorId x) { return layer(module, x, given_to(index, at, masked)); });
+        [&](ModuleId module, std::size_t index, TensorId x) { return layer(module, x, given_to(index, at, masked)); },
+        [&](std::size_t index, TensorId x) {
+          if (raw != kNone) g_.drop({raw});
+          raw = index < deep_.size() ? g_.keep(x) : kNone;
+          return index < deep_.size() ? with_deep(g_, x, deep_flags_, deep_[index]) : x;
+        });
+    if (raw != kNone) held_by_body_.push_back(raw);
+    return out;
   }
 
   // What the language model is given: what it would embed, number and mask, or kNone where it does so itself.
@@ -391,8 +399,13 @@ class DecoderGraph {
     if (p_.tower->merge > 0) {
       const GridShown shown = show_grids(g_, *p_.tower, outer, batch, ids, embed(ids));
       const TensorId positions = grid_positions(g_, *p_.tower);
+      deep_ = shown.deep;
+      deep_flags_ = shown.flags;
       hidden = body(ids, kNone, {shown.merged, positions, kNone, kNone});
-      for (const TensorId one : shown.held) g_.drop({one});
+      for (const std::vector<TensorId>& list : {shown.held, shown.deep}) {
+        for (const TensorId one : list) g_.drop({one});
+      }
+      if (shown.flags != kNone) g_.drop({shown.flags});
       g_.drop({positions});
     } else {
       const Pictured shown = show_pictures(g_, *p_.tower, outer, batch.pixels, ids, embed(ids));
@@ -428,6 +441,8 @@ class DecoderGraph {
          {at.ids, masked.full, masked.sliding, at.waves.cos, at.waves.sin, at.sliding.cos, at.sliding.sin}) {
       if (one != kNone) g_.drop({one});
     }
+    for (const TensorId one : held_by_body_) g_.drop({one});
+    held_by_body_.clear();
     g_.exit(model_);
     return normed;
   }
@@ -436,7 +451,10 @@ class DecoderGraph {
   const Dimensions& d_;
   const DecoderParts& p_;
   ModuleId model_;
-  std::vector<TensorId> held_;  // By the variables of the root's forward.
+  std::vector<TensorId> held_;          // By the variables of the root's forward.
+  std::vector<TensorId> held_by_body_;  // By those of the language model's.
+  std::vector<TensorId> deep_;          // Added to the first layers' results where `deep_flags_` are set (qwen3_vl).
+  TensorId deep_flags_ = kNone;
 };
 
 }  // namespace

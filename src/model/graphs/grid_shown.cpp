@@ -109,20 +109,28 @@ GridShown show_grids(GraphBuilder& g, const TowerParts& tower, ModuleId body, co
   const TensorId areas = g.make(Op::Prod, Shape{pictures}, DType::Int64, {batch.grids});
   const TensorId tokens = g.make(Op::FloorDivScalar, Shape{pictures}, DType::Int64, {areas});
   g.drop({areas, tokens}, tokens);
-  g.drop({own, seen.last});
+  g.drop({own});
+  if (!tower.held) g.drop({seen.last});
   const Shape all = g.shape(seen.merged);
   const std::vector<Shape> shapes(static_cast<std::size_t>(pictures), Shape{all.dims[0] / pictures, all.dims[1]});
   const std::vector<TensorId> parts = g.split(Op::Split, seen.merged, shapes, 0);
   const TensorId joint = g.cat(parts, 0);
   const TensorId features = g.cast(joint, g.dtype(embedded));
   g.drop({joint, seen.merged});
-  for (const TensorId part : parts) g.drop({part});
   GridShown shown;
+  if (!tower.held) {
+    for (const TensorId part : parts) g.drop({part});
+  }
   shown.held = placeholders(g, tower, ids);
-  shown.merged =
-      g.make(Op::MaskedScatter, g.shape(embedded), g.dtype(embedded), {embedded, shown.held.front(), features}, true);
+  const TensorId column = shown.held.front();
+  shown.merged = g.make(Op::MaskedScatter, g.shape(embedded), g.dtype(embedded), {embedded, column, features}, true);
   shown.held.push_back(features);
   g.drop({embedded});
+  if (!tower.held) return shown;
+  shown.held.insert(shown.held.end(), parts.begin(), parts.end());
+  shown.held.push_back(seen.last);
+  shown.flags = g.view(column, g.shape(ids));
+  shown.deep = seen.deep;
   return shown;
 }
 
@@ -153,7 +161,19 @@ TensorId grid_positions(GraphBuilder& g, const TowerParts& tower) {
   return positions;
 }
 
-Waves three_axes_tables(GraphBuilder& g, ModuleId module, TensorId positions) {
+TensorId with_deep(GraphBuilder& g, TensorId hidden, TensorId flags, TensorId seen) {
+  const TensorId own = g.cast(seen, g.dtype(hidden));
+  const TensorId copied = g.copy(hidden);
+  g.drop({hidden});
+  const TensorId read = g.make(Op::MaskedRows, g.shape(seen), g.dtype(copied), {copied, flags}, true);
+  const TensorId sum = g.binary(Op::Add, read, own);
+  g.drop({read});
+  const TensorId out = g.in_place(Op::MaskedPut, copied, flags, 0, 0, sum);
+  g.drop({sum, own, copied});
+  return out;
+}
+
+Waves three_axes_tables(GraphBuilder& g, const RotaryParts& parts, ModuleId module, TensorId positions) {
   g.enter(module);
   g.set_grad_enabled(false);
   g.set_autocast_enabled(false);
@@ -172,8 +192,13 @@ Waves three_axes_tables(GraphBuilder& g, ModuleId module, TensorId positions) {
     g.drop({plain});
     return scaled;
   };
-  // Sections of the three axes side by side, then twice.
+  // Sections of the three axes side by side, or the first's with the others' written into it; then twice.
   const auto joined = [&](TensorId of) {
+    if (parts.mixed_axes) {
+      const TensorId twice = g.make(Op::Cat, Shape{rows, seq, 2 * half}, DType::Float32, {of});
+      g.drop({of});
+      return twice;
+    }
     const TensorId sections = g.make(Op::Cat, Shape{rows, seq, half}, DType::Float32, {of});
     const TensorId twice = g.make(Op::Cat, Shape{rows, seq, 2 * half}, DType::Float32, {sections, sections});
     g.drop({sections, of});

@@ -1,9 +1,10 @@
-// Towers that take pictures of all sizes (qwen2_vl, qwen2_5_vl): all patches of a batch are one row, and each picture,
-// or each window of one, attends by itself. The functions follow transformers' modules one by one (models/qwen2_5_vl,
-// vision_utils.py); a `drop` stands where a Python variable or frame lets go of a tensor.
+// Towers that take pictures of all sizes (qwen2_vl, qwen2_5_vl, qwen3_vl): all patches of a batch are one row, and each
+// picture, or each window of one, attends by itself. The functions follow transformers' modules one by one
+// (models/qwen2_5_vl, vision_utils.py); a `drop` stands where a Python variable or frame lets go of a tensor.
 #include "model/graphs/grid_tower.h"
 
 #include <algorithm>
+#include <array>
 
 #include "model/graphs/graphs.h"
 #include "model/graphs/pieces.h"
@@ -64,6 +65,47 @@ TensorId lengths_of_windows(GraphBuilder& g, const TowerParts& tower, const Grid
   return begins;
 }
 
+// (pos_embed(indices) * weights).sum(1), in fp32.
+TensorId resampled(GraphBuilder& g, ModuleId module, const Taps& taps) {
+  const Shape shape = g.shape(taps.weights);
+  g.enter(module);
+  const TensorId read = embedding(g, g.parameter("weight"), taps.indices);
+  g.exit(module);
+  const TensorId weights = g.view(taps.weights, Shape{shape.dims[0], shape.dims[1], 1});
+  const TensorId weighed = g.binary(Op::Mul, read, weights);
+  const Shape places{shape.dims[0], g.shape(read).dims[2]};
+  g.drop({read, weights});
+  const TensorId sum = g.make(Op::SumDim, places, g.dtype(weighed), {weighed}, true);
+  g.drop({weighed});
+  return sum;
+}
+
+// Uses up `x`.
+TensorId placed(GraphBuilder& g, TensorId x, TensorId learned) {
+  const TensorId narrow = g.cast(learned, g.dtype(x));
+  const TensorId sum = g.binary(Op::Add, x, narrow);
+  g.drop({narrow, x});
+  return sum;
+}
+
+// Two linear layers and what stands between them.
+TensorId two_layers(GraphBuilder& g, ModuleId module, const std::array<std::string_view, 3>& names, TensorId x) {
+  const TensorId wide = linear_module(g, g.child(module, names[0]), x, g.shape(x).dims[1]);
+  const ModuleId act = g.child(module, names[1]);
+  g.enter(act);
+  const TensorId active = activated(g, "gelu", wide);
+  g.exit(act);
+  g.drop({wide});
+  const TensorId out = linear_module(g, g.child(module, names[2]), active, g.model().dims.hidden);
+  g.drop({active});
+  return out;
+}
+
+// How many features a norm is of.
+std::int64_t normed_width(const ModelSpec& model, ModuleId norm) {
+  return model.parameters[static_cast<std::size_t>(model.parameter(norm, "weight"))].shape.dims[0];
+}
+
 class GridTower {
  public:
   GridTower(GraphBuilder& g, const TowerParts& tower, ModuleId module, std::int64_t pictures)
@@ -77,20 +119,24 @@ class GridTower {
 
   GridResult run(TensorId pixels) {
     g_.enter(module_);
+    const Taps taps = t_.table > 0 ? table_taps(g_, grid_, pictures_) : Taps{};
     const TensorId places = numbered_patches(g_, t_, grid_, pictures_);
     const TensorId whole = lengths_of_pictures(g_, pictures_);
     const TensorId windows = t_.window > 0 ? lengths_of_windows(g_, t_, grid_, pictures_) : kNone;
     TensorId hidden = patches(pixels);
     if (t_.window > 0) hidden = sorted(hidden);
+    const TensorId learned = t_.table > 0 ? resampled(g_, g_.child(module_, "pos_embed"), taps) : kNone;
+    if (learned != kNone) hidden = placed(g_, hidden, learned);
     const Waves waves = tables(places);
     hidden = blocks(hidden, waves, whole, windows);
-    GridResult seen{hidden, merger(hidden)};
+    GridResult seen{hidden, merger(g_.child(module_, "merger"), hidden), std::move(deep_)};
     if (t_.window > 0) {
       const TensorId back = g_.make(Op::Index, g_.shape(seen.merged), g_.dtype(seen.merged), {seen.merged}, true);
       g_.drop({seen.merged, windows});
       seen.merged = back;
     }
     g_.drop({places, whole, waves.cos, waves.sin});
+    if (learned != kNone) g_.drop({learned, taps.indices, taps.weights});
     g_.exit(module_);
     return seen;
   }
@@ -105,11 +151,13 @@ class GridTower {
     g_.enter(module);
     const TensorId seen = g_.view(pixels, Shape{rows(), t_.channels, t_.frames, t_.patch, t_.patch});
     g_.enter(convolution);
+    const TensorId low_bias = g_.lowered(g_.parameter("bias"));
     const TensorId low_weight = g_.lowered(g_.parameter("weight"));
     const TensorId low_pixels = g_.lowered(seen);
     const Shape made{rows(), d_.hidden, 1, 1, 1};
-    const TensorId out = g_.make(Op::Conv2d, made, g_.dtype(low_weight), {low_pixels, low_weight}, true);
+    const TensorId out = g_.make(Op::Conv2d, made, g_.dtype(low_weight), {low_pixels, low_weight, low_bias}, true);
     g_.drop({low_pixels, low_weight, seen});
+    if (low_bias != kNone) g_.drop({low_bias});
     g_.exit(convolution);
     const TensorId flat = g_.view(out, Shape{rows(), d_.hidden});
     g_.drop({out});
@@ -180,6 +228,13 @@ class GridTower {
         },
         [&](ModuleId module, std::size_t layer, TensorId x) {
           return block(module, x, waves, begins(layer), segments(layer));
+        },
+        [&](std::size_t layer, TensorId x) {
+          const auto at = std::find(t_.deep_layers.begin(), t_.deep_layers.end(), static_cast<std::int64_t>(layer));
+          if (at == t_.deep_layers.end()) return x;
+          const auto number = static_cast<std::size_t>(at - t_.deep_layers.begin());
+          deep_.push_back(merger(modules_of(g_.model(), g_.child(module_, "deepstack_merger_list"))[number], x));
+          return x;
         });
   }
 
@@ -286,25 +341,25 @@ class GridTower {
     return out;
   }
 
-  // Patches that become one token, side by side through two layers.
-  TensorId merger(TensorId hidden) {
-    const ModuleId module = g_.child(module_, "merger");
-    const std::int64_t merged = t_.merge * t_.merge;
+  // Patches that become one token, side by side through two layers: of qwen3_vl's the norm of what one of
+  // `deep_layers` returns is of the token.
+  TensorId merger(ModuleId module, TensorId hidden) {
+    const ModuleId mlp = g_.model().child(module, "mlp");
+    const ModuleId norm = mlp != kNone ? g_.child(module, "ln_q") : g_.child(module, "norm");
+    const std::int64_t wide = t_.merge * t_.merge * d_.hidden;
+    const Shape tokens{rows() / (t_.merge * t_.merge), wide};
+    const bool of_tokens = normed_width(g_.model(), norm) == wide;
     g_.enter(module);
-    const TensorId normed = norm_module(g_, p_.norm, g_.child(module, "ln_q"), hidden);
-    const TensorId beside = g_.view(normed, Shape{rows() / merged, merged * d_.hidden});
+    const TensorId seen = of_tokens ? g_.view(hidden, tokens) : g_.keep(hidden);
+    const TensorId normed = norm_module(g_, p_.norm, norm, seen);
+    g_.drop({seen});
+    const TensorId beside = g_.view(normed, tokens);
     g_.drop({normed});
-    const ModuleId mlp = g_.child(module, "mlp");
-    g_.enter(mlp);
-    const TensorId wide = linear_module(g_, g_.child(mlp, "0"), beside, merged * d_.hidden);
-    const ModuleId act = g_.child(mlp, "1");
-    g_.enter(act);
-    const TensorId active = activated(g_, "gelu", wide);
-    g_.exit(act);
-    g_.drop({wide});
-    const TensorId out = linear_module(g_, g_.child(mlp, "2"), active, g_.model().dims.hidden);
-    g_.drop({active, beside});
-    g_.exit(mlp);
+    if (mlp != kNone) g_.enter(mlp);
+    const TensorId out = mlp != kNone ? two_layers(g_, mlp, {"0", "1", "2"}, beside)
+                                      : two_layers(g_, module, {"linear_fc1", "act_fn", "linear_fc2"}, beside);
+    g_.drop({beside});
+    if (mlp != kNone) g_.exit(mlp);
     g_.exit(module);
     return out;
   }
@@ -316,6 +371,7 @@ class GridTower {
   ModuleId module_;
   Grid grid_;
   std::int64_t pictures_;
+  std::vector<TensorId> deep_;
 };
 
 }  // namespace

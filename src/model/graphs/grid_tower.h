@@ -5,13 +5,16 @@
 #include "model/graphs/builder.h"
 #include "model/graphs/pieces.h"
 #include "model/parts.h"
+#include "model/pictures.h"
 
 namespace dsplan {
 
-// `last`: a place for each patch; `merged`: the tokens of all pictures. Both are the caller's.
+// `last`: a place for each patch; `merged`: the tokens of all pictures; `deep`: those of TowerParts::deep_layers. All
+// are the caller's.
 struct GridResult {
   TensorId last = kNone;
   TensorId merged = kNone;
+  std::vector<TensorId> deep;
 };
 [[nodiscard]] GridResult grid_tower(GraphBuilder& g, const TowerParts& tower, ModuleId module, TensorId pixels,
                                     std::int64_t pictures);
@@ -25,8 +28,11 @@ struct GridBatch {
 [[nodiscard]] GridBatch grid_batch(GraphBuilder& g, const TowerParts& tower, std::int64_t pictures);
 
 // The pictures' tokens among the embedded text, which is used up; `held` is what the body's variables hold besides.
+// `deep` is added to the text's first layers where `flags` are set.
 struct GridShown {
   TensorId merged = kNone;
+  TensorId flags = kNone;
+  std::vector<TensorId> deep;
   std::vector<TensorId> held;
 };
 [[nodiscard]] GridShown show_grids(GraphBuilder& g, const TowerParts& tower, ModuleId body, const GridBatch& batch,
@@ -35,6 +41,15 @@ struct GridShown {
 // get_rope_index: [3, B, S], a number along each axis. A row is a mark, a picture, two marks, a picture, ..., and text.
 [[nodiscard]] TensorId grid_positions(GraphBuilder& g, const TowerParts& tower);
 // Tables of such positions, [B, S, turned].
-[[nodiscard]] Waves three_axes_tables(GraphBuilder& g, ModuleId module, TensorId positions);
+[[nodiscard]] Waves three_axes_tables(GraphBuilder& g, const RotaryParts& parts, ModuleId module, TensorId positions);
+// _deepstack_process: `seen` is added where `flags` are set, in a copy. Uses up `hidden`.
+[[nodiscard]] TensorId with_deep(GraphBuilder& g, TensorId hidden, TensorId flags, TensorId seen);
+
+// grid_table.cpp: get_vision_interpolation_indices_and_weights, four of each for every patch.
+struct Taps {
+  TensorId indices = kNone;
+  TensorId weights = kNone;
+};
+[[nodiscard]] Taps table_taps(GraphBuilder& g, const Grid& grid, std::int64_t pictures);
 
 }  // namespace dsplan

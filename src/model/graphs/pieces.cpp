@@ -164,6 +164,11 @@ std::vector<ModuleId> modules_of(const ModelSpec& model, ModuleId parent) {
 }
 
 TensorId run_layers(GraphBuilder& g, ModuleId list, TensorId hidden, const Keywords& keywords, const LayerCall& call) {
+  return run_layers(g, list, hidden, keywords, call, [](std::size_t, TensorId x) { return x; });
+}
+
+TensorId run_layers(GraphBuilder& g, ModuleId list, TensorId hidden, const Keywords& keywords, const LayerCall& call,
+                    const BehindLayer& behind) {
   std::size_t layer = 0;
   for (const ModuleId module : modules_of(g.model(), list)) {
     std::vector<TensorId> given = keywords(layer);
@@ -172,7 +177,7 @@ TensorId run_layers(GraphBuilder& g, ModuleId list, TensorId hidden, const Keywo
     const TensorId out = call(module, layer, hidden);
     g.end_region(region);
     g.drop({hidden});
-    hidden = out;
+    hidden = behind(layer, out);
     ++layer;
   }
   return hidden;
@@ -489,6 +494,18 @@ TensorId turned_heads(GraphBuilder& g, const DecoderParts& p, ModuleId attention
   return out;
 }
 
+// The norm of all heads together behind the projections, or the Identity in its place.
+TensorId normed_behind(GraphBuilder& g, const DecoderParts& p, ModuleId attention, const HeadRow& head, TensorId flat) {
+  const ModuleId module = p.head_norm == HeadNorm::WholeBehind ? g.child(attention, head.norm) : kNone;
+  if (module == kNone) return flat;
+  if (g.model().modules[static_cast<std::size_t>(module)].type != "Identity") {
+    return head_norm(g, p, attention, head.norm, HeadNorm::WholeBehind, flat);
+  }
+  g.enter(module);
+  g.exit(module);
+  return flat;
+}
+
 struct Projected {
   TensorId q = kNone;
   TensorId k = kNone;
@@ -548,6 +565,8 @@ Projected separate(GraphBuilder& g, const DecoderParts& p, ModuleId module, Tens
   made.k = project(key);
   made.v = project(value);
   if (p.views_behind) {
+    made.q = normed_behind(g, p, module, query, made.q);
+    made.k = normed_behind(g, p, module, key, made.k);
     made.q = viewed(query, made.q);
     made.k = viewed(key, made.k);
     made.v = viewed(value, made.v);
@@ -751,7 +770,9 @@ Attended attention_module(GraphBuilder& g, const DecoderParts& p, ModuleId modul
   g.drop({attended.flat});
   out = inner_dropout(g, p, out);
   if (!p.output_dropout.empty()) {
-    const TensorId dropped = dropout_module(g, g.child(module, p.output_dropout), out, d.attention_dropout);
+    const ModuleId dropout = g.child(module, p.output_dropout);
+    const bool none = g.model().modules[static_cast<std::size_t>(dropout)].type == "Identity";
+    const TensorId dropped = dropout_module(g, dropout, out, none ? 0 : d.attention_dropout);
     g.drop({out});
     out = dropped;
   }

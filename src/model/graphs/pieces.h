@@ -26,6 +26,11 @@ using Keywords = std::function<std::vector<TensorId>(std::size_t layer)>;
 using LayerCall = std::function<TensorId(ModuleId module, std::size_t layer, TensorId hidden)>;
 [[nodiscard]] TensorId run_layers(GraphBuilder& g, ModuleId list, TensorId hidden, const Keywords& keywords,
                                   const LayerCall& call);
+// `behind` stands between layers, outside of checkpoints: what it is given and returns are as `call`'s, but that it
+// uses up `hidden` itself.
+using BehindLayer = std::function<TensorId(std::size_t layer, TensorId hidden)>;
+[[nodiscard]] TensorId run_layers(GraphBuilder& g, ModuleId list, TensorId hidden, const Keywords& keywords,
+                                  const LayerCall& call, const BehindLayer& behind);
 
 // Cosines and sines of the positions, [1, S, turned].
 struct Waves {

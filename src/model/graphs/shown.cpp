@@ -96,7 +96,49 @@ TensorId pooled(GraphBuilder& g, const TowerParts& tower, ModuleId module, Tenso
   return out;
 }
 
+// InternVLModel.pixel_shuffle: two by two places side by side, by two copies. Uses up `seen`.
+TensorId shuffled(GraphBuilder& g, const TowerParts& tower, TensorId seen) {
+  const std::int64_t pictures = g.shape(seen).dims[0];
+  const std::int64_t width = g.shape(seen).dims[2];
+  const std::int64_t side = tower.dims.image / tower.patch;
+  const std::int64_t few = side / 2;
+  const auto turned = [&](TensorId x, std::int64_t rows, std::int64_t columns, std::int64_t channels) {
+    const Shape by_row{pictures, rows, columns, channels};
+    const Shape by_column{pictures, columns, rows, channels};
+    const TensorId view = g.view_copied_back(x, by_column, {step_reshape(by_row), step_swap(1, 2)});
+    const TensorId out = g.copy(view);
+    g.drop({view, x});
+    return out;
+  };
+  const TensorId wide = turned(seen, side, few, 2 * width);
+  const TensorId both = turned(wide, few, few, 4 * width);
+  const TensorId out = g.view(both, Shape{pictures, tower.tokens, 4 * width});
+  g.drop({both});
+  return out;
+}
+
+// InternVLMultiModalProjector.
+TensorId shuffled_linears(GraphBuilder& g, const TowerParts& tower, ModuleId module, TensorId seen) {
+  const std::int64_t width = g.model().dims.hidden;
+  const TensorId beside = shuffled(g, tower, g.keep(seen));
+  g.enter(module);
+  const TensorId normed = norm_module(g, NormKind::Layer, g.child(module, "layer_norm"), beside);
+  const TensorId wide = linear_module(g, g.child(module, "linear_1"), normed, width);
+  g.drop({normed});
+  const ModuleId act = g.child(module, "act");
+  g.enter(act);
+  const TensorId active = activated(g, tower.projector_activation, wide);
+  g.exit(act);
+  g.drop({wide});
+  const TensorId out = linear_module(g, g.child(module, "linear_2"), active, width);
+  g.drop({active});
+  g.exit(module);
+  g.drop({beside});
+  return out;
+}
+
 TensorId projected(GraphBuilder& g, const TowerParts& tower, ModuleId module, TensorId seen) {
+  if (tower.projection == ProjectorKind::Shuffled) return shuffled_linears(g, tower, module, seen);
   return tower.projection == ProjectorKind::Pooled ? pooled(g, tower, module, seen)
                                                    : two_linears(g, tower, module, seen);
 }
@@ -123,7 +165,10 @@ TensorId placeholder_flags(GraphBuilder& g, const TowerParts& tower, TensorId id
 Pictured show_pictures(GraphBuilder& g, const TowerParts& tower, ModuleId body, TensorId pixels, TensorId ids,
                        TensorId embedded) {
   const bool of_states = tower.projection == ProjectorKind::TwoLinears;
-  const TowerResult result = tower_module(g, tower, g.child(body, tower.module), pixels, of_states);
+  // InternVLModel brings them to its dtype, and holds that as long as what the tower returns.
+  const bool casts = tower.projection == ProjectorKind::Shuffled && !g.options().autocast;
+  const TensorId own = casts ? g.cast(pixels, g.options().dtype) : g.keep(pixels);
+  const TowerResult result = tower_module(g, tower, g.child(body, tower.module), own, of_states);
   const TensorId read = of_states ? result.states[static_cast<std::size_t>(tower.read_layers)] : result.last;
   const Shape shape = g.shape(read);
   const TensorId seen = tower.drops_first ? g.slice(read, 1, 1, shape.dims[1] - 1) : g.keep(read);
@@ -131,7 +176,7 @@ Pictured show_pictures(GraphBuilder& g, const TowerParts& tower, ModuleId body, 
   // LlavaModel makes a list of pictures, and joins it again.
   const std::vector<TensorId> pictures = of_states ? unbind(g, whole) : std::vector<TensorId>{};
   if (of_states) g.drop({whole});
-  g.drop({seen});
+  g.drop({seen, own});
   drop_result(g, result, read);
   const TensorId joint = of_states ? g.cat(pictures, 0) : whole;
   Pictured shown;

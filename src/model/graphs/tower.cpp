@@ -177,6 +177,7 @@ TensorId pixel_input(GraphBuilder& g, const TowerParts& tower, std::int64_t rows
 
 TowerResult tower_module(GraphBuilder& g, const TowerParts& tower, ModuleId module, TensorId pixels, bool all_states) {
   const GraphBuilder::Within within(g, tower.dims, g.shape(pixels).dims[0], tower.dims.max_positions);
+  if (tower.scales) return intern_tower(g, tower, module, pixels);
   return TowerGraph(g, tower, module).run(pixels, all_states);
 }
 

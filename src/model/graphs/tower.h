@@ -15,6 +15,8 @@ struct TowerResult {
 };
 [[nodiscard]] TowerResult tower_module(GraphBuilder& g, const TowerParts& tower, ModuleId module, TensorId pixels,
                                        bool all_states);
+// intern_tower.cpp: that of a tower whose layers scale what they add.
+[[nodiscard]] TowerResult intern_tower(GraphBuilder& g, const TowerParts& tower, ModuleId module, TensorId pixels);
 // Lets go of all that a result still holds, and of the nodes of which no loss will ask a gradient: those that were made
 // behind `read`, which somebody else has.
 void drop_result(GraphBuilder& g, const TowerResult& result, TensorId read);

@@ -339,6 +339,23 @@ std::vector<const Module*> biased_products(const ModelSpec& model, const Job& jo
   return found;
 }
 
+// Those that checkpoints may run again: a tower's, where they do not make its patches require a gradient, only if
+// something in front of its end is trained.
+std::vector<const Module*> run_again(const ModelSpec& model, const Training& training,
+                                     std::vector<const Module*> products) {
+  const TowerParts* tower = model.parts == nullptr ? nullptr : model.parts->tower.get();
+  if (tower == nullptr || tower->hears_checkpoints) return products;
+  const std::string inside = std::string(tower->module) + ".";
+  const bool reached = std::any_of(model.parameters.begin(), model.parameters.end(), [&](const Parameter& one) {
+    const bool in_front = one.name.find(inside) != std::string::npos && one.name.find("merger") == std::string::npos;
+    return in_front && is_trained(one, training);
+  });
+  if (!reached) {
+    std::erase_if(products, [&](const Module* one) { return one->path.find(inside) != std::string::npos; });
+  }
+  return products;
+}
+
 // Whether a checkpoint runs a product with a bias again, and so on autograd's thread. One around the product's own
 // module stops before it, because all that backward wants is its input; the reentrant form runs everything.
 bool recomputes_biased(const ModelSpec& model, const Checkpointing& checkpoint,
@@ -366,7 +383,8 @@ void add_workspaces(const ModelSpec& model, const Job& job, Footprint& result) {
   if (!sizes || model.recording) return;  // Which of a recording's operators multiply is not known.
   const bool backward = result.parameters_trainable > Elements(0);
   const std::vector<const Module*> biased = biased_products(model, job);
-  const bool recomputes = backward && recomputes_biased(model, job.training.checkpoint, biased);
+  const std::vector<const Module*> again = run_again(model, job.training, biased);
+  const bool recomputes = backward && !again.empty() && recomputes_biased(model, job.training.checkpoint, again);
   Bytes& workspace = result.persistent[Role::Workspace];
   workspace = sizes->cublas * (backward ? 2 : 1);
   if (!sizes->lt_per_call && !biased.empty()) workspace += sizes->cublaslt * (recomputes ? 2 : 1);

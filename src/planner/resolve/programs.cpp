@@ -1,5 +1,7 @@
 #include "planner/resolve/programs.h"
 
+#include <cmath>
+
 #include "core/format.h"
 #include "model/graphs/graphs.h"
 #include "model/parts.h"
@@ -8,6 +10,25 @@
 
 namespace dsplan {
 namespace {
+
+// All of a tower that has parameters, but its end, which counts as the projector.
+void add_parts_of(const ModelSpec& base, const TowerParts& tower, std::vector<std::string>& globs) {
+  const std::string outer = formatted("model.{}.", tower.module);
+  for (const Parameter& parameter : base.parameters) {
+    if (!parameter.name.starts_with(outer)) continue;
+    const std::string part = parameter.name.substr(0, parameter.name.find('.', outer.size()));
+    const std::string glob = part + ".*";
+    if (part != outer + "merger" && (globs.empty() || globs.back() != glob)) globs.push_back(glob);
+  }
+}
+
+// A picture has image_max_pixels at most (mm_plugin.py, _preprocess_image): a square of as many is taken.
+void size_shown(const ForeignInput& foreign, const ModelSpec& base, const Place& usual, Request& request) {
+  if (sized_tower(base) == nullptr || request.image_size.given()) return;
+  const std::int64_t pixels = foreign.image_pixels.value_or(768 * 768);
+  const auto side = static_cast<std::int64_t>(std::sqrt(static_cast<double>(pixels)));
+  request.image_size = {std::to_string(side), foreign.image_pixels.given() ? foreign.image_pixels.place : usual};
+}
 
 class OfProgram {
  public:
@@ -112,6 +133,7 @@ class OfProgram {
     if (!foreign_.adapters.given()) foreign_.adapters = {true, own()};
     if (*foreign_.adapters) usually(request_.ddp.find_unused_parameters, false);  // hparams/parser.py
     freeze_shown();
+    size_shown(foreign_, base_, own(), request_);
     if (runs_deepspeed()) return;
     const bool pure = foreign_.pure_bf16.value_or(false);
     const bool half = arguments.fp16.value_or(false);
@@ -122,7 +144,7 @@ class OfProgram {
 
   // get_forbidden_modules (model/model_utils/visual.py): tower and projector are frozen unless a key says otherwise.
   void freeze_shown() {
-    const bool shown = base_.parts != nullptr && base_.parts->tower != nullptr && base_.parts->tower->tokens > 0;
+    const bool shown = base_.parts != nullptr && base_.parts->tower != nullptr && base_.parts->tower->beside_text();
     if (!shown) {
       if (!foreign_.freeze_language.value_or(false)) return;
       return faults_.add(foreign_.freeze_language.place.says("a frozen language model that reads no pictures"));
@@ -134,9 +156,14 @@ class OfProgram {
                                        "--lora with targets as language_model.layers.0.self_attn.q_proj"));
     }
     std::vector<std::string> globs = request_.freeze.value_or({});
-    if (foreign_.freeze_tower.value_or(true)) globs.push_back(formatted("model.{}.*", base_.parts->tower->module));
+    const TowerParts& tower = *base_.parts->tower;
+    const bool apart = tower.projection != ProjectorKind::Merged;
+    if (foreign_.freeze_tower.value_or(true)) {
+      if (apart) globs.push_back(formatted("model.{}.*", tower.module));
+      if (!apart) add_parts_of(base_, tower, globs);
+    }
     if (foreign_.freeze_projector.value_or(true)) {
-      globs.push_back(formatted("model.{}.*", base_.parts->tower->projector));
+      globs.push_back(apart ? formatted("model.{}.*", tower.projector) : formatted("model.{}.merger.*", tower.module));
     }
     if (foreign_.freeze_language.value_or(false)) globs.insert(globs.end(), {"model.language_model.*", "lm_head.*"});
     if (!globs.empty()) request_.freeze = {std::move(globs), own()};
@@ -149,6 +176,9 @@ class OfProgram {
     usually<std::int64_t>(arguments.per_device_train_batch_size, 1);
     usually<std::int64_t>(request_.micro_batch, 1);
     usually<std::int64_t>(request_.seq, 512);
+    if (foreign_.image_sides.given() && sized_tower(base_) != nullptr && !request_.image_size.given()) {
+      request_.image_size = foreign_.image_sides;
+    }
     const bool pure = foreign_.pure_bf16.value_or(false);
     if (!arguments.fp16.value_or(false) && !pure) usually(arguments.bf16, true);
     if (request_.checkpoint.given()) usually(request_.checkpoint_impl, std::string("reentrant"));

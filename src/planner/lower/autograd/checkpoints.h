@@ -74,7 +74,8 @@ class Checkpoints {
   // The function is called, and has returned.
   void enter(Checkpoint& checkpoint);
   void leave(Checkpoint& checkpoint) {
-    if (checkpoint.deepspeed) empty_arguments(checkpoint);
+    if (checkpoint.deepspeed) return empty_arguments(checkpoint);
+    if (checkpoint.last_saver == kNone) forget(checkpoint);  // Its frame belongs to what is saved within.
   }
   // Its backward begins: arguments that were emptied are whole again. Behind it the function's frame lets go of them.
   void restore_arguments(Checkpoint& checkpoint);

@@ -1,0 +1,114 @@
+// The tower of internvl, whose layers scale what they add. The functions follow transformers' modules one by one; a
+// `drop` stands where a Python variable or frame lets go of a tensor.
+#include "model/graphs/graphs.h"
+#include "model/graphs/pieces.h"
+#include "model/graphs/tower.h"
+
+namespace dsplan {
+namespace {
+
+class InternTower {
+ public:
+  InternTower(GraphBuilder& g, const TowerParts& tower, ModuleId module)
+      : g_(g), t_(tower), d_(tower.dims), p_(tower.layers), module_(module) {}
+
+  TowerResult run(TensorId pixels) {
+    g_.enter(module_);
+    const TensorId embedded = embeddings(pixels);
+    const ModuleId encoder = g_.child(module_, "encoder");
+    g_.enter(encoder);
+    TowerResult result;
+    result.last = run_layers(
+        g_, g_.child(encoder, "layer"), g_.keep(embedded), [](std::size_t) { return std::vector<TensorId>{}; },
+        [&](ModuleId one, std::size_t, TensorId x) { return layer(one, x); });
+    g_.exit(encoder);
+    const ModuleId norm = g_.child(module_, "layernorm");  // An Identity.
+    g_.enter(norm);
+    g_.exit(norm);
+    g_.drop({embedded});
+    g_.exit(module_);
+    return result;
+  }
+
+ private:
+  // Each patch a place, which what trains nothing before it asks a gradient for.
+  TensorId patches(ModuleId module, TensorId pixels) {
+    const std::int64_t rows = g_.shape(pixels).dims[0];
+    const std::int64_t side = d_.image / t_.patch;
+    const ModuleId convolution = g_.child(module, "projection");
+    g_.enter(module);
+    g_.enter(convolution);
+    const TensorId low_bias = g_.lowered(g_.parameter("bias"));
+    const TensorId low_weight = g_.lowered(g_.parameter("weight"));
+    const TensorId low_pixels = g_.lowered(pixels);
+    const Shape grid{rows, d_.hidden, side, side};
+    const TensorId made = g_.make(Op::Conv2d, grid, g_.dtype(low_weight), {low_pixels, low_weight, low_bias}, true);
+    g_.drop({low_pixels, low_weight, low_bias});
+    g_.exit(convolution);
+    const Shape flat{rows, d_.hidden, side * side};
+    const Shape places{rows, side * side, d_.hidden};
+    const TensorId out = g_.view(made, places, {step_reshape(flat), step_swap(1, 2)});
+    g_.drop({made});
+    g_.exit(module);
+    if (g_.options().inputs_require_grad) g_.require_grad(out);
+    return out;
+  }
+
+  TensorId embeddings(TensorId pixels) {
+    const ModuleId module = g_.child(module_, "embeddings");
+    g_.enter(module);
+    const TensorId seen = patches(g_.child(module, "patch_embeddings"), pixels);
+    const TensorId token = g_.view(g_.parameter("cls_token"), Shape{g_.shape(seen).dims[0], 1, d_.hidden}, Op::Expand);
+    const TensorId joint = g_.cat(token, seen, Op::Cat, 1);
+    g_.drop({seen});
+    const TensorId placed = g_.binary(Op::Add, joint, g_.parameter("position_embeddings"));
+    g_.drop({joint});
+    const TensorId out = dropout_module(g_, g_.child(module, "dropout"), placed, d_.embedding_dropout);
+    g_.drop({placed, token});
+    g_.exit(module);
+    return out;
+  }
+
+  // parameter * x, which takes the name of x.
+  TensorId scaled(std::string_view leaf, TensorId x) {
+    const TensorId out = g_.binary(Op::Mul, g_.parameter(leaf), x);
+    g_.drop({x});
+    return out;
+  }
+
+  TensorId layer(ModuleId module, TensorId hidden) {
+    g_.enter(module);
+    LayerInputs given;
+    given.turns = false;
+    const TensorId normed = norm_module(g_, p_.norm, g_.child(module, p_.before_attention), hidden);
+    const Attended attended = attention_module(g_, p_, g_.child(module, p_.attention), normed, given);
+    g_.drop({normed});
+    const TensorId first = scaled("lambda_1", attended.flat);
+    const TensorId middle = g_.binary(Op::Add, first, hidden);
+    const TensorId second = norm_module(g_, p_.norm, g_.child(module, p_.before_mlp), middle);
+    const TensorId fed = mlp_module(g_, p_, g_.child(module, "mlp"), second, d_.ffn);
+    g_.drop({second});
+    const TensorId dropped = dropout_module(g_, g_.child(module, "dropout"), fed, d_.residual_dropout);
+    g_.drop({fed});
+    const TensorId last = scaled("lambda_2", dropped);
+    const TensorId out = g_.binary(Op::Add, last, middle);
+    g_.drop({last, middle, first});
+    if (attended.weights != kNone) g_.drop({attended.weights});
+    g_.exit(module);
+    return out;
+  }
+
+  GraphBuilder& g_;
+  const TowerParts& t_;
+  const Dimensions& d_;
+  const DecoderParts& p_;
+  ModuleId module_;
+};
+
+}  // namespace
+
+TowerResult intern_tower(GraphBuilder& g, const TowerParts& tower, ModuleId module, TensorId pixels) {
+  return InternTower(g, tower, module).run(pixels);
+}
+
+}  // namespace dsplan
