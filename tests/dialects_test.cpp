@@ -314,7 +314,8 @@ TEST_CASE("dialects: an honoured key moves what is read") {
       for (const std::string& value : values) {
         std::string text = with_key(table.dialect, key.path, value) + beside(table.dialect, key.path);
         const bool shown = key.path.starts_with("freeze_") || key.path.starts_with("image_");
-        if (shown && table.dialect == Dialect::LlamaFactory) text.replace(text.find("finetuning_type: lora"), 21, "finetuning_type: full");
+        if (shown && table.dialect == Dialect::LlamaFactory)
+          text.replace(text.find("finetuning_type: lora"), 21, "finetuning_type: full");
         const Document document = parse_yaml("f.yaml", text);
         try {
           readings.insert(completed(read_dialect(table, {&document, {}}), shown));

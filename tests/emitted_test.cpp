@@ -166,7 +166,7 @@ TEST_CASE("accelerate's YAML and torchtitan's TOML of a job under fully_shard ar
       "--seq 64 --set fsdp.wrap=ends --set fsdp.gradient_sync=every --set fsdp.reduce_dtype=fp32";
   for (const char* checkpoint : {"none", "full", "groups:7,15,23,31"}) {
     for (const char* more : {" --set fsdp.param_dtype=bf16", " --set fsdp.param_dtype=fp32",
-                                    " --set fsdp.param_dtype=bf16 --set fsdp.reshard_after_forward=false"}) {
+                             " --set fsdp.param_dtype=bf16 --set fsdp.reshard_after_forward=false"}) {
       jobs.insert(read_back("torchtitan", "t.toml", titan + " --checkpoint " + checkpoint + more, "--gpus 16"));
     }
   }
@@ -180,8 +180,9 @@ TEST_CASE("a file that cannot say what is checkpointed is written with a note") 
     REQUIRE_MESSAGE(ran.code == 0, ran.err);
     return ran.err.find("does not say what is checkpointed") != std::string::npos;
   };
-  const std::string sharded = "--format accelerate tiny-llama --runtime fsdp2 --gpus 4 --seq 64 --dtype fp32 --set "
-                              "fsdp.wrap=layers+ends --set model_init=rank0 ";
+  const std::string sharded =
+      "--format accelerate tiny-llama --runtime fsdp2 --gpus 4 --seq 64 --dtype fp32 --set "
+      "fsdp.wrap=layers+ends --set model_init=rank0 ";
   CHECK(noted(sharded + "--checkpoint every:2"));
   CHECK(noted(sharded + "--checkpoint full"));  // It keeps the states of random numbers, which accelerate does not.
   std::ofstream(folder / "all.json")

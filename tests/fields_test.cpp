@@ -52,7 +52,8 @@ void describe_library(Fields& fields, Library& library) {
   fields(Key::if_there("visitors", library.visitors.has_value()), library.visitors);
   fields.named("verdict", library.verdict, {Verdict::Fits, Verdict::Unknown});
   fields.texts("words", library.words, "a word");
-  fields.list("shelves", library.shelves, {"a shelf", FieldLine::Same}, [&](Shelf& one) { describe_shelf(fields, one); });
+  fields.list("shelves", library.shelves, {"a shelf", FieldLine::Same},
+              [&](Shelf& one) { describe_shelf(fields, one); });
   fields.derived("count", static_cast<std::int64_t>(library.shelves.size()));
   fields.object("returns", library.returns, {"the shelf of returns"}, [&](Shelf& one) { describe_shelf(fields, one); });
   fields.list("lent", library.lent, {"a lent shelf"}, [&](Shelf& one) { describe_shelf(fields, one); });

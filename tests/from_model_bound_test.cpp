@@ -12,8 +12,8 @@
 #include "planner/plan/recompute/from_model.h"
 #include "planner/predict/footprint.h"
 #include "planner/predict/saved_tensors.h"
-#include "sharded_jobs.h"
 #include "random_jobs.h"
+#include "sharded_jobs.h"
 #include "sim/memory.h"
 
 using namespace dsplan;

@@ -204,13 +204,16 @@ class OfTensors {
   // Before fully_shard cuts it, and what a scatter sends: as many rows to each rank, the last ones padded.
   void add_whole(const ModelSpec& model, const Job& job) {
     const std::int64_t ranks = job.parallelism.dp / job.training.fsdp.replicate;
+    sizes_["weight to save"].clear();  // All ranks' rows, padded; and on the host without.
     for (const Parameter& p : model.parameters) {
       const std::int64_t all =
           p.shape.elements().value() * bytes_per_element(p.dtype.value_or(job.training.master_dtype));
       const std::int64_t rows = p.shape.dims[0];
+      const std::int64_t shard = (rows + ranks - 1) / ranks * (all / rows);
       sizes_["whole parameter"].insert(all);
-      for (const char* label : {"rows of a rank, padded", "shard under a tied name"}) {
-        sizes_[label].insert((rows + ranks - 1) / ranks * (all / rows));
+      sizes_["weight to save"].insert({all, ranks * shard});
+      for (const char* label : {"rows of a rank, padded", "shard under a tied name", "padded shard to save"}) {
+        sizes_[label].insert(shard);
       }
     }
   }

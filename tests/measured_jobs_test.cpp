@@ -1,5 +1,6 @@
-// Whole jobs under fully_shard and DistributedDataParallel, as `dsplan measure` recorded them of scripts that know nothing
-// of it (tests/data/measured; PyTorch 2.11.0, accelerate 1.15, transformers 5.17): predicted again from what was recorded.
+// Whole jobs under fully_shard and DistributedDataParallel, as `dsplan measure` recorded them of scripts that know
+// nothing of it (tests/data/measured; PyTorch 2.11.0, accelerate 1.15, transformers 5.17): predicted again from what
+// was recorded.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -31,11 +32,11 @@ bool has(const std::string& text, std::string_view part) { return text.find(part
 }  // namespace
 
 TEST_CASE("what a script gave fully_shard and DistributedDataParallel predicts its steps") {
-  for (const Case& one : {Case{"fully-shard", Runtime::Fsdp2, 0}, Case{"accelerate-fsdp", Runtime::Fsdp2, 2},
-                          Case{"accelerate-fsdp-host", Runtime::Fsdp2, 2},
-                          Case{"accelerate-fsdp-checkpoints", Runtime::Fsdp2, 4},
-                          Case{"trainer-fsdp", Runtime::Fsdp2, 16}, Case{"ddp", Runtime::PyTorch, 0},
-                          Case{"ddp-views", Runtime::PyTorch, 0}}) {
+  for (const Case& one :
+       {Case{"fully-shard", Runtime::Fsdp2, 0}, Case{"accelerate-fsdp", Runtime::Fsdp2, 2},
+        Case{"accelerate-fsdp-host", Runtime::Fsdp2, 2}, Case{"accelerate-fsdp-checkpoints", Runtime::Fsdp2, 4},
+        Case{"trainer-fsdp", Runtime::Fsdp2, 16}, Case{"ddp", Runtime::PyTorch, 0},
+        Case{"ddp-views", Runtime::PyTorch, 0}}) {
     CAPTURE(one.name);
     const Receipt receipt = measured(one.name);
     const Repredicted predicted = repredict(receipt, {});
@@ -72,5 +73,6 @@ TEST_CASE("what accelerate was told reaches the job") {
 TEST_CASE("what a recorder could not say is no prediction of another job") {
   Receipt receipt = measured("fully-shard");
   receipt.ranks.front().absent.push_back({"inputs.training", "fully_shard was called with several meshes"});
-  CHECK_THROWS_WITH_AS(repredict(receipt, {}), doctest::Contains("fully_shard was called with several meshes"), Refusal);
+  CHECK_THROWS_WITH_AS(repredict(receipt, {}), doctest::Contains("fully_shard was called with several meshes"),
+                       Refusal);
 }

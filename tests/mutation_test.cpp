@@ -104,8 +104,8 @@ bool dependent(Schedule& schedule, const Event& a, const Event& b) {
   return false;
 }
 
-// Which events the one given comes after, and which come after it, whatever the speed of streams: by their own order, by
-// what they wait for and by what the host waits for. A second derivation of what the auditor keeps in clocks.
+// Which events the one given comes after, and which come after it, whatever the speed of streams: by their own order,
+// by what they wait for and by what the host waits for. A second derivation of what the auditor keeps in clocks.
 struct Neighbours {
   std::vector<bool> before;
   std::vector<bool> after;
@@ -206,9 +206,9 @@ class Mutator {
     schedule_.rank = rank;
   }
 
-  // Whether all that touches what the event touches comes before or after it. An allocation is the host's: memory may be
-  // what its stream used until then, so that the stream's last work has to come before. A release is the allocator's,
-  // which waits for other streams' uses.
+  // Whether all that touches what the event touches comes before or after it. An allocation is the host's: memory may
+  // be what its stream used until then, so that the stream's last work has to come before. A release is the
+  // allocator's, which waits for other streams' uses.
   bool is_ordered(std::size_t at) {
     const std::vector<Event>& events = schedule_.events;
     const Neighbours near = neighbours(events, at);

@@ -51,7 +51,8 @@ TEST_CASE("plans of every kind agree row by row through the CUDA plugin, on the 
     for (const char* words :
          {"--ranks 1 --dtype fp32 --attention eager", "--ranks 2 --zero-stage 0 --grad-accum 2 --dtype bf16",
           "--ranks 3 --zero-stage 1 --dtype fp16", "--ranks 2 --zero-stage 2 --dtype bf16 --checkpoint full",
-          "--ranks 4 --zero-stage 3 --dtype bf16 --steps 3", "--ranks 2 --zero-stage 3 --dtype bf16 --placement planned",
+          "--ranks 4 --zero-stage 3 --dtype bf16 --steps 3",
+          "--ranks 2 --zero-stage 3 --dtype bf16 --placement planned",
           "--ranks 2 --zero-stage 2 --dtype bf16 --alloc-conf expandable_segments:True",
           "--ranks 4 --tp 2 --zero-stage 1 --dtype bf16 --attention eager"}) {
       CAPTURE(device);

@@ -1,8 +1,8 @@
 // DeepSpeed's streams: what overlap_comm puts where, what waits for what, and what that does to memory.
 #include <doctest/doctest.h>
-#include <nlohmann/json.hpp>
 #include <algorithm>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <numeric>
 #include <set>
 #include <string>
@@ -11,8 +11,8 @@
 #include "core/audit.h"
 #include "core/format.h"
 #include "lowered.h"
-#include "run_binary.h"
 #include "planner/predict/predict.h"
+#include "run_binary.h"
 #include "sim/placement.h"
 
 using namespace dsplan;
@@ -131,9 +131,10 @@ TEST_CASE("ZeRO-1 and 2: what a reduction takes is on its stream, and the gradie
   }
 }
 
-// llama-3.2-1b on 8 ranks under DeepSpeed 0.19.8: two buckets of 500 million elements, the second full of gradients that
-// begin with rank 0's embedding.
-TEST_CASE("ZeRO-1 and 2: the allocator hears of the reduce stream's work on a bucket only where something is copied back") {
+// llama-3.2-1b on 8 ranks under DeepSpeed 0.19.8: two buckets of 500 million elements, the second full of gradients
+// that begin with rank 0's embedding.
+TEST_CASE(
+    "ZeRO-1 and 2: the allocator hears of the reduce stream's work on a bucket only where something is copied back") {
   const ModelSpec model = lowered::bundled("llama-3.2-1b");
   Job job = lowered::job(1, 8);
   job.training.zero.overlap_comm = true;
@@ -297,7 +298,8 @@ TEST_CASE("on a clock frees are over at once where work takes no time, and pile 
 TEST_CASE("a machine with rates says what is expected between the ends") {
   const test::Folder folder;
   const auto peak_of = [&](const std::string& stage) {
-    const std::string words = "simulate llama-3.2-1b --gpus 8 --seq 256 --hardware h100-sxm --format json --zero-stage ";
+    const std::string words =
+        "simulate llama-3.2-1b --gpus 8 --seq 256 --hardware h100-sxm --format json --zero-stage ";
     return nlohmann::json::parse(test::run_binary(folder, test::split(words + stage)).out).at("memory").at("peak");
   };
   const nlohmann::json beside = peak_of("3");

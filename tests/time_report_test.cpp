@@ -78,7 +78,8 @@ TEST_CASE("the table says estimated, and stays within the terminal") {
     CHECK_MESSAGE(text.find(part, at) != std::string::npos, part);
   }
   CHECK(widest_line(text) <= 80);
-  CHECK(simulate(folder, "llama-3-8b --zero-stage 3 --gpus 8 --verbose").out.find("step, estimated") == std::string::npos);
+  CHECK(simulate(folder, "llama-3-8b --zero-stage 3 --gpus 8 --verbose").out.find("step, estimated") ==
+        std::string::npos);
 }
 
 TEST_CASE("CSV and Markdown have it too") {

@@ -1,5 +1,6 @@
-// peft's adapters under ZeRO-3. They are added to a model that was made under zero.Init, whose weights DeepSpeed does not
-// cast any more since 0.19.2 (engine.py, _cast_module_mixed_precision): adapters stay in fp32, and their partitions too.
+// peft's adapters under ZeRO-3. They are added to a model that was made under zero.Init, whose weights DeepSpeed does
+// not cast any more since 0.19.2 (engine.py, _cast_module_mixed_precision): adapters stay in fp32, and their partitions
+// too.
 #include <doctest/doctest.h>
 
 #include <algorithm>

@@ -27,12 +27,12 @@ bool any(const Counters& counters) {
 }
 
 void refuse_other_phases(Fields& fields, const char* key, const std::string& phase) {
-  constexpr std::array<std::string_view, 4> kPhaseNames = {"init", "first_step", "middle_steps", "steady"};
+  constexpr std::array<std::string_view, 5> kPhaseNames = {"init", "first_step", "middle_steps", "steady", "save"};
   ObjectReader* reader = fields.reader();
   if (reader == nullptr || !reader->has(key) ||
       std::find(kPhaseNames.begin(), kPhaseNames.end(), phase) != kPhaseNames.end())
     return;
-  reader->fault(key, formatted("no phase \"{}\"", phase), "phases are init, first_step, middle_steps, steady");
+  reader->fault(key, formatted("no phase \"{}\"", phase), "phases are init, first_step, middle_steps, steady, save");
 }
 
 // Of the items of a list, this one says again what another said before it.

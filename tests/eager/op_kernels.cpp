@@ -1,10 +1,33 @@
 // The operators with a kernel of their own: products, attention, norms, embedding, loss.
+#include <algorithm>
+
 #include "eager/op.h"
 
 namespace eager {
 namespace {
 
 std::int64_t up_to(std::int64_t value, std::int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+
+// embedding_backward_cuda_kernel (native/cuda/EmbeddingBackwardKernel.cu) behind a sort (native/cuda/Embedding.cu),
+// where cub takes nothing: no device is named.
+Tensor sorted_gradient(const Sizes& table, std::int64_t n, DType dtype) {
+  const auto numbers = [](std::int64_t count) { return empty({count}, DType::Int64); };
+  const Tensor sorted = numbers(n);
+  const Tensor original = numbers(n);
+  numbers(n).reset();  // The range that is sorted beside.
+  Tensor gradient = empty(table, dtype);
+  const std::int64_t most = std::min(n, table[0]);
+  const Tensor segment_offsets = numbers(n);
+  const Tensor count = numbers(1);
+  numbers(n).reset();  // unique_by_key's values.
+  const Tensor partials = numbers(most);
+  const Tensor partial_offsets = numbers(most);
+  const Tensor all = numbers(1);
+  const std::int64_t parts = n / 10 + most;
+  const Tensor part_offsets = numbers(parts);
+  const Tensor sums = empty({parts, table[1]}, DType::Float32);
+  return gradient;
+}
 
 }  // namespace
 
@@ -19,13 +42,9 @@ Tensor embedding(const Tensor& weight, const Tensor& ids) {
   if (node) {
     const Sizes table = weight->sizes;
     node->backward = [table](Tensors& g, Tensors& saved) -> Tensors {
-      Tensor sorted;
-      Tensor original;
-      if (saved[0]->elements() > 3072) {
-        sorted = empty({saved[0]->elements()}, DType::Int64);
-        original = empty({saved[0]->elements()}, DType::Int64);
-      }
-      return {empty(table, g[0]->dtype)};
+      const std::int64_t n = saved[0]->elements();
+      if (n <= 3072) return {empty(table, g[0]->dtype)};
+      return {sorted_gradient(table, n, g[0]->dtype)};
     };
   }
   set_history(out, node);

@@ -152,8 +152,9 @@ std::vector<Prediction> predict_ranks(const ModelSpec& model, const Job& job, De
       // Ranks that share each layer do the same.
       const std::int64_t model_ranks = job.parallelism.tp * job.parallelism.sp;
       const bool shards = job.training.runtime == Runtime::Fsdp2;
-      const bool sends = rank == 1 && job.training.model_init == ModelInit::Rank0;  // The rank before.
-      if (rank > 0 && !sends &&
+      // The rank before loads for the others, or keeps the dict that is saved.
+      const bool first = job.training.model_init == ModelInit::Rank0 || job.training.fsdp.state_dict == "full";
+      if (rank > 0 && !(rank == 1 && first) &&
           (rank % model_ranks > 0 || (shards ? same_shards(model, job, rank - 1, rank) : alike))) {
         predictions.push_back(predictions.back());
         predictions.back().rank = rank;

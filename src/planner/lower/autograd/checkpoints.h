@@ -75,7 +75,8 @@ class Checkpoints {
   void enter(Checkpoint& checkpoint);
   void leave(Checkpoint& checkpoint) {
     if (checkpoint.deepspeed) return empty_arguments(checkpoint);
-    if (checkpoint.last_saver == kNone) forget(checkpoint);  // Its frame belongs to what is saved within.
+    // Its frame belongs to what is saved within; a reentrant one's to its own node.
+    if (!checkpoint.reentrant && checkpoint.last_saver == kNone) forget(checkpoint);
   }
   // Its backward begins: arguments that were emptied are whole again. Behind it the function's frame lets go of them.
   void restore_arguments(Checkpoint& checkpoint);
