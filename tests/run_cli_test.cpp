@@ -120,6 +120,7 @@ TEST_CASE("what cannot be run is refused by name, before anything starts") {
       {"--ranks 65 --zero-stage 1", "65 ranks are more threads than the 64"},
       {"--ranks 2 --gpus 2", "says what --gpus says already"},
       {"--gpus 4 --tp 4", "key-value heads that tensor-parallel ranks share"},
+      {"--liger-kernels all", "cannot be executed yet: Liger's kernels, which no backend has"},
       {"--optimizer muon", "the step of muon cannot be executed yet"},
       {"--level dispatch", "--level dispatch, which leaves out the memory that kernels work in"},
       {"--torch-version 2.6.0", "the fused attention of PyTorch before 2.7"},
