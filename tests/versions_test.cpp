@@ -159,6 +159,8 @@ TEST_CASE("Liger's kernels are named one by one, or all") {
   CHECK_THROWS_WITH(with("rope,rmsnorm"),
                     doctest::Contains("\"rmsnorm\" is none of Liger's kernels; did you mean \"rms_norm\"?"));
   CHECK_THROWS_WITH(with("geglu"), doctest::Contains("\"geglu\" is none of Liger's kernels"));
+  CHECK_THROWS_WITH(with(""), doctest::Contains("\"\" is none of Liger's kernels"));
+  CHECK_THROWS_WITH(with("rope,"), doctest::Contains("\"\" is none of Liger's kernels"));
 }
 
 TEST_CASE("losses are named, and a number of chunks divides the sequence") {

@@ -94,6 +94,14 @@ void register_blocks(ModelBuilder& b, const VisionNames& names, const TowerParts
   }
 }
 
+void register_patches(ModelBuilder& b, const VisionNames& names, const TowerParts& tower, bool bias) {
+  const std::int64_t width = tower.dims.hidden;
+  const auto patches = b.module("patch_embed", names.patches);
+  const auto convolution = b.module("proj", "Conv3d");
+  b.parameter("weight", {width, tower.channels, tower.frames, tower.patch, tower.patch}, Split::Unknown);
+  if (bias) b.parameter("bias", {width}, Split::Unknown);
+}
+
 // Of qwen3_vl: `of_token` says that the norm is of a token's patches together.
 void register_merger(ModelBuilder& b, const VisionNames& names, const TowerParts& tower, std::int64_t width,
                      std::string_view name, bool of_token) {
@@ -109,12 +117,7 @@ ModelSpec build_deep_vision(const ConfigReader& config, const VisionNames& names
                             std::int64_t width) {
   const Dimensions& d = tower.dims;
   ModelBuilder b(config, names.tower);
-  {
-    const auto patches = b.module("patch_embed", names.patches);
-    const auto convolution = b.module("proj", "Conv3d");
-    b.parameter("weight", {d.hidden, tower.channels, tower.frames, tower.patch, tower.patch}, Split::Unknown);
-    b.parameter("bias", {d.hidden}, Split::Unknown);
-  }
+  register_patches(b, names, tower, true);
   b.embedding("pos_embed", tower.table, d.hidden, Split::Unknown);
   b.rotary("rotary_pos_emb", names.rotary, d.head_dim / 2);
   register_blocks(b, names, tower);
@@ -140,11 +143,7 @@ ModelSpec build_vision(const ConfigReader& config, const VisionNames& names, con
                        std::int64_t width) {
   const Dimensions& d = tower.dims;
   ModelBuilder b(config, names.tower);
-  {
-    const auto patches = b.module("patch_embed", names.patches);
-    const auto convolution = b.module("proj", "Conv3d");
-    b.parameter("weight", {d.hidden, tower.channels, tower.frames, tower.patch, tower.patch}, Split::Unknown);
-  }
+  register_patches(b, names, tower, false);
   b.rotary("rotary_pos_emb", names.rotary, d.head_dim / 2);
   register_blocks(b, names, tower);
   {

@@ -57,14 +57,7 @@ class InternTower {
   TensorId embeddings(TensorId pixels) {
     const ModuleId module = g_.child(module_, "embeddings");
     g_.enter(module);
-    const TensorId seen = patches(g_.child(module, "patch_embeddings"), pixels);
-    const TensorId token = g_.view(g_.parameter("cls_token"), Shape{g_.shape(seen).dims[0], 1, d_.hidden}, Op::Expand);
-    const TensorId joint = g_.cat(token, seen, Op::Cat, 1);
-    g_.drop({seen});
-    const TensorId placed = g_.binary(Op::Add, joint, g_.parameter("position_embeddings"));
-    g_.drop({joint});
-    const TensorId out = dropout_module(g_, g_.child(module, "dropout"), placed, d_.embedding_dropout);
-    g_.drop({placed, token});
+    const TensorId out = behind_class_token(g_, d_, module, patches(g_.child(module, "patch_embeddings"), pixels));
     g_.exit(module);
     return out;
   }

@@ -148,6 +148,18 @@ TensorId dropout_module(GraphBuilder& g, ModuleId module, TensorId x, double p) 
   return out;
 }
 
+TensorId behind_class_token(GraphBuilder& g, const Dimensions& d, ModuleId module, TensorId places) {
+  const Shape token{g.shape(places).dims[0], 1, d.hidden};
+  const TensorId spread = g.view(g.parameter("cls_token"), token, Op::Expand);
+  const TensorId joint = g.cat(spread, places, Op::Cat, 1);
+  g.drop({places});
+  const TensorId placed = g.binary(Op::Add, joint, g.parameter("position_embeddings"));
+  g.drop({joint});
+  const TensorId out = dropout_module(g, g.child(module, "dropout"), placed, d.embedding_dropout);
+  g.drop({placed, spread});
+  return out;
+}
+
 TensorId activation_module(GraphBuilder& g, ModuleId module, TensorId x) {
   g.enter(module);
   const TensorId out = activated(g, g.dims().activation, x);

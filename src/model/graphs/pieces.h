@@ -13,6 +13,9 @@ namespace dsplan {
 // A norm module's call.
 [[nodiscard]] TensorId norm_module(GraphBuilder& g, NormKind kind, ModuleId module, TensorId x);
 // A Dropout module's call; `module` kNone: nothing, the same tensor with one more reference.
+// Places of pictures behind a token of their class, with learned positions and dropout: what is left of the embeddings'
+// module, which is the current one. Lets go of `places`.
+[[nodiscard]] TensorId behind_class_token(GraphBuilder& g, const Dimensions& d, ModuleId module, TensorId places);
 [[nodiscard]] TensorId dropout_module(GraphBuilder& g, ModuleId module, TensorId x, double p);
 // An activation module's call.
 [[nodiscard]] TensorId activation_module(GraphBuilder& g, ModuleId module, TensorId x);

@@ -59,15 +59,7 @@ class VitGraph {
   TensorId embeddings(TensorId pixels) {
     const ModuleId module = g_.child(body_, "embeddings");
     g_.enter(module);
-    const TensorId rows = patches(pixels);
-    const Shape token{g_.options().micro_batch, 1, d_.hidden};
-    const TensorId spread = g_.view(g_.parameter("cls_token"), token, Op::Expand);
-    const TensorId joint = g_.cat(spread, rows, Op::Cat, 1);
-    g_.drop({rows});
-    const TensorId placed = g_.binary(Op::Add, joint, g_.parameter("position_embeddings"));
-    g_.drop({joint});
-    const TensorId out = dropout_module(g_, g_.child(module, "dropout"), placed, d_.embedding_dropout);
-    g_.drop({placed, spread});
+    const TensorId out = behind_class_token(g_, d_, module, patches(pixels));
     g_.exit(module);
     return out;
   }

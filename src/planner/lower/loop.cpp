@@ -16,12 +16,6 @@ DType made_in(const ModelBuffer& buffer, const Training& training) {
   return buffer.follows_model_dtype || wrapped ? training.dtype : buffer.dtype;
 }
 
-// A module's buffers, or the one whose name ends so.
-bool is_meant(const ModelBuffer& buffer, ModuleId module, std::string_view leaf) {
-  if (buffer.module != module) return false;
-  return leaf.empty() || std::string_view(buffer.name).substr(buffer.name.rfind('.') + 1) == leaf;
-}
-
 }  // namespace
 
 // If the model is made in the host's memory, all of it is; its buffers are moved, the parameters will be.

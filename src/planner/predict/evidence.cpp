@@ -128,12 +128,11 @@ void add_loading(const SharedEvidence& shared, std::int64_t data_rank, std::int6
   known.emplace(data_rank, std::pair(std::max(meter.peak(), training), meter.nvme_peak()));
 }
 
-// Of fully_shard's data-parallel ranks: with as large shards they do the same, unless one loads for the others, or
-// keeps the dict that is saved.
+// Of fully_shard's data-parallel ranks: with as large shards they do the same, unless one loads for the others.
 bool trains_alike(const SharedEvidence& shared, std::int64_t rank, std::int64_t other) {
   const Training& training = shared.job.training;
   return training.runtime == Runtime::Fsdp2 && training.model_init != ModelInit::Rank0 &&
-         training.fsdp.state_dict != "full" && same_shards(shared.model, shared.job, rank, other);
+         same_shards(shared.model, shared.job, rank, other);
 }
 
 // All ranks of `rank`'s node. Where ranks differ each of them is simulated, once.
@@ -145,9 +144,6 @@ NodeMemory node_of(const SharedEvidence& shared, std::int64_t rank, const HostMe
   known.emplace(rank % parallel.dp, std::pair(own.peak(), own.nvme_peak()));
   if (training.model_init == ModelInit::Rank0 && ranks > 1) {  // The first rank of each node loads the model.
     for (const std::int64_t other : {0, 1}) add_loading(shared, other, rank % parallel.dp, own, known);
-    return {ranks, host_peaks(shared, 0, known).first + host_peaks(shared, 1, known).first * (ranks - 1), Bytes(0)};
-  }
-  if (training.runtime == Runtime::Fsdp2 && training.fsdp.state_dict == "full" && ranks > 1) {  // Kept by rank 0 alone.
     return {ranks, host_peaks(shared, 0, known).first + host_peaks(shared, 1, known).first * (ranks - 1), Bytes(0)};
   }
   if (!ranks_differ(training, parallel) || !offloads_optimizer(training)) {

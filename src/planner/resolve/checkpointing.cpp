@@ -9,8 +9,20 @@
 #include "core/document.h"
 #include "core/error.h"
 #include "core/format.h"
+#include "planner/resolve/resolver.h"
 
 namespace dsplan {
+
+std::vector<std::string_view> split(std::string_view text, char at) {
+  std::vector<std::string_view> parts;
+  while (true) {
+    const std::size_t end = text.find(at);
+    parts.push_back(text.substr(0, end));
+    if (end == std::string_view::npos) return parts;
+    text.remove_prefix(end + 1);
+  }
+}
+
 namespace {
 
 [[noreturn]] void refuse(const Place& place, std::string message, std::string hint = {}) {
@@ -41,16 +53,6 @@ std::vector<CheckpointGroup> runs(std::int64_t size, std::int64_t end) {
     groups.push_back(group(first, std::min(end - first, size) + first - 1));
   }
   return groups;
-}
-
-std::vector<std::string_view> split(std::string_view text, char at) {
-  std::vector<std::string_view> parts;
-  while (true) {
-    const std::size_t end = text.find(at);
-    parts.push_back(text.substr(0, end));
-    if (end == std::string_view::npos) return parts;
-    text.remove_prefix(end + 1);
-  }
 }
 
 std::optional<std::int64_t> layer_number(std::string_view text) {

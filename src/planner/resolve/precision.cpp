@@ -425,9 +425,7 @@ void resolve_liger_kernels(Resolver& resolver) {
   } else if (*wished != "none") {
     const std::array<std::pair<std::string_view, bool LigerKernels::*>, 3> kinds{
         {{"rope", &LigerKernels::rotary}, {"rms_norm", &LigerKernels::norms}, {"swiglu", &LigerKernels::swiglu}}};
-    for (std::string_view rest = *wished; !rest.empty();) {
-      const std::string_view word = rest.substr(0, rest.find(','));
-      rest.remove_prefix(std::min(rest.size(), word.size() + 1));
+    for (const std::string_view word : split(*wished, ',')) {
       const auto found = std::find_if(kinds.begin(), kinds.end(), [&](const auto& one) { return one.first == word; });
       if (found == kinds.end()) {
         const std::string_view meant = nearest(word, {"all", "none", "rope", "rms_norm", "swiglu"});

@@ -1,6 +1,7 @@
 #include "planner/time/node_cost.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "model/catalogue.h"
 
@@ -80,8 +81,10 @@ class Coster {
   }
 
   // [m, k] x [k, n] in the order in which the library sees the rows' ends.
-  double product(std::int64_t batch, std::int64_t m, std::int64_t n, std::int64_t k, bool aligned) const {
-    return rates_.product(batch, m, n, k, output().dtype, aligned);
+  // In the dtype of the output, unless another is named.
+  double product(std::int64_t batch, std::int64_t m, std::int64_t n, std::int64_t k, bool aligned,
+                 std::optional<DType> dtype = {}) const {
+    return rates_.product(batch, m, n, k, dtype.value_or(output().dtype), aligned);
   }
 
   void linear() {
@@ -179,22 +182,21 @@ class Coster {
     // The loss is in fp32, its products in the dtype of the hidden states, or of autocast.
     const bool chunked = node_.op == Op::ChunkedLogProb;
     const DType dtype = chunked ? static_cast<DType>(static_cast<int>(node_.number)) : input(0).dtype;
-    const auto product = [&](std::int64_t rows, std::int64_t columns, std::int64_t depth) {
-      return rates_.product(1, rows, columns, depth, dtype, aligned);
-    };
     if (chunked) {  // The product, once more in backward, and there both gradients.
       const double logits = rates_.memory(storage(Elements(checked_mul(m, n)), input(0).dtype));
-      const double product_of_head = product(m, n, k);
+      const double product_of_head = product(1, m, n, k, aligned, dtype);
       const auto whole = static_cast<double>(forward_flops(graph_, node_)) / 3;
       forward(product_of_head + logits * 2, 3);
       cost_.forward_flops = whole;
       if (!node_.requires_grad) return;
-      const double of_weight = wants(1) ? product(n, k, m) : 0;
-      backward(product_of_head + product(m, k, n) + of_weight + logits * 4, 5);
+      const double of_weight = wants(1) ? product(1, n, k, m, aligned, dtype) : 0;
+      backward(product_of_head + product(1, m, k, n, aligned, dtype) + of_weight + logits * 4, 5);
       cost_.backward_flops = whole * (wants(1) ? 2 : 1);
       return;
     }
-    forward(product(m, n, k) + product(m, k, n) + product(n, k, m), 3);
+    forward(
+        product(1, m, n, k, aligned, dtype) + product(1, m, k, n, aligned, dtype) + product(1, n, k, m, aligned, dtype),
+        3);
     // Logits in pieces: read, exponentiated and written again.
     forward(rates_.memory(storage(Elements(m) * n, input(0).dtype) * 4), 8);
     const auto flops = static_cast<double>(forward_flops(graph_, node_));

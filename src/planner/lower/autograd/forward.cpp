@@ -179,8 +179,10 @@ void Forward::launch(NodeId id, const std::vector<BufferId>& made, std::size_t f
   for (std::size_t at = first_new; at < end_new; ++at) {
     if (made[at] != kNoBuffer) emitter_.write(made[at]);
   }
-  if (node.in_place) on_.storages.write(graph_.output(node));
-  if (node.op == Op::LigerRotary) on_.storages.write(graph_.output(node, 1));
+  for (std::size_t i = 0; node.in_place && i < node.output_count; ++i) {
+    const bool over = i == 0 || (on_.recipes.entry(id).shared_outputs >> i & 1U) != 0;
+    if (over) on_.storages.write(graph_.output(node, i));
+  }
   if (on_.recording) on_.recording->forward(id, end_new, part);
   emitter_.compute(Body::Forward, name(node.op), cost_of(node.op));
 }
