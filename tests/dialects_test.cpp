@@ -288,7 +288,7 @@ TEST_CASE("dialects: an honoured key moves what is read") {
       {"training.mixed_precision_param", {"bfloat16", "float32"}},
       {"parallelism.data_parallel_replicate_degree", {"2", "4"}},
       {"parallelism.data_parallel_shard_degree", {"4", "8"}},
-      {"parallelism.fsdp_reshard_after_forward", {"never", "default"}},
+      {"parallelism.fsdp_reshard_after_forward", {"never", "always"}},
       {"activation_checkpoint.mode", {"full", "none"}},
       {"activation_checkpoint.selective_ac_option", {"'2'", "'4'"}},
       {"flash_attn", {"sdpa", "disabled"}},
@@ -529,6 +529,34 @@ TEST_CASE("accelerate: a plugin of version 2 is calls of fully_shard") {
   CHECK(has(refusal_of("  fsdp_state_dict_type: LOCAL_STATE_DICT\n"), "accelerate has SHARDED_STATE_DICT"));
   CHECK(has(refusal_of("  fsdp_sync_module_states: false\n"), "accelerate refuses it: turn both on"));
   CHECK(has(refusal_of("  fsdp_reshard_after_forward: FULL_SHARD\n"), "FSDP1's word"));
+  const auto mesh = [](std::int64_t replicas, std::int64_t shards) {
+    return dsplan::formatted(
+        "parallelism_config:\n  parallelism_config_dp_replicate_size: {}\n  parallelism_config_dp_shard_size: {}\n",
+        replicas, shards);
+  };
+  const Request replicated = request("", mesh(2, 4));
+  CHECK(replicated.runtime.value == "hsdp");
+  CHECK(replicated.fsdp.replicate.value == "2");
+  CHECK(replicated.fsdp.shard.value == "4");
+  CHECK(request("", mesh(1, 8)).runtime.value == "fsdp2");
+  CHECK(has(refusal_of("", mesh(3, 2)), "3 replicas of 2 shards, which are not 8 ranks"));
+  CHECK(has(refusal_of("", mesh(8, 1)), "needs a parallelism_config_dp_shard_size above 1"));
+  const std::string tensor = "parallelism_config:\n  parallelism_config_tp_size: ";
+  CHECK(request("", tensor + "1\n").not_modelled.empty());
+  REQUIRE(request("", tensor + "2\n").not_modelled.size() == 1);
+  const std::string alone = "distributed_type: MULTI_GPU\nnum_processes: 8\n" + mesh(2, 4);
+  CHECK(has(refusal([&] { with_program(read_training_document(parse_yaml("a.yaml", alone)), base, nullptr); }),
+            "parallelism_config without FSDP version 2; accelerate refuses it"));
+  // FSDP1's keys under version 2: what accelerate does not read has no effect, and says why.
+  const Request old = request(
+      "  fsdp_sharding_strategy: HYBRID_SHARD\n  fsdp_backward_prefetch: BACKWARD_PRE\n"
+      "  fsdp_forward_prefetch: true\n  fsdp_use_orig_params: true\n");
+  CHECK(old.runtime.value == "fsdp2");
+  CHECK(old.fsdp.reshard_after_forward.value == "true");
+  REQUIRE(old.notices.size() == 4);
+  for (const Notice& notice : old.notices) CHECK(notice.kind == Notice::Kind::Inert);
+  CHECK(has(old.notices[0].message, "fsdp_reshard_after_forward says it"));
+  CHECK(has(old.notices[1].message, "accelerate warns"));
   const std::string first = "distributed_type: FSDP\nfsdp_config:\n  fsdp_offload_params: false\n";
   const Request flat = with_program(read_training_document(parse_yaml("a.yaml", first)), base, nullptr);
   REQUIRE(flat.not_modelled.size() == 1);
@@ -573,7 +601,13 @@ TEST_CASE("torchtitan: the mesh, the batch and checkpoints") {
       has(refusal_of("[parallelism]\ndata_parallel_shard_degree = 3\n", 8), "1 replicas of 3 shards are not 8 ranks"));
   CHECK(has(refusal_of("[job]\n", 0), "nothing says how many there are; --gpus 8, or a launch line"));
   CHECK(has(refusal_of("[training]\nglobal_batch_size = 100\n", 8), "100 is no multiple of 8 rows in 8 ranks"));
-  CHECK(has(refusal_of("[parallelism]\nfsdp_reshard_after_forward = 'always'\n", 8), "are not modelled yet"));
+  const auto resharded = [&](const std::string& word) {
+    const FsdpInput fsdp = request("[parallelism]\nfsdp_reshard_after_forward = '" + word + "'\n", 8).fsdp;
+    return fsdp.reshard_after_forward.value_or("") + " " + fsdp.reshard_tail.value_or("false");
+  };
+  CHECK(resharded("default") == "true false");
+  CHECK(resharded("always") == "true true");
+  CHECK(resharded("never") == "false false");
   CHECK(has(refusal_of("[activation_checkpoint]\nselective_ac_option = 'x'\n", 8), "neither a number of layers"));
   CHECK(has(refusal([&] { return toml("[training]\nseq_len = 1\nseq_len = 2\n"); }), "t.toml:3:"));
   CHECK(has(refusal([&] { return toml("[training]\nseq_lem = 1\n"); }),

@@ -228,6 +228,12 @@ void add_sharded(std::vector<Case>& all) {
   add("accumulation", true, 3, [](Job& job) { job.training.grad_accum = 2; });
   add("to two", true, 4, [](Job& job) { job.training.fsdp.reshard_after_forward = 2; });
   add("replicas", true, 4, [](Job& job) { job.training.fsdp.replicate = 2; });
+  add("norm and head resharded", true, 3, [](Job& job) {
+    job.training.fsdp.wrap = "ends";
+    job.training.fsdp.reshard_tail = true;
+  });
+  add("gathered ahead", true, 3,
+      [](Job& job) { job.training.fsdp.forward_prefetch = job.training.fsdp.backward_prefetch = 1; });
   add("reduced in 16 bits", true, 3, [](Job& job) { job.training.communication_dtype = DType::BFloat16; });
   add("foreach", true, 2, [](Job& job) { job.training.optimizer.implementation = Implementation::Foreach; });
   add("clipping", true, 2, [](Job& job) { job.training.gradient_clipping = 1; });

@@ -114,7 +114,8 @@ def section(root, dsplan):
     text += ("\nSingle operators: the benchmark's swiglu keeps its graph through backward (retain_graph), which an "
              "op-graph cannot\nsay.\n")
     text += ("\nFSDP2 as torchtitan calls it: shards, states and buffers are its own, activations those of transformers' model "
-             "instead of\ntorchtitan's; TITAN-056 and 057 are older than FSDP2's release.\n")
+             "instead of\ntorchtitan's; TITAN-056 and 057 are older than FSDP2's release. All are from before July 2025, when "
+             "layers and the model\nhad groups, and the last layer did not reshard unless always was said.\n")
     if verdicts:
         text += ("\nRows that say only that a batch ran, or that it ran out of memory, against the verdict on that "
                  "device:\n\n")
