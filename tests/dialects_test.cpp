@@ -89,6 +89,10 @@ std::string beside(Dialect dialect, std::string_view path) {
     if (path != "fsdp_config.fsdp_auto_wrap_policy") text += "  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP\n";
     return text;
   }
+  if (path.starts_with("parallelism_config.parallelism_config_dp")) {
+    const bool replicas = path.ends_with("dp_replicate_size");
+    return std::string(replicas ? "  parallelism_config_dp_shard_size: 2\n" : "") + "fsdp_config:\n  fsdp_version: 2\n";
+  }
   if ((dialect == Dialect::Trl || dialect == Dialect::Axolotl) && bits) return "load_in_4bit: true\n";
   if (path == "quantization_type" || path == "double_quantization") return "quantization_bit: 4\n";
   return {};
@@ -99,8 +103,9 @@ std::string with_key(Dialect dialect, std::string_view path, const std::string& 
   std::string text;
   const std::string own = std::string(path) + ":";
   const std::string block = std::string(path.substr(0, path.find('.'))) + ":";
-  std::string rest =
-      block == "fsdp_config:" && dialect == Dialect::Accelerate ? "distributed_type: FSDP\n" : opening(dialect);
+  std::string rest = (block == "fsdp_config:" || block == "parallelism_config:") && dialect == Dialect::Accelerate
+                         ? "distributed_type: FSDP\n"
+                         : opening(dialect);
   while (!rest.empty()) {
     const std::string line = rest.substr(0, rest.find('\n') + 1);
     if (!line.starts_with(own) && !line.starts_with(block)) text += line;
@@ -300,6 +305,8 @@ TEST_CASE("dialects: an honoured key moves what is read") {
       {"deepspeed_config.zero3_save_16bit_model", {"true", "false"}},
       {"lora_mlp_kernel", {"false", "true"}},
       {"fsdp_config.fsdp_auto_wrap_policy", {"TRANSFORMER_BASED_WRAP", "NO_WRAP"}},
+      {"parallelism_config.parallelism_config_dp_replicate_size", {"2", "3"}},
+      {"parallelism_config.parallelism_config_dp_shard_size", {"2", "3"}},
       {"fsdp_config.state_dict_type", {"LOCAL_STATE_DICT", "FULL_STATE_DICT"}},
       {"fsdp_config.fsdp_state_dict_type", {"LOCAL_STATE_DICT", "FULL_STATE_DICT"}},
   };

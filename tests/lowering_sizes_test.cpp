@@ -477,7 +477,7 @@ TEST_CASE("a change of any size rule of the lowering is noticed") {
     if (!is_lowered(one, model)) continue;
     const Shapes shapes = build_shapes(model, one.job);
     const std::int64_t rank = one.first ? 0 : one.job.parallelism.dp - 1;
-    const Executable plan = lower_to_execute(model, one.job, shapes, rank, 2);
+    const Executable plan = lower_to_execute(model, one.job, shapes, rank, one.job.training.steps());
     const Judges judges = judges_of(model, one.job, one.has_tape, rank);
     CAPTURE(one.name);
     const RankFigures predicted = carried_out(plan);
