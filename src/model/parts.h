@@ -198,9 +198,9 @@ struct DecoderParts {
   std::string_view activation = "act_fn";
 
   std::string_view feed_forward = "mlp";
-  bool bare_softmax = false;  // Eager attention's, in its own dtype (llama4).
-  bool chunked = false;       // A sliding layer's window is a chunk from its own beginning on (llama4).
-  bool tempered = false;      // Queries of layers without positions, by how far they are on (llama4).
+  bool bare_softmax = false;     // Eager attention's, in its own dtype (llama4).
+  bool chunked = false;          // A sliding layer's window is a chunk from its own beginning on (llama4).
+  bool tempered = false;         // Queries of layers without positions, by how far they are on (llama4).
   bool tempered_behind = false;  // Queries of all layers are, once they are turned (ministral3).
   double temperature_floor = 8192;
   double temperature_scale = 0.1;

@@ -81,13 +81,9 @@ ModelSpec build_ministral(ConfigReader& config) {
 
 // Mistral whose queries grow with the logarithm of how far they are on.
 ModelSpec build_ministral3(ConfigReader& config) {
-  Decoder decoder = read_decoder(config, "Ministral3",
-                                 {.vocab = 131072,
-                                  .ffn = 14336,
-                                  .layers = 34,
-                                  .kv_heads = 8,
-                                  .head_dim = 128,
-                                  .positions = 262144});
+  Decoder decoder =
+      read_decoder(config, "Ministral3",
+                   {.vocab = 131072, .ffn = 14336, .layers = 34, .kv_heads = 8, .head_dim = 128, .positions = 262144});
   decoder.dims.sliding_window = config.maybe_size("sliding_window", std::nullopt).value_or(0);
   decoder.parts.tempered_behind = true;
   read_head(config, decoder);

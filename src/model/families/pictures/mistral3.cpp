@@ -1,5 +1,5 @@
-// mistral3 (Mistral Small 3.1 and 3.2, Ministral 3): pixtral's tower, which takes pictures of all sizes, a projector that
-// makes one token of several patches, and mistral or ministral3.
+// mistral3 (Mistral Small 3.1 and 3.2, Ministral 3): pixtral's tower, which takes pictures of all sizes, a projector
+// that makes one token of several patches, and mistral or ministral3.
 #include "core/format.h"
 #include "model/families/builder.h"
 #include "model/families/composed.h"
@@ -46,7 +46,8 @@ TowerParts read_pixtral(ConfigReader& config) {
     config.fault("head_dim", formatted("\"head_dim\" is hidden_size / num_attention_heads here, {}", d.head_dim));
   }
   if (d.head_dim % 4 != 0) {
-    config.fault("num_attention_heads", formatted("rows and columns turn heads by quarters, and {} has none", d.head_dim));
+    config.fault("num_attention_heads",
+                 formatted("rows and columns turn heads by quarters, and {} has none", d.head_dim));
   }
   config.throw_if_any();
   tower.projection = ProjectorKind::Unfolded;

@@ -110,8 +110,7 @@ class PixtralTower {
     g_.set_grad_enabled(false);
     const std::int64_t half = d_.head_dim / 2;
     const TensorId wide = g_.make(Op::Cast, Shape{count(), 2, 1}, DType::Float32, {places});
-    const TensorId angles =
-        g_.make(Op::Matmul, Shape{count(), 2, half}, DType::Float32, {wide, g_.buffer("inv_freq")});
+    const TensorId angles = g_.make(Op::Matmul, Shape{count(), 2, half}, DType::Float32, {wide, g_.buffer("inv_freq")});
     const auto wave = [&](Op op) {
       const TensorId plain = g_.unary(op, angles);
       const TensorId scaled = g_.unary(Op::MulScalar, plain, 1);
@@ -184,8 +183,8 @@ TensorId merged_patches(GraphBuilder& g, const TowerParts& tower, ModuleId modul
   for (const TensorId one : each) {
     const Shape by_place{grid.height, grid.width, width};
     const Shape whole{1, width, grid.height, grid.width};
-    const TensorId picture = g.view(
-        one, whole, {step_reshape(by_place), step_swap(1, 2), step_swap(0, 1), step_reshape(whole)});
+    const TensorId picture =
+        g.view(one, whole, {step_reshape(by_place), step_swap(1, 2), step_swap(0, 1), step_reshape(whole)});
     const TensorId columns = g.make(Op::Unfold, Shape{1, wide, tokens}, g.dtype(picture), {picture}, true, 1);
     g.drop({picture});
     const Shape flat{wide, tokens};
@@ -250,9 +249,9 @@ Pictured show_pixtral(GraphBuilder& g, const TowerParts& tower, ModuleId body, c
   g.drop({seen});
   drop_result(g, result, read);
   const Shape all = g.shape(whole);
-  const std::vector<TensorId> parts = g.split(
-      Op::Split, whole,
-      std::vector<Shape>(static_cast<std::size_t>(pictures), Shape{all.dims[0] / pictures, all.dims[1]}), 0);
+  const std::vector<TensorId> parts =
+      g.split(Op::Split, whole,
+              std::vector<Shape>(static_cast<std::size_t>(pictures), Shape{all.dims[0] / pictures, all.dims[1]}), 0);
   g.drop({whole});
   const TensorId joint = g.cat(parts, 0);
   Pictured shown;
