@@ -536,6 +536,22 @@ TEST_CASE("accelerate: a plugin of version 2 is calls of fully_shard") {
   CHECK(has(refusal_of("  fsdp_state_dict_type: LOCAL_STATE_DICT\n"), "accelerate has SHARDED_STATE_DICT"));
   CHECK(has(refusal_of("  fsdp_sync_module_states: false\n"), "accelerate refuses it: turn both on"));
   CHECK(has(refusal_of("  fsdp_reshard_after_forward: FULL_SHARD\n"), "FSDP1's word"));
+  const std::string first = "distributed_type: FSDP\nfsdp_config:\n  fsdp_offload_params: false\n";
+  const Request flat = with_program(read_training_document(parse_yaml("a.yaml", first)), base, nullptr);
+  REQUIRE(flat.not_modelled.size() == 1);
+  CHECK(has(flat.not_modelled[0].feature, "FSDP1, accelerate's default"));
+}
+
+TEST_CASE("accelerate: meshes, FSDP1's keys, and what is saved under version 2") {
+  const ModelSpec base;
+  const auto request = [&](const std::string& inside, const std::string& beside_it) {
+    const std::string text =
+        "distributed_type: FSDP\nnum_processes: 8\n" + beside_it + "fsdp_config:\n  fsdp_version: 2\n" + inside;
+    return with_program(read_training_document(parse_yaml("a.yaml", text)), base, nullptr);
+  };
+  const auto refusal_of = [&](const std::string& inside, const std::string& beside_it) {
+    return refusal([&] { return request(inside, beside_it); });
+  };
   const auto mesh = [](std::int64_t replicas, std::int64_t shards) {
     return dsplan::formatted(
         "parallelism_config:\n  parallelism_config_dp_replicate_size: {}\n  parallelism_config_dp_shard_size: {}\n",
@@ -554,20 +570,25 @@ TEST_CASE("accelerate: a plugin of version 2 is calls of fully_shard") {
   const std::string alone = "distributed_type: MULTI_GPU\nnum_processes: 8\n" + mesh(2, 4);
   CHECK(has(refusal([&] { with_program(read_training_document(parse_yaml("a.yaml", alone)), base, nullptr); }),
             "parallelism_config without FSDP version 2; accelerate refuses it"));
+  // Whole dicts are saved by the Trainer, sharded ones by accelerate.
+  const auto trainers = [&](const std::string& more) {
+    const std::string text = "per_device_train_batch_size: 1\nfsdp: true\n" + more;
+    return with_program(read_training_document(parse_yaml("a.yaml", text)), base, nullptr).fsdp.state_dict.value_or("");
+  };
+  CHECK(request("", "").fsdp.state_dict.value_or("").empty());
+  CHECK(trainers("") == "full");
+  CHECK(trainers("fsdp_config:\n  state_dict_type: SHARDED_STATE_DICT\n").empty());
   // FSDP1's keys under version 2: what accelerate does not read has no effect, and says why.
   const Request old = request(
       "  fsdp_sharding_strategy: HYBRID_SHARD\n  fsdp_backward_prefetch: BACKWARD_PRE\n"
-      "  fsdp_forward_prefetch: true\n  fsdp_use_orig_params: true\n");
+      "  fsdp_forward_prefetch: true\n  fsdp_use_orig_params: true\n",
+      "");
   CHECK(old.runtime.value == "fsdp2");
   CHECK(old.fsdp.reshard_after_forward.value == "true");
   REQUIRE(old.notices.size() == 4);
   for (const Notice& notice : old.notices) CHECK(notice.kind == Notice::Kind::Inert);
   CHECK(has(old.notices[0].message, "fsdp_reshard_after_forward says it"));
   CHECK(has(old.notices[1].message, "accelerate warns"));
-  const std::string first = "distributed_type: FSDP\nfsdp_config:\n  fsdp_offload_params: false\n";
-  const Request flat = with_program(read_training_document(parse_yaml("a.yaml", first)), base, nullptr);
-  REQUIRE(flat.not_modelled.size() == 1);
-  CHECK(has(flat.not_modelled[0].feature, "FSDP1, accelerate's default"));
 }
 
 TEST_CASE("torchtitan: the mesh, the batch and checkpoints") {

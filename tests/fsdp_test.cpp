@@ -271,7 +271,7 @@ TEST_CASE("fsdp: what rank 0 scatters is traffic of initialisation") {
   const auto names = static_cast<std::int64_t>(model.parameters.size());
   REQUIRE(sent(0).size() == 1);
   CHECK(sent(0)[0] == TrafficRow{Collective::SendRecv, Group::DataParallel, Pass::Setup, DType::Float32,
-                                 TrafficKind::Data, 2 * names, chunks * 2, chunks * 2});
+                                 TrafficKind::Data, names, chunks * 2, chunks * 2});
   CHECK(sent(2)[0].calls == names);
   CHECK(sent(2)[0].payload == chunks);
   job = mixed(6);

@@ -193,7 +193,7 @@ std::vector<TrafficRow> scattered_rows(const ModelSpec& model, const Job& job, s
     if (same == rows.end()) {
       same = rows.insert(rows.end(), {Collective::SendRecv, mesh, Pass::Setup, type, TrafficKind::Data, 0, {}, {}});
     }
-    same->calls += peers;
+    ++same->calls;
     same->payload += sent;
     same->wire += sent;
   }

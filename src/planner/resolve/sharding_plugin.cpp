@@ -89,8 +89,10 @@ class ShardingPlugin {
 
   // What accelerate raises for.
   void compare_keys() {
-    if (in_lower_case(said_.state_dict.value_or({})) == "full_state_dict" && !said_.offload.value_or(false)) {
-      usually(request_.fsdp.state_dict, "full", said_.state_dict.place);
+    // Unless it is said the Trainer saves whole ones, and accelerate of version 2 shards.
+    const std::string saved = in_lower_case(said_.state_dict.value_or(launched_ ? "" : "FULL_STATE_DICT"));
+    if (saved == "full_state_dict" && !said_.offload.value_or(false)) {
+      usually(request_.fsdp.state_dict, "full", said_.state_dict.given() ? said_.state_dict.place : said_.on.place);
     }
     if (in_lower_case(said_.state_dict.value_or({})) == "local_state_dict") {
       faults_.add(said_.state_dict.place.says("LOCAL_STATE_DICT under FSDP2",
