@@ -453,6 +453,12 @@ TEST_CASE("fsdp: what fully_shard does not take is refused, with its rule") {
     contains(refusal(given), "bitsandbytes takes plain tensors");
   }
   contains(said([](Request& r) { set(r.runtime, std::string("fsdp"), "--runtime"); }), "FullyShardedDataParallel");
+  const std::string both = said([](Request& r) {
+    set(r.zero_stage, std::int64_t{2}, "--zero-stage");
+    set(r.fsdp.wrap, std::string("ends"), "--set");
+  });
+  contains(both, "runtime fsdp2 contradicts the ZeRO stage");
+  CHECK(both.find("without fully_shard") == std::string::npos);
   contains(said([](Request& r) {
              set(r.runtime, std::string("pytorch"), "--runtime");
              set(r.fsdp.wrap, std::string("ends"), "--set");

@@ -295,6 +295,8 @@ void resolve_fsdp(Resolver& resolver) {
     resolver.not_modelled(runtime.place, "DistributedDataParallel over one rank (say pytorch)");
   }
   if (resolver.training().runtime != Runtime::Fsdp2) {
+    const std::string said_runtime = runtime.value_or({});
+    if (said_runtime == "fsdp2" || said_runtime == "hsdp") return;  // Beside DeepSpeed, which is refused.
     for (const SettingRow& row : settings()) {
       const std::string_view key = row.request.key;
       if (!key.starts_with("fsdp.")) continue;
