@@ -67,7 +67,7 @@ inline Problem problem_of(const Args& args, const dsplan_tensor& q, const dsplan
                   true,      args.number(), 0,         0,         1,         {},        0};
   expect(problem.width <= kMostWidth, "heads wider than 256");
   expect(problem.heads % problem.kv_heads == 0, "heads do not divide into groups");
-  problem.scale = 1 / std::sqrt(static_cast<double>(problem.width - args.integer(DSPLAN_PADDING)));
+  problem.scale = args.scale(problem.width - args.integer(DSPLAN_PADDING));
   problem.causal = !args.flag(DSPLAN_FLAG_FULL_ATTENTION) && bias == nullptr;
   problem.key = args.random().key;
   problem.first_sample = args.random().first_sample;

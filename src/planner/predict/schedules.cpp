@@ -41,11 +41,48 @@ void refuse_what_cannot_run(const ModelSpec& model, const Job& job, const std::s
 }  // namespace
 
 bool is_executable(std::string_view family) {
-  constexpr std::array<std::string_view, 19> kFamilies{
-      "gpt2",       "llama",    "mistral", "qwen2",    "qwen3",
-      "gemma",      "phi",      "phi3",    "gpt_neox", "smollm3",
-      "starcoder2", "olmo",     "exaone4", "nemotron", "hunyuan_v1_dense",
-      "arcee",      "seed_oss", "cwm",     "ministral"};
+  constexpr std::array kFamilies = std::to_array<std::string_view>({"gpt2",
+                                                                    "llama",
+                                                                    "mistral",
+                                                                    "qwen2",
+                                                                    "qwen3",
+                                                                    "gemma",
+                                                                    "phi",
+                                                                    "phi3",
+                                                                    "gpt_neox",
+                                                                    "smollm3",
+                                                                    "starcoder2",
+                                                                    "olmo",
+                                                                    "exaone4",
+                                                                    "nemotron",
+                                                                    "hunyuan_v1_dense",
+                                                                    "arcee",
+                                                                    "seed_oss",
+                                                                    "cwm",
+                                                                    "ministral",
+                                                                    "gemma2",
+                                                                    "gemma3_text",
+                                                                    "granite",
+                                                                    "olmo2",
+                                                                    "olmo3",
+                                                                    "stablelm",
+                                                                    "opt",
+                                                                    "cohere",
+                                                                    "cohere2",
+                                                                    "glm",
+                                                                    "glm4",
+                                                                    "ernie4_5",
+                                                                    "helium",
+                                                                    "mixtral",
+                                                                    "qwen2_moe",
+                                                                    "qwen3_moe",
+                                                                    "olmoe",
+                                                                    "granitemoe",
+                                                                    "dots1",
+                                                                    "glm4_moe",
+                                                                    "solar_open",
+                                                                    "hunyuan_v1_moe",
+                                                                    "minimax_m2"});
   return std::find(kFamilies.begin(), kFamilies.end(), family) != kFamilies.end();
 }
 
