@@ -185,6 +185,10 @@ SEED_OSS = config("seed_oss", vocab_size=881, head_dim=16, residual_dropout=0.1,
 OLMO = without(config("olmo", vocab_size=883, pad_token_id=0, eos_token_id=1), "rms_norm_eps")
 OLMOE = config("olmoe", vocab_size=887, pad_token_id=0, eos_token_id=1, num_experts=6, num_experts_per_tok=2)
 MINISTRAL = config("ministral", vocab_size=907, head_dim=16, sliding_window=256, **KINDS)
+TEMPERED = {"rope_type": "yarn", "type": "yarn", "rope_theta": 1000000.0, "factor": 16.0, "beta_fast": 32.0,
+            "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1,
+            "original_max_position_embeddings": 32, "max_position_embeddings": 512}
+MINISTRAL3 = config("ministral3", vocab_size=907, head_dim=16, rope_parameters=TEMPERED)
 CWM = config("cwm", vocab_size=911, head_dim=16, sliding_window=256, bos_token_id=0, eos_token_id=1,
              layer_types=["full_attention", "sliding_attention"])
 GLM = config("glm", vocab_size=919, head_dim=16, pad_token_id=0, eos_token_id=1)
@@ -358,6 +362,8 @@ FAMILIES = {
     **family("olmoe", OLMOE, experts=True, odd={"num_key_value_heads": 4, "norm_topk_prob": True}),
     **family("ministral", MINISTRAL, odd={"num_key_value_heads": 4}),
     "ministral-window": case({**MINISTRAL, "sliding_window": 32}, micro_batch=2, seq=77),
+    **family("ministral3", MINISTRAL3, odd={"num_key_value_heads": 4}),
+    "ministral3-one-head": case({**MINISTRAL3, "num_key_value_heads": 1}, micro_batch=2, seq=77),
     **family("cwm", CWM, odd={"num_key_value_heads": 1, "mlp_bias": True}),
     "cwm-window": case({**CWM, "sliding_window": 32}, micro_batch=2, seq=77),
     **family("glm", GLM, odd={"num_key_value_heads": 1, "attention_bias": False}),
@@ -517,6 +523,11 @@ QWEN3_VL_MOE = {**QWEN3_VL, "model_type": "qwen3_vl_moe", "architectures": ["Qwe
                 "text_config": {**QWEN3_VL["text_config"], "model_type": "qwen3_vl_moe_text", "num_experts": 4,
                                 "num_experts_per_tok": 2, "moe_intermediate_size": 48},
                 "vision_config": {**QWEN3_VL["vision_config"], "model_type": "qwen3_vl_moe_vision"}}
+PIXTRAL = {"model_type": "pixtral", "hidden_size": 32, "intermediate_size": 72, "num_hidden_layers": 3, "num_attention_heads": 2,
+           "image_size": 64, "patch_size": 4, "hidden_act": "silu"}
+MISTRAL3 = {"model_type": "mistral3", "architectures": ["Mistral3ForConditionalGeneration"], "image_token_index": 500,
+            "spatial_merge_size": 2, "tie_word_embeddings": False, "vision_config": PIXTRAL,
+            "text_config": config("mistral", head_dim=16, sliding_window=None)}
 SIZED = "model.visual."
 TOWER = "model.vision_tower."
 BEHIND = [TOWER + "encoder.layers.2.*", TOWER + "post_layernorm.*"]  # What the projector does not read.
@@ -588,10 +599,21 @@ SHOWN = {
               "qwen3-vl-moe-autocast", "qwen3-vl-moe-two"),
     "qwen3-vl-moe-odd": case(QWEN3_VL_MOE, micro_batch=3, seq=107, images=2, image_size=[24, 40]),
     **shown("internvl", INTERNVL, TOWER, []),
+    "internvl-one": case(INTERNVL, seq=96, images=1),
+    "internvl-one-accumulate": case(INTERNVL, seq=96, images=1, grad_accum=2),
+    "internvl-one-checkpoint": case(INTERNVL, seq=96, images=1, checkpoint="full", dtype="fp32", autocast="bf16"),
+    "llava-one": case(LLAVA, seq=96, images=1, freeze=BEHIND),
+    "clip-one": case(CLIP, seq=37, freeze=["vision_model.post_layernorm.*"]),
+    "vit-one": case(VIT, seq=37),
     "internvl-odd": case({**INTERNVL, "tie_word_embeddings": True, "projector_hidden_act": "gelu_pytorch_tanh",
                           "vision_config": {**INTERNVL["vision_config"], "attention_bias": False, "use_qk_norm": True,
                                             "norm_type": "rms_norm", "hidden_dropout_prob": 0.1, "attention_dropout": 0.1}},
                          micro_batch=2, seq=91, images=3, freeze=[TOWER + "embeddings.*"]),
+    **shown("mistral3", MISTRAL3, TOWER, [], image_size=[40, 24]),
+    "mistral3-odd": case({**MISTRAL3, "tie_word_embeddings": True, "multimodal_projector_bias": True,
+                          "vision_config": {**PIXTRAL, "num_attention_heads": 4, "attention_dropout": 0.1, "hidden_act": "gelu"},
+                          "text_config": {**MINISTRAL3, "vocab_size": 512}},
+                         micro_batch=1, seq=91, images=3, image_size=[24, 40], freeze=[TOWER + "patch_conv.*"]),
     "llava-odd": case({**LLAVA, "vision_feature_select_strategy": "full", "multimodal_projector_bias": False,
                        "projector_hidden_act": "gelu_pytorch_tanh", "tie_word_embeddings": True,
                        "text_config": QWEN2},

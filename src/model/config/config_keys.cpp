@@ -296,6 +296,7 @@ const std::vector<ConfigKey>& picture_keys() {
       {"internvl", "vision_feature_layer", kRefused, "-1", "another layer than the last"},
       {"internvl", "vision_feature_select_strategy", kRefused, "\"default\"", "the class token among the places"},
       {"internvl", "layer_scale_init_value", kInert, "", kValues},
+      {"mistral3", "vision_feature_layer", kRefused, "-1", "another layer than the last"},
       {"qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe", "video_token_id", kInert, "", kToken},
       {"qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe", "vision_token_id", kInert, "", kToken},
       {"qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe", "vision_start_token_id", kInert, "", kToken},

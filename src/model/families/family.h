@@ -60,7 +60,9 @@ struct Family {
 [[nodiscard]] ModelSpec build_olmo(ConfigReader& config);
 [[nodiscard]] ModelSpec build_olmoe(ConfigReader& config);
 [[nodiscard]] ModelSpec build_ministral(ConfigReader& config);
-[[nodiscard]] ModelSpec build_cwm(ConfigReader& config);
+[[nodiscard]] ModelSpec build_ministral3(ConfigReader& config);
+ModelSpec build_mistral3(ConfigReader& config);
+ModelSpec build_cwm(ConfigReader& config);
 [[nodiscard]] ModelSpec build_glm(ConfigReader& config);
 [[nodiscard]] ModelSpec build_helium(ConfigReader& config);
 [[nodiscard]] ModelSpec build_dots1(ConfigReader& config);
