@@ -94,8 +94,8 @@ void Walk::launch_parts(const Node& node, Body body, const std::vector<Held>& in
                         const std::vector<Made>& makes, const std::vector<RecipeStep>& steps) {
   if (!computes_) return;
   // What works in place runs behind all that is made.
-  std::uint8_t parts = 0;
-  for (const RecipeStep& step : steps) parts += step.kind == RecipeStep::Kind::Kernel ? 1 : 0;
+  const auto parts = static_cast<std::uint8_t>(std::count_if(
+      steps.begin(), steps.end(), [](const RecipeStep& step) { return step.kind == RecipeStep::Kind::Kernel; }));
   const dsplan::exec::Attributes attributes = dsplan::exec::attributes_of(graph_, node);
   std::vector<dsplan_tensor> in;
   for (const Held& held : inputs) in.push_back(raw(held));

@@ -508,6 +508,12 @@ inline std::vector<Case> parallel_cases() {
          s.result = s.add(Op::BitwiseOr, {a, s.input({4}, false, DType::Bool)}, {4}, {}, DType::Bool);
        },
        {{TensorId(0), {0, 0, 1, 1}}, {TensorId(1), {0, 1, 0, 1}}}},
+      {"a product with what is narrower, and broadcast",
+       [](Small& s) {
+         const TensorId wide = s.input({2, 3, 4}, true, DType::Float32);
+         const TensorId narrow = s.input({4}, true, DType::BFloat16);
+         s.result = s.add(Op::Mul, {wide, narrow}, {2, 3, 4}, {}, DType::Float32);
+       }},
       {"loss over a rank's words", loss(false), {{TensorId(0), {3, 4, 8, 9, 6, 0}}}},
       {"the same in place", loss(true), {{TensorId(0), {3, 4, 8, 9, 6, 0}}}},
   };

@@ -137,7 +137,6 @@ bool run_picks(const Args& args, const Queue& queue) {
       return true;
     case Op::Gather: put_back(args, queue, args.saved_in(1), true); return true;
     case Op::TopK:
-    case Op::Sort:
     case Op::Max: put_back(args, queue, args.saved_out(1), false); return true;
     case Op::Scatter: scatter_backward(args, queue); return true;
     case Op::Expand: sum_to(queue, args.gradient_of(), args.gradient(0)); return true;

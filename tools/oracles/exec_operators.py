@@ -56,13 +56,14 @@ FAMILIES = {
     "granitemoe": {**MIXED, "num_local_experts": 4, "embedding_multiplier": 3.0, "attention_multiplier": 0.3},
     "deepseek_v2": {**MIXED, **LATENT, "topk_method": "group_limited_greedy", "aux_loss_alpha": 0.0},
     "deepseek_v3": {**MIXED, **LATENT, "norm_topk_prob": True},
-    "minicpm3": {"q_lora_rank": 8, "kv_lora_rank": 8, "qk_nope_head_dim": 4, "qk_rope_head_dim": 4, "v_head_dim": 4},
+    "minicpm3": {"q_lora_rank": 8, "kv_lora_rank": 8, "qk_nope_head_dim": 4, "qk_rope_head_dim": 4, "v_head_dim": 4,
+                 "num_key_value_heads": 4},
     "dots1": {**MIXED, **CHOSEN}, "glm4_moe": {"head_dim": 4, **MIXED, **CHOSEN},
     "solar_open": {"head_dim": 4, **MIXED, **CHOSEN}, "hunyuan_v1_moe": {"head_dim": 4, **MIXED, "moe_topk": 2},
     "ernie4_5_moe": {"head_dim": 4, **MIXED, "moe_num_experts": 4, "moe_k": 2, "moe_layer_start_index": 0},
     "minimax_m2": {"head_dim": 4, **MIXED, "num_local_experts": 4},
     "gpt_oss": {"head_dim": 4, **MIXED, "num_local_experts": 4, **KINDS},
-    "bloom": {"n_head": 4}, "falcon": {"n_head": 4},
+    "bloom": {"n_head": 4, "n_layer": 2, "hidden_dropout": 0.0, "attention_dropout": 0.0}, "falcon": {"n_head": 4},
 }
 
 

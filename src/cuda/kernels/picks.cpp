@@ -72,9 +72,10 @@ struct Places {
 };
 
 Places places_in(const dsplan_tensor& places, const dsplan_tensor& whole) {
-  const std::int64_t per_row = last_of(places) > 0 ? last_of(places) : 1;
   const std::int64_t columns = last_of(whole) > 0 ? last_of(whole) : 1;
-  expect(count_of(places) / per_row == count_of(whole) / columns, "indices have other rows than what they pick from");
+  const std::int64_t rows = count_of(whole) > 0 ? count_of(whole) / columns : 1;
+  expect(count_of(places) % rows == 0, "indices have other rows than what they pick from");
+  const std::int64_t per_row = count_of(places) / rows;
   return {strided(places), per_row, columns};
 }
 

@@ -122,10 +122,6 @@ bool stepwise(const Args& args) {
   }
 }
 
-const dsplan_tensor& by_code(const Args& args, std::int64_t code) {
-  return args.made(static_cast<SlotKind>(code / 256), static_cast<std::size_t>(code % 256));
-}
-
 template <class C>
 void division_step(const Args& args) {
   const dsplan_tensor& to = args.latest();
@@ -161,9 +157,8 @@ void binary_backward(const Args& args) {
   for (const std::size_t input : {std::size_t{0}, std::size_t{1}}) {
     if (now == slots.code[input]) return at_output<C>(args, input);
   }
-  expect(now / 256 == static_cast<std::int64_t>(SlotKind::Gradient), "an operator of two tensors makes something else");
-  const auto input = static_cast<std::size_t>(now % 256);
-  sum_to(slots.code[input] < 0 ? args.gradient_of() : by_code(args, slots.code[input]), args.latest());
+  const SumStep step = sum_step(args, slots);
+  sum_to(step.from, step.to);
 }
 
 }  // namespace

@@ -69,9 +69,10 @@ void index_backward(const Args& args) {
 
 // f(row's element in `whole`, the place's own element) of indices along the last dimension.
 void each_place(const dsplan_tensor& places, const dsplan_tensor& whole, auto f) {
-  const std::int64_t per_row = last_of(places);
   const std::int64_t columns = last_of(whole);
-  expect(lines_of(places) == lines_of(whole), "indices have other rows than what they pick from");
+  const std::int64_t rows = std::max<std::int64_t>(1, lines_of(whole));
+  expect(count_of(places) % rows == 0, "indices have other rows than what they pick from");
+  const std::int64_t per_row = count_of(places) / rows;
   const Strided at = strided(places);
   for (std::int64_t i = 0; i < count_of(places); ++i) {
     const std::int64_t place = integer_at(at, i);
@@ -263,7 +264,6 @@ bool run_picks(const Args& args) {
       put(args.gradient_of(), args.saved_in(1), args.gradient(0), true);
       return true;
     case Op::TopK:
-    case Op::Sort:
     case Op::Max:
       clear_all(args.gradient(0));
       put(args.gradient_of(), args.saved_out(1), args.gradient(0), false);

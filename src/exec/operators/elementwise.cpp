@@ -131,6 +131,11 @@ void sums(Maker& m, std::size_t count) {
     if (has_its_shape(m, i)) {
       m.gradient(i, {m.in(i).dtype, contiguous_like(m.in(i).layout)});
       m.next();
+    } else if (m.in(i).dtype != m.gradient_of().dtype) {  // First over what was broadcast, then to the input's dtype.
+      m.temporary({m.gradient_of().dtype, contiguous_like(m.in(i).layout)});
+      m.next();
+      m.gradient(i, {m.in(i).dtype, contiguous_like(m.in(i).layout)});
+      m.next();
     } else {
       m.summed_gradient(i);
     }

@@ -153,7 +153,9 @@ std::optional<std::string> cannot_run(const Graph& graph, const Node& node) {
     return "the gradient of attention's bias has no kernel";
   }
   const auto width = [&](std::size_t i) { return graph.tensor(graph.input(node, i)).shape.dims[3]; };
-  if (node.op == Op::Attention && width(0) != width(2)) return "attention with values of another width has no kernel";
+  if (node.op == Op::Attention && node.attention == AttentionKernel::Flash && width(0) != width(2)) {
+    return "flash attention with values of another width has no kernel";
+  }
   if (node.op == Op::Cat && graph.tensor(graph.input(node, 0)).dtype != graph.tensor(graph.input(node, 1)).dtype) {
     return "a join of two dtypes has no kernel";
   }

@@ -116,8 +116,8 @@ Rules selection(Op op) {
     case Op::Histogram: return {told_output, nullptr, nothing};
     case Op::Polar: return {polar, nullptr, nothing};
     case Op::ComplexMul: return {told_output, complex_backward, complex_kept};
+    case Op::Sort: return {selected, nullptr, nothing};
     case Op::TopK:
-    case Op::Sort:
     case Op::Max: return {selected, gradient_of_input, places_kept};
     case Op::Index: return {told_output, gradient_of_input, all_indices_kept};
     case Op::Gather: return {told_output, gradient_of_input, gather_kept};
