@@ -167,6 +167,7 @@ struct DeltaParts {
   std::int64_t key_dim = 0;
   std::int64_t value_dim = 0;
   std::int64_t kernel = 0;  // Of the convolution.
+  bool apart = false;       // Projections are apart (qwen3_5).
 };
 
 struct DecoderParts {

@@ -66,6 +66,8 @@ std::vector<Family> text_decoders() {
       {"mamba2", build_mamba2, true},
       {"granitemoehybrid", build_granitemoehybrid, true},
       {"qwen3_next", build_qwen3_next, true},
+      {"qwen3_5_text", build_qwen3_5_text, true},
+      {"qwen3_5_moe_text", build_qwen3_5_moe_text, true},
   };
 }
 
@@ -90,6 +92,8 @@ std::vector<Family> encoders_and_towers() {
       {"qwen2_5_vl", build_qwen2_5_vl, true},
       {"qwen3_vl", build_qwen3_vl, true},
       {"qwen3_vl_moe", build_qwen3_vl_moe, true},
+      {"qwen3_5", build_qwen3_5, true},
+      {"qwen3_5_moe", build_qwen3_5_moe, true},
   };
 }
 

@@ -339,6 +339,13 @@ class DecoderGraph {
       return at;
     }
     const ModuleId module = g_.child(model_, "rotary_emb");
+    if (p_.rotary.three_axes && along_axes == kNone) {  // The same numbers along each axis (qwen3_5 of text alone).
+      at.ids = position_ids;
+      const TensorId same = g_.view(position_ids, Shape{3, g_.options().micro_batch, g_.options().seq}, Op::Expand);
+      at.waves = three_axes_tables(g_, p_.rotary, module, same);
+      g_.drop({same});
+      return at;
+    }
     if (along_axes != kNone) {
       at.waves = three_axes_tables(g_, p_.rotary, module, along_axes);
       return at;
