@@ -201,18 +201,21 @@ inline std::vector<Case> shaping_cases() {
   return cases;
 }
 
-// What picks, places, orders and counts elements. Integers are inputs of their own; where a result has no gradient, it
-// picks from something that has.
-inline std::vector<Case> picking_cases() {
-  const auto in_place = [](double value, std::int8_t axis = 0) {
-    return [=](Node& node) {
-      node.in_place = true;
-      node.number = value;
-      node.axis = axis;
-    };
+// Nodes' numbers; what works in place; and indices, which are inputs of their own.
+inline std::function<void(Node&)> with(double value) {
+  return [=](Node& node) { number(node, value); };
+}
+inline std::function<void(Node&)> in_place(double value, std::int8_t axis) {
+  return [=](Node& node) {
+    node.in_place = true;
+    node.number = value;
+    node.axis = axis;
   };
-  const auto with = [](double value) { return [=](Node& node) { number(node, value); }; };
-  const auto ids = [](Small& s, Shape shape) { return s.input(shape, false, DType::Int64); };
+}
+inline TensorId ids(Small& s, const Shape& shape) { return s.input(shape, false, DType::Int64); }
+
+// What repeats elements, and sums between other dimensions.
+inline std::vector<Case> spreading_cases() {
   std::vector<Case> cases;
   cases.push_back({"expand", [](Small& s) {
                      const TensorId wide = s.add(Op::Expand, {s.input({2, 1, 3})}, {2, 4, 3});
@@ -232,6 +235,12 @@ inline std::vector<Case> picking_cases() {
   cases.push_back({"sum over a dimension between others", [=](Small& s) {
                      s.result = s.add(Op::SumDim, {s.input({2, 2, 3})}, {2, 3}, with(1));
                    }});
+  return cases;
+}
+
+// What picks by indices.
+inline std::vector<Case> picking_cases() {
+  std::vector<Case> cases;
   cases.push_back({"rows by their indices, divided",
                    [=](Small& s) {
                      const TensorId at = ids(s, {6});
@@ -259,6 +268,12 @@ inline std::vector<Case> picking_cases() {
                      s.result = s.add(Op::Gather, {s.input({2, 3}), at}, {2, 4});
                    },
                    {{TensorId(0), {2, 0, 0, 1, 1, 1, 2, 0}}}});
+  return cases;
+}
+
+// What is put into a part, or to indices.
+inline std::vector<Case> placing_cases() {
+  std::vector<Case> cases;
   cases.push_back({"scatter a number",
                    [=](Small& s) {
                      const TensorId at = ids(s, {2, 2});
@@ -273,6 +288,26 @@ inline std::vector<Case> picking_cases() {
                      s.result = s.add(Op::Scatter, {x, at, s.input({2, 2})}, {2, 4}, in_place(0, 1));
                    },
                    {{TensorId(0), {2, 0, 3, 1}}}});
+  cases.push_back({"copied into", [=](Small& s) {
+                     const TensorId whole = s.add(Op::MulScalar, {s.input({2, 5})}, {2, 5}, with(3));
+                     s.result = s.add(Op::CopyInto, {whole, s.input({2, 3})}, {2, 5}, in_place(1, 1));
+                   }});
+  cases.push_back({"copied into what has no gradient", [=](Small& s) {
+                     const TensorId whole = s.add(Op::MulScalar, {s.input({2, 5}, false)}, {2, 5}, with(3));
+                     s.result = s.add(Op::CopyInto, {whole, s.input({2, 3})}, {2, 5}, in_place(1, 1));
+                   }});
+  cases.push_back({"complex numbers", [=](Small& s) {
+                     const TensorId angles = s.input({3, 2}, false, DType::Float32);
+                     const TensorId turns = s.add(Op::Polar, {angles}, {3, 2, 2}, {}, DType::Float32);
+                     const TensorId wide = s.add(Op::Cast, {turns}, {3, 2, 2});
+                     s.result = s.add(Op::ComplexMul, {s.input({2, 3, 2, 2}), wide}, {2, 3, 2, 2});
+                   }});
+  return cases;
+}
+
+// What orders and counts; where a result has no gradient, it picks from something that has.
+inline std::vector<Case> ordering_cases() {
+  std::vector<Case> cases;
   const auto selection = [](const char* name, Op op, Shape made) {
     return Case{name, [=](Small& s) {
                   const TensorId x = s.input({3, 4});
@@ -304,20 +339,6 @@ inline std::vector<Case> picking_cases() {
                      s.result = s.add(Op::Index, {s.input({5, 2}), inverse}, {5, 2});
                    },
                    {{TensorId(0), {3, 1, 3, 0, 1}}}});
-  cases.push_back({"copied into", [=](Small& s) {
-                     const TensorId whole = s.add(Op::MulScalar, {s.input({2, 5})}, {2, 5}, with(3));
-                     s.result = s.add(Op::CopyInto, {whole, s.input({2, 3})}, {2, 5}, in_place(1, 1));
-                   }});
-  cases.push_back({"copied into what has no gradient", [=](Small& s) {
-                     const TensorId whole = s.add(Op::MulScalar, {s.input({2, 5}, false)}, {2, 5}, with(3));
-                     s.result = s.add(Op::CopyInto, {whole, s.input({2, 3})}, {2, 5}, in_place(1, 1));
-                   }});
-  cases.push_back({"complex numbers", [=](Small& s) {
-                     const TensorId angles = s.input({3, 2}, false, DType::Float32);
-                     const TensorId turns = s.add(Op::Polar, {angles}, {3, 2, 2}, {}, DType::Float32);
-                     const TensorId wide = s.add(Op::Cast, {turns}, {3, 2, 2});
-                     s.result = s.add(Op::ComplexMul, {s.input({2, 3, 2, 2}), wide}, {2, 3, 2, 2});
-                   }});
   return cases;
 }
 

@@ -44,7 +44,7 @@ Attention problem_of(const Args& args, const dsplan_tensor& q, const dsplan_tens
   a.values = v.dims[3];
   expect(a.width <= kMostWidth && a.values <= kMostWidth, "heads wider than 256");
   expect(a.heads % a.kv_heads == 0, "heads do not divide into groups");
-  a.scale = args.scale(a.width - args.integer(DSPLAN_PADDING));
+  a.scale = exec::host::attention_scale(args, a.width - args.integer(DSPLAN_PADDING));
   a.causal = !args.flag(DSPLAN_FLAG_FULL_ATTENTION) && bias == nullptr;
   a.q = by_head(q);
   a.k = by_head(k);

@@ -70,7 +70,7 @@ std::optional<Elementwise> step(const Args& args) {
 }
 
 Elementwise division_step(const Args& args) {
-  if (args.part() == 0) return {Function::Div, {&args.saved_first(), &args.saved_in(1)}};
+  if (args.part() == 0) return {Function::Div, {&exec::host::saved_first(args), &args.saved_in(1)}};
   if (args.part() == 1) return {Function::Div, {&args.temporary(0), &args.saved_in(1)}};
   return {Function::Neg, {&args.gradient_of()}};
 }

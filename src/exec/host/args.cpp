@@ -19,11 +19,6 @@ Args::Args(const dsplan_launch& call) : call_(call) {
   expect(call.made_count <= (backward() ? backward_made : forward), "more is made than the operator makes");
 }
 
-double Args::scale(std::int64_t width) const {
-  const double own = call_.number_count > DSPLAN_SCALE ? call_.numbers[DSPLAN_SCALE] : 0;
-  return own > 0 ? own : 1 / std::sqrt(static_cast<double>(width));
-}
-
 const dsplan_tensor& Args::in(std::size_t i) const {
   if (!has_in(i)) throw Fault{"input " + std::to_string(i) + " is missing"};
   return call_.inputs[i];
@@ -117,6 +112,12 @@ dsplan_tensor summed_beside(const Args& args) {
   const dsplan_tensor& to = args.output();
   const auto rank = static_cast<std::size_t>(args.in(0).rank);
   return with_layout(to, beside_summed(layout_of(to), rank, static_cast<std::size_t>(args.number())), 0);
+}
+
+double attention_scale(const Args& args, std::int64_t width) {
+  const dsplan_launch& call = args.call();
+  const double own = call.number_count > DSPLAN_SCALE ? call.numbers[DSPLAN_SCALE] : 0;
+  return own > 0 ? own : 1 / std::sqrt(static_cast<double>(width));
 }
 
 Bounds bounds_of(const Args& args) {

@@ -29,8 +29,6 @@ class Args {
   [[nodiscard]] bool needs(std::size_t input) const { return (integer(DSPLAN_NEEDS) >> input & 1) != 0; }
   [[nodiscard]] bool flag(std::int64_t bit) const { return (integer(DSPLAN_FLAGS) & bit) != 0; }
   [[nodiscard]] double number() const { return call_.numbers[DSPLAN_NUMBER]; }
-  // Of attention's scores over heads of so many columns.
-  [[nodiscard]] double scale(std::int64_t width) const;
   [[nodiscard]] const dsplan_random& random() const { return call_.random; }
   [[nodiscard]] const dsplan_launch& call() const { return call_; }
 
@@ -44,8 +42,6 @@ class Args {
   [[nodiscard]] const dsplan_tensor& saved_out(std::size_t i) const { return saved(1, i); }
   [[nodiscard]] const dsplan_tensor& saved_extra(std::size_t i) const { return saved(2, i); }
   [[nodiscard]] bool keeps_in(std::size_t i) const { return saved_at(0, i).has_value(); }
-  // Input 0 as it was, or the clone of what was written over.
-  [[nodiscard]] const dsplan_tensor& saved_first() const { return keeps_in(0) ? saved_in(0) : saved_extra(kClone); }
 
   // Made so far, and not dropped.
   [[nodiscard]] const dsplan_tensor* find(SlotKind kind, std::size_t index) const;
@@ -89,6 +85,12 @@ bool run_flat(const dsplan_launch& call);         // flat.cpp: bodies that work 
 
 // What a sum over one dimension is written into, with that dimension beside the others.
 [[nodiscard]] dsplan_tensor summed_beside(const Args& args);
+// Of attention's scores over heads of so many columns.
+[[nodiscard]] double attention_scale(const Args& args, std::int64_t width);
+// Input 0 as it was, or the clone of what was written over.
+[[nodiscard]] inline const dsplan_tensor& saved_first(const Args& args) {
+  return args.keeps_in(0) ? args.saved_in(0) : args.saved_extra(kClone);
+}
 // What the bounds of a clamp are: the lower one of both is the upper one's negative.
 struct Bounds {
   double low = 0;

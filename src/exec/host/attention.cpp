@@ -50,8 +50,8 @@ void forward_block(const Problem& p, const Args& args, std::int64_t b, std::int6
     load_rows(args.in(2), b, h / group, j, at.columns, w.v);
     scores(p, at, w);
     exponentiate(p, at, so_far, w);
-    multiply(matrix(w.scores.at.data(), rows, at.columns, kBlock), matrix(w.v.at.data(), at.columns, p.values, p.values),
-             matrix(w.part.at.data(), rows, p.values, p.values));
+    multiply(matrix(w.scores.at.data(), rows, at.columns, kBlock),
+             matrix(w.v.at.data(), at.columns, p.values, p.values), matrix(w.part.at.data(), rows, p.values, p.values));
     for (std::int64_t d = 0; d < rows * p.values; ++d) {
       w.sum.at[static_cast<std::size_t>(d)] += w.part.at[static_cast<std::size_t>(d)];
     }

@@ -220,7 +220,8 @@ void prepare(const Args& args) {
 void attention_backward(const Args& args) {
   if (is_preparation(args)) return prepare(args);
   const std::int64_t kept_inputs = args.integer(DSPLAN_INPUTS);
-  Problem p = problem_of(args, args.saved_in(0), args.saved_in(1), args.saved_in(2), kept_inputs > 3 ? &args.saved_in(3) : nullptr);
+  Problem p = problem_of(args, args.saved_in(0), args.saved_in(1), args.saved_in(2),
+                         kept_inputs > 3 ? &args.saved_in(3) : nullptr);
   if (is_flash(args)) {
     std::int64_t key = 0;
     load(strided(args.saved_extra(1)), 0, 1, &key);

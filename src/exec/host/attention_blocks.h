@@ -66,11 +66,11 @@ inline Problem problem_of(const Args& args, const dsplan_tensor& q, const dsplan
                           const dsplan_tensor* bias) {
   expect(q.rank == 4 && k.rank == 4 && v.rank == 4, "attention takes four dimensions");
   expect_dims(v, std::array{k.dims[0], k.dims[1], k.dims[2], v.dims[3]}, "the values");
-  Problem problem{q.dims[0], q.dims[1], k.dims[1],     q.dims[2], k.dims[2], q.dims[3], v.dims[3], 0,
+  Problem problem{q.dims[0], q.dims[1],     k.dims[1], q.dims[2], k.dims[2], q.dims[3], v.dims[3], 0,
                   true,      args.number(), 0,         0,         1,         {},        0};
   expect(problem.width <= kMostWidth && problem.values <= kMostWidth, "heads wider than 256");
   expect(problem.heads % problem.kv_heads == 0, "heads do not divide into groups");
-  problem.scale = args.scale(problem.width - args.integer(DSPLAN_PADDING));
+  problem.scale = attention_scale(args, problem.width - args.integer(DSPLAN_PADDING));
   problem.causal = !args.flag(DSPLAN_FLAG_FULL_ATTENTION) && bias == nullptr;
   problem.key = args.random().key;
   problem.first_sample = args.random().first_sample;

@@ -126,7 +126,7 @@ template <class C>
 void division_step(const Args& args) {
   const dsplan_tensor& to = args.latest();
   if (args.part() == 0) {
-    map<C, 2>(to, {&args.saved_first(), &args.saved_in(1)}, [](C a, C b) { return a / b; });
+    map<C, 2>(to, {&saved_first(args), &args.saved_in(1)}, [](C a, C b) { return a / b; });
   } else if (args.part() == 1) {
     map<C, 2>(to, {&args.temporary(0), &args.saved_in(1)}, [](C a, C b) { return a / b; });
   } else {
