@@ -148,13 +148,19 @@ bool prefers_cudnn(const Resolver& resolver) {
   const std::int64_t width = resolver.model.dims.head_dim;
   if (own_value_width(resolver.model) && !hopper) return false;  // Which has not been looked at.
   if (width % 8 != 0 || width > (hopper ? 256 : 128) || training.seq == 1 || training.target_seq == 1) return false;
-  // Masks that are learned have not been looked at.
-  return !has({"t5"}, resolver.model.family);
+  return true;
+}
+
+// t5 makes its bias of positions by turning [Sq, Sk, H] round: neighbours lie a head's count apart, and the fused
+// kernels ask for rows without gaps (check_last_dim_stride_equals_1_dense of sdp_utils_cpp.h).
+bool has_strided_bias(const Resolver& resolver) {
+  return has({"t5"}, resolver.model.family) && resolver.model.dims.heads > 1;
 }
 
 Kernel sdpa_kernel(const Resolver& resolver) {
   if (eager_alone(resolver.model)) return {Attention::Eager, "a class that has eager attention alone"};
   if (shares_one_head(resolver.model)) return {Attention::Math, "one key-value head that is not repeated"};
+  if (has_strided_bias(resolver)) return {Attention::Math, "a bias of positions whose rows have gaps"};
   if (prefers_cudnn(resolver)) {
     return {Attention::CuDnn,
             formatted("16 bits on {}, where torch 2.11 prefers cuDNN", resolver.hardware->architecture)};
@@ -206,6 +212,11 @@ void resolve_attention(Resolver& resolver) {
     if (text != name(one)) continue;
     training.attention = one;
     known = true;
+  }
+  if (training.attention == Attention::MemoryEfficient && has_strided_bias(resolver)) {
+    resolver.announce(wished.place,
+                      "no fused kernel takes t5's bias of positions as transformers makes it: this is a "
+                      "t5 whose bias was made contiguous");
   }
   if (!known) {
     const std::string_view meant = nearest(text, {"eager", "math", "flash", "mem-efficient", "cudnn", "sdpa"});
