@@ -206,7 +206,7 @@ std::optional<std::string> packed_unsupported(const ModelSpec& model, const Trai
 // Decoders are made of parts; these are Python of their own.
 using GraphOf = Graph (*)(const ModelSpec& model, const GraphOptions& options);
 GraphOf builder_of(std::string_view family) {
-  constexpr std::array<std::pair<std::string_view, GraphOf>, 14> kOwn{{{"gpt2", build_gpt2_graph},
+  constexpr std::array<std::pair<std::string_view, GraphOf>, 16> kOwn{{{"gpt2", build_gpt2_graph},
                                                                        {"bloom", build_bloom_graph},
                                                                        {"falcon", build_falcon_graph},
                                                                        {"opt", build_opt_graph},
@@ -218,6 +218,8 @@ GraphOf builder_of(std::string_view family) {
                                                                        {"siglip", build_picture_graph},
                                                                        {"bert", build_encoder_graph},
                                                                        {"roberta", build_encoder_graph},
+                                                                       {"xlm-roberta", build_encoder_graph},
+                                                                       {"camembert", build_encoder_graph},
                                                                        {"distilbert", build_encoder_graph},
                                                                        {"modernbert", build_modernbert_graph}}};
   for (const auto& [name, build] : kOwn) {
@@ -419,6 +421,10 @@ std::string unreached_parameter(const ModelSpec& model, const std::vector<bool>&
 
 bool is_body(const ModelSpec& model) {
   return model.graph_class.ends_with("Model") && !model.graph_class.ends_with("LMHeadModel");
+}
+
+bool is_roberta(const ModelSpec& model) {
+  return model.family == "roberta" || model.family == "xlm-roberta" || model.family == "camembert";
 }
 
 bool eager_alone(const ModelSpec& model) {
