@@ -28,6 +28,22 @@ Job small_job(int stage, Attention attention) {
   return job;
 }
 
+void check_runs(const ModelSpec& model, bool eager) {
+  INFO(model.family << (eager ? ", eager" : ", fused"));
+  const bool wide_values = model.family.starts_with("deepseek");
+  const Attention fused = wide_values ? Attention::MemoryEfficient : Attention::Flash;
+  Job job = small_job(eager ? -1 : 3, eager ? Attention::Eager : fused);
+  for (std::int32_t at = 0; eager && at < model.dims.layers; ++at) {
+    job.training.checkpoint.groups.push_back({at, at, CheckpointKind::NonReentrant, true});
+  }
+  const exec::RunResult result = running::run(model, job);
+  CHECK_MESSAGE(result.message == "", result.message);
+  for (const exec::RankRun& rank : result.ranks) {
+    CHECK(!rank.losses.empty());
+    for (const double loss : rank.losses) CHECK(std::isfinite(loss));
+  }
+}
+
 }  // namespace
 
 TEST_CASE("each family runs as predicted, row by row, and its losses are numbers") {
@@ -35,22 +51,9 @@ TEST_CASE("each family runs as predicted, row by row, and its losses are numbers
   for (const auto& entry : std::filesystem::directory_iterator(test_paths::source_dir() + "/tests/witnesses/exec")) {
     const std::optional<ModelSpec> model = small_model(entry.path());
     if (!model) continue;
-    for (const bool eager : {false, true}) {
-      INFO(model->family << (eager ? ", eager" : ", fused"));
-      const bool wide_values = model->family.starts_with("deepseek");
-      const Attention fused = wide_values ? Attention::MemoryEfficient : Attention::Flash;
-      Job job = small_job(eager ? -1 : 3, eager ? Attention::Eager : fused);
-      for (std::int32_t at = 0; eager && at < model->dims.layers; ++at) {
-        job.training.checkpoint.groups.push_back({at, at, CheckpointKind::NonReentrant, true});
-      }
-      const exec::RunResult result = running::run(*model, job);
-      CHECK_MESSAGE(result.message == "", result.message);
-      for (const exec::RankRun& rank : result.ranks) {
-        CHECK(!rank.losses.empty());
-        for (const double loss : rank.losses) CHECK(std::isfinite(loss));
-      }
-      ++ran;
-    }
+    check_runs(*model, false);
+    check_runs(*model, true);
+    ++ran;
   }
-  CHECK(ran >= 86);
+  CHECK(ran >= 43);
 }
