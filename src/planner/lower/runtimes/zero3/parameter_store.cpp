@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "model/quantized.h"
 
 namespace dsplan {
 
@@ -18,6 +19,7 @@ ParameterStore::ParameterStore(const Training& training, const ModelSpec& model,
 
 void ParameterStore::cut(const NamedParameter& p, Variable whole, bool tied) {
   const Shard shard = cut_tensor(p.elements, p.dtype, sharding_.world());
+  if (keeps_codes(p.id)) at(p.id).codes = whole.share();
   Variable secondary;
   if (sharding_.inside() > 1) secondary = make_secondary(shard, whole);
   if (tied) {
@@ -29,8 +31,14 @@ void ParameterStore::cut(const NamedParameter& p, Variable whole, bool tied) {
   }
 }
 
+bool ParameterStore::keeps_codes(ParameterId id) const {
+  const Parameter& parameter = model_.parameters[static_cast<std::size_t>(id)];
+  return parameter.dtype == DType::Int8 && packing_of(model_.modules[static_cast<std::size_t>(parameter.module)]);
+}
+
 ParameterPlace ParameterStore::place(ParameterId id) const {
   const State& state = states_[static_cast<std::size_t>(id)];
+  if (state.codes) return {state.codes.id(), Bytes(0), sharding_.of(id).bytes(sharding_.of(id).elements)};
   if (state.aliased) {
     const Part part = home_.partition(id);
     return {part.buffer, part.offset, part.bytes};
@@ -122,7 +130,7 @@ void ParameterStore::gather_in_place(const std::vector<ParameterId>& list) {
 // outside its module may have been read by nobody (the backward of an embedding).
 void ParameterStore::release(ParameterId id, Reason reason, bool was_read) {
   const State& state = at(id);
-  if (state.full && !was_read) {
+  if (state.full && (!was_read || state.codes)) {
     const Part used(state.full.id(), state.offset, place(id).bytes);
     state.full.mark_scratch();
     eager_.work().read(used).write(used).run(Body::Nothing, "record use of gathered parameter");
@@ -133,6 +141,13 @@ void ParameterStore::release(ParameterId id, Reason reason, bool was_read) {
 }
 
 void ParameterStore::drop_full(ParameterId id) { at(id).full.reset(); }
+
+void ParameterStore::put_codes(ParameterId id) {
+  State& state = at(id);
+  if (!state.codes || !state.full) return;
+  state.full.mark_scratch();
+  state.full.reset();
+}
 
 // _partition_param, has_been_updated: this rank's part of what it holds, padding as it was.
 void ParameterStore::partition_again(ParameterId id) {

@@ -48,6 +48,8 @@ class ParameterStore {
   void partition_again(ParameterId id);
   // What was gathered goes, and leaves nothing.
   void drop_full(ParameterId id);
+  // The module that has it is through: its forward puts the codes that it keeps in place of what was gathered.
+  void put_codes(ParameterId id);
   // Of what the optimizer has changed.
   void drop_secondary();
 
@@ -57,7 +59,11 @@ class ParameterStore {
     Bytes offset;          // from here on.
     bool aliased = false;  // Available where it lies: a single rank has nothing to gather.
     Variable secondary;
+    // Of LLM.int8: Linear8bitLt keeps the weight that it was given, whole, and multiplies by that (bitsandbytes
+    // nn/modules.py, init_8bit_state).
+    Variable codes;
   };
+  [[nodiscard]] bool keeps_codes(ParameterId id) const;
   [[nodiscard]] State& at(ParameterId id) { return states_[static_cast<std::size_t>(id)]; }
   void leave_secondary(ParameterId id);
   [[nodiscard]] Variable make_secondary(const Shard& of, const Part& whole);

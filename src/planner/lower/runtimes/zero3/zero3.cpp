@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "model/quantized.h"
 #include "planner/lower/runtimes/runtime_base.h"
 #include "planner/lower/runtimes/zero3/gradient_partitions.h"
 #include "planner/lower/runtimes/zero3/gradient_reducer.h"
@@ -204,6 +205,9 @@ void Zero3Runtime::pass_barrier() {
 void Zero3Runtime::exit(ModuleId module, Pass pass) {
   if (module == kNone) return;
   if (pass == Pass::Backward && hooks_.is_leaf(module)) reduce_leaf(module);
+  if (pass != Pass::Backward && packing_of(model_.modules[static_cast<std::size_t>(module)])) {
+    for (const ParameterId id : hooks_.own(module)) store_.put_codes(id);
+  }
   hooks_.exit(module, pass);
 }
 
