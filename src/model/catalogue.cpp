@@ -37,7 +37,7 @@ constexpr std::array<Row, kOps> kRows = {{
     {Op::Select, rules::part, {}, Flops::Nothing, Witness::Fake, "FunctionsManual.cpp: select_backward"},
     {Op::Split, rules::part, {}, Flops::Nothing, Witness::Fake, "FunctionsManual.cpp: split_backward"},
     {Op::Unbind, rules::part, {}, Flops::Nothing, Witness::Fake, "FunctionsManual.cpp: unbind_backward"},
-    {Op::Unfold, rules::unary, {Keeps::Nothing, 0}, Flops::Outputs, Witness::Fake, "derivatives.yaml: im2col"},
+    {Op::Unfold, rules::unfold, {}, Flops::Outputs, Witness::Fake, "derivatives.yaml: im2col"},
     {Op::Contiguous, rules::passing, {}, Flops::Outputs, Witness::Fake, "derivatives.yaml: clone"},
     {Op::Cat, rules::cat, {}, Flops::Outputs, Witness::Fake, "FunctionsManual.cpp: cat_tensors_backward"},
     {Op::Stack, rules::stack, {}, Flops::Outputs, Witness::Fake, "FunctionsManual.cpp: stack_tensors_backward"},

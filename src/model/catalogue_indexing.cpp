@@ -53,17 +53,15 @@ void copy_into(Writer& w) {
   }
   std::uint8_t clone = 0;
   const bool casts = w.needs(1) && w.in(1).dtype != w.in(0).dtype;
-  if (casts) clone = w.temporary(storage(w.in(1).shape.elements(), w.in(0).dtype), w.in(0).dtype);
-  if (w.needs(1)) {
+  const Bytes part = storage(w.in(1).shape.elements(), w.in(0).dtype);
+  if (casts || !w.needs(1)) {
+    clone = w.temporary(part, w.in(0).dtype);
+  } else {
     w.gradient(1);
-  } else {
-    clone = w.temporary(w.bytes_in(1), w.in(1).dtype);
   }
-  if (w.needs(0)) {
-    w.drop(w.temporary(w.bytes_in(1), w.in(1).dtype));
-  } else {
-    w.drop(whole);
-  }
+  const std::uint8_t zeros = w.needs(0) ? w.temporary(part, w.in(0).dtype) : whole;
+  if (casts) w.gradient(1);
+  w.drop(zeros);
   if (casts || !w.needs(1)) w.drop(clone);
 }
 

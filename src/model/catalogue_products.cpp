@@ -374,6 +374,22 @@ void convolution(Writer& w) {
   w.backward_kernel();
 }
 
+// Node::number 1: pictures lie place by place and patches are read as rows, which the kernels of both directions copy
+// first (Im2Col.cu).
+void unfold(Writer& w) {
+  const bool copied = w.node().number != 0;
+  const std::uint8_t copy =
+      copied ? w.forward_temporary(w.bytes_in(0), w.in(0).dtype, Visibility::Kernel) : std::uint8_t{0};
+  w.output();
+  w.kernel();
+  if (copied) w.forward_drop(copy);
+  if (!w.needs(0)) return;
+  const std::uint8_t columns =
+      copied ? w.allocate_temporary(w.bytes_out(), w.out().dtype, Visibility::Kernel) : std::uint8_t{0};
+  w.gradient(0);
+  if (copied) w.drop(columns);
+}
+
 // The right side's gradient is solved for, with the triangle turned; the triangle's is minus its product with the
 // result, below the diagonal. The library takes arrays of pointers besides.
 void solve_triangular(Writer& w) {

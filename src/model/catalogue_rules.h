@@ -75,6 +75,7 @@ void stacked_product(Writer& w);
 void grouped_matmul(Writer& w);
 void embedding(Writer& w);
 void convolution(Writer& w);
+void unfold(Writer& w);
 void solve_triangular(Writer& w);
 
 // catalogue_norms.cpp

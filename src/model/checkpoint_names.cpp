@@ -55,8 +55,8 @@ bool sees_pictures(const ModelSpec& model) {
 
 // As transformers 4 named text and tower.
 std::string pictured_name(const ModelSpec& model, std::string name) {
-  if (model.family.starts_with("qwen3_vl")) return name;
-  if (sized_tower(model) != nullptr) {
+  if (model.family.starts_with("qwen3_")) return name;
+  if (model.family.starts_with("qwen2")) {
     if (!replace(name, "model.language_model.", "model.")) replace(name, "model.visual.", "visual.");
     return name;
   }

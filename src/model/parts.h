@@ -167,6 +167,7 @@ struct DeltaParts {
   std::int64_t key_dim = 0;
   std::int64_t value_dim = 0;
   std::int64_t kernel = 0;  // Of the convolution.
+  bool apart = false;       // Projections are apart (qwen3_5).
 };
 
 struct DecoderParts {
@@ -198,9 +199,10 @@ struct DecoderParts {
   std::string_view activation = "act_fn";
 
   std::string_view feed_forward = "mlp";
-  bool bare_softmax = false;  // Eager attention's, in its own dtype (llama4).
-  bool chunked = false;       // A sliding layer's window is a chunk from its own beginning on (llama4).
-  bool tempered = false;      // Queries of layers without positions, by how far they are on (llama4).
+  bool bare_softmax = false;     // Eager attention's, in its own dtype (llama4).
+  bool chunked = false;          // A sliding layer's window is a chunk from its own beginning on (llama4).
+  bool tempered = false;         // Queries of layers without positions, by how far they are on (llama4).
+  bool tempered_behind = false;  // Queries of all layers are, once they are turned (ministral3).
   double temperature_floor = 8192;
   double temperature_scale = 0.1;
   bool views_behind = false;        // Heads are viewed behind all three projections (stablelm).
@@ -263,6 +265,8 @@ enum class ProjectorKind : std::uint8_t {
   TwoLinears,  // Over one of the tower's hidden states (llava).
   Pooled,      // Over the tower's result: places averaged to fewer, normed, and one product (gemma3).
   Shuffled,    // Over the tower's result: two by two places side by side, normed, and two linears (internvl).
+  Unfolded,    // Over the tower's result: normed, patches side by side through one product, and two linears (mistral3).
+  Adapted,     // Over the tower's own end, one product (llama4).
   Merged,      // The tower's own end, which makes one place of several patches (qwen2_vl).
 };
 

@@ -318,6 +318,8 @@ class Run:
         A row is a mark, a picture, two marks, a picture, ..., and text."""
         rows, length = shapes["input_ids"]
         vision = self.case["config"]["vision_config"]
+        if vision["model_type"] == "pixtral":
+            return self.batch_of_sizes(shapes)
         patch, frames, merge = vision["patch_size"], vision["temporal_patch_size"], vision["spatial_merge_size"]
         height, width = (pixels // patch for pixels in self.training["image_size"])
         pictures = self.training["images"]
@@ -336,6 +338,16 @@ class Run:
         made["image_grid_thw"].known = grids
         made["input_ids"].known = ids
         made["mm_token_type_ids"].known = types
+        return made
+
+    def batch_of_sizes(self, shapes):
+        """Pixtral's processor gives whole pictures, and the size of each."""
+        pictures = shapes["input_ids"][0] * self.training["images"]
+        made = {name: torch.empty(of, dtype=torch.int64, device=DEVICE) for name, of in shapes.items() if name != "pixel_values"}
+        made["pixel_values"] = torch.empty(pictures, 3, *self.training["image_size"], device=DEVICE)
+        made["image_sizes"] = torch.empty((pictures, 2), dtype=torch.int64, device=DEVICE)
+        with known_values._disable_current_modes():
+            made["image_sizes"].known = torch.tensor([self.training["image_size"]] * pictures)
         return made
 
     def asks_for_biases(self):

@@ -144,6 +144,13 @@ QWEN3_NEXT = config("qwen3_next", vocab_size=887, num_hidden_layers=3, head_dim=
                     layer_types=["linear_attention", "full_attention", "linear_attention"])
 
 
+QWEN3_5 = {**without(QWEN3_NEXT, "num_experts", "num_experts_per_tok", "moe_intermediate_size", "shared_expert_intermediate_size"),
+           "model_type": "qwen3_5_text",
+           "rope_parameters": {"rope_type": "default", "type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25,
+                               "mrope_section": [2, 1, 1], "mrope_interleaved": True}}
+QWEN3_5_MOE = {**without(QWEN3_NEXT, "intermediate_size"), "model_type": "qwen3_5_moe_text", "rope_parameters": QWEN3_5["rope_parameters"]}
+
+
 def of_sound(cases, target=40):
     """Rows of sound have one length."""
     return {name: {**one, "training": {**one["training"], "seq": one["config"]["max_source_positions"], "target_seq": target}}
@@ -185,6 +192,10 @@ SEED_OSS = config("seed_oss", vocab_size=881, head_dim=16, residual_dropout=0.1,
 OLMO = without(config("olmo", vocab_size=883, pad_token_id=0, eos_token_id=1), "rms_norm_eps")
 OLMOE = config("olmoe", vocab_size=887, pad_token_id=0, eos_token_id=1, num_experts=6, num_experts_per_tok=2)
 MINISTRAL = config("ministral", vocab_size=907, head_dim=16, sliding_window=256, **KINDS)
+TEMPERED = {"rope_type": "yarn", "type": "yarn", "rope_theta": 1000000.0, "factor": 16.0, "beta_fast": 32.0,
+            "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1,
+            "original_max_position_embeddings": 32, "max_position_embeddings": 512}
+MINISTRAL3 = config("ministral3", vocab_size=907, head_dim=16, rope_parameters=TEMPERED)
 CWM = config("cwm", vocab_size=911, head_dim=16, sliding_window=256, bos_token_id=0, eos_token_id=1,
              layer_types=["full_attention", "sliding_attention"])
 GLM = config("glm", vocab_size=919, head_dim=16, pad_token_id=0, eos_token_id=1)
@@ -327,6 +338,10 @@ FAMILIES = {
                   "norm_topk_prob": False, "tie_word_embeddings": True}),
     "qwen3-next-dense-autocast": case({**QWEN3_NEXT, "num_experts": 0}, micro_batch=2, seq=64, dtype="fp32",
                                       autocast="bf16"),
+    **family("qwen3-5", QWEN3_5, odd={"linear_num_value_heads": 2, "linear_key_head_dim": 16, "attention_bias": True,
+                                      "tie_word_embeddings": True}),
+    "qwen3-5-one-chunk": case(QWEN3_5, micro_batch=2, seq=40),
+    **family("qwen3-5-moe", QWEN3_5_MOE, experts=True, odd={"linear_num_value_heads": 2, "num_key_value_heads": 4}),
     "qwen3-next-one-chunk": case({**QWEN3_NEXT, "mlp_only_layers": [0, 1, 2]}, micro_batch=2, seq=40),
     "mamba2-short": case(MAMBA2, micro_batch=3, seq=20, dtype="fp32", attention="eager"),
     "mamba2-one-head": case({**MAMBA2, "num_heads": 1, "head_dim": 128, "n_groups": 1}, seq=70, dtype="fp16",
@@ -358,6 +373,8 @@ FAMILIES = {
     **family("olmoe", OLMOE, experts=True, odd={"num_key_value_heads": 4, "norm_topk_prob": True}),
     **family("ministral", MINISTRAL, odd={"num_key_value_heads": 4}),
     "ministral-window": case({**MINISTRAL, "sliding_window": 32}, micro_batch=2, seq=77),
+    **family("ministral3", MINISTRAL3, odd={"num_key_value_heads": 4}),
+    "ministral3-one-head": case({**MINISTRAL3, "num_key_value_heads": 1}, micro_batch=2, seq=77),
     **family("cwm", CWM, odd={"num_key_value_heads": 1, "mlp_bias": True}),
     "cwm-window": case({**CWM, "sliding_window": 32}, micro_batch=2, seq=77),
     **family("glm", GLM, odd={"num_key_value_heads": 1, "attention_bias": False}),
@@ -517,6 +534,17 @@ QWEN3_VL_MOE = {**QWEN3_VL, "model_type": "qwen3_vl_moe", "architectures": ["Qwe
                 "text_config": {**QWEN3_VL["text_config"], "model_type": "qwen3_vl_moe_text", "num_experts": 4,
                                 "num_experts_per_tok": 2, "moe_intermediate_size": 48},
                 "vision_config": {**QWEN3_VL["vision_config"], "model_type": "qwen3_vl_moe_vision"}}
+PIXTRAL = {"model_type": "pixtral", "hidden_size": 32, "intermediate_size": 72, "num_hidden_layers": 3, "num_attention_heads": 2,
+           "image_size": 64, "patch_size": 4, "hidden_act": "silu"}
+MISTRAL3 = {"model_type": "mistral3", "architectures": ["Mistral3ForConditionalGeneration"], "image_token_index": 500,
+            "spatial_merge_size": 2, "tie_word_embeddings": False, "vision_config": PIXTRAL,
+            "text_config": config("mistral", head_dim=16, sliding_window=None)}
+QWEN3_5_VL = {**QWEN3_VL, "model_type": "qwen3_5", "architectures": ["Qwen3_5ForConditionalGeneration"],
+              "text_config": {**QWEN3_5, "num_hidden_layers": 2, "layer_types": ["linear_attention", "full_attention"]},
+              "vision_config": {**without(QWEN3_VL["vision_config"], "deepstack_visual_indexes"), "model_type": "qwen3_5_vision"}}
+QWEN3_5_MOE_VL = {**QWEN3_5_VL, "model_type": "qwen3_5_moe", "architectures": ["Qwen3_5MoeForConditionalGeneration"],
+                  "text_config": {**QWEN3_5_MOE, "num_hidden_layers": 2, "layer_types": ["linear_attention", "full_attention"]},
+                  "vision_config": {**QWEN3_5_VL["vision_config"], "model_type": "qwen3_5_moe_vision"}}
 SIZED = "model.visual."
 TOWER = "model.vision_tower."
 BEHIND = [TOWER + "encoder.layers.2.*", TOWER + "post_layernorm.*"]  # What the projector does not read.
@@ -543,13 +571,13 @@ def classifier(name, config, places, unread=()):
 
 
 def shown(name, config, tower, behind, text="model.language_model.", projector="model.multi_modal_projector.",
-          **more):
+          attending=(0, 1), **more):
     """A language model and its tower: all of it trained but what the projector does not read, the tower frozen, the
     projector alone trained, adapters in the text, both forms of checkpointing, with the tower trained and frozen."""
     plain = {"micro_batch": 2, "seq": 96, "images": 1, "freeze": behind, **more}
     seen = [tower + "*"] if not projector.startswith(tower) else [tower + "patch_embed.*", tower + "blocks.*"]
     frozen = {**plain, "freeze": seen}
-    targets = [f"{text[6:]}layers.{layer}.self_attn.{one}_proj" for layer in range(2) for one in "qv"]
+    targets = [f"{text[6:]}layers.{layer}.self_attn.{one}_proj" for layer in attending for one in "qv"]
     return {
         name: case(config, **plain),
         f"{name}-frozen": case(config, **frozen),
@@ -586,12 +614,26 @@ SHOWN = {
     **shown("qwen3-vl", QWEN3_VL, SIZED, [], projector=SIZED + "merger.", image_size=[40, 24]),
     **without(shown("qwen3-vl-moe", QWEN3_VL_MOE, SIZED, [], projector=SIZED + "merger.", image_size=[40, 24]),
               "qwen3-vl-moe-autocast", "qwen3-vl-moe-two"),
+    **shown("qwen3-5-vl", QWEN3_5_VL, SIZED, [], projector=SIZED + "merger.", attending=(1,), image_size=[40, 24]),
+    **without(shown("qwen3-5-moe-vl", QWEN3_5_MOE_VL, SIZED, [], projector=SIZED + "merger.", attending=(1,), image_size=[40, 24]),
+              "qwen3-5-moe-vl-autocast", "qwen3-5-moe-vl-two"),
     "qwen3-vl-moe-odd": case(QWEN3_VL_MOE, micro_batch=3, seq=107, images=2, image_size=[24, 40]),
     **shown("internvl", INTERNVL, TOWER, []),
+    "internvl-one": case(INTERNVL, seq=96, images=1),
+    "internvl-one-accumulate": case(INTERNVL, seq=96, images=1, grad_accum=2),
+    "internvl-one-checkpoint": case(INTERNVL, seq=96, images=1, checkpoint="full", dtype="fp32", autocast="bf16"),
+    "llava-one": case(LLAVA, seq=96, images=1, freeze=BEHIND),
+    "clip-one": case(CLIP, seq=37, freeze=["vision_model.post_layernorm.*"]),
+    "vit-one": case(VIT, seq=37),
     "internvl-odd": case({**INTERNVL, "tie_word_embeddings": True, "projector_hidden_act": "gelu_pytorch_tanh",
                           "vision_config": {**INTERNVL["vision_config"], "attention_bias": False, "use_qk_norm": True,
                                             "norm_type": "rms_norm", "hidden_dropout_prob": 0.1, "attention_dropout": 0.1}},
                          micro_batch=2, seq=91, images=3, freeze=[TOWER + "embeddings.*"]),
+    **shown("mistral3", MISTRAL3, TOWER, [], image_size=[40, 24]),
+    "mistral3-odd": case({**MISTRAL3, "tie_word_embeddings": True, "multimodal_projector_bias": True,
+                          "vision_config": {**PIXTRAL, "num_attention_heads": 4, "attention_dropout": 0.1, "hidden_act": "gelu"},
+                          "text_config": {**MINISTRAL3, "vocab_size": 512}},
+                         micro_batch=1, seq=91, images=3, image_size=[24, 40], freeze=[TOWER + "patch_conv.*"]),
     "llava-odd": case({**LLAVA, "vision_feature_select_strategy": "full", "multimodal_projector_bias": False,
                        "projector_hidden_act": "gelu_pytorch_tanh", "tie_word_embeddings": True,
                        "text_config": QWEN2},

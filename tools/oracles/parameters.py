@@ -25,8 +25,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, CONFIG_MAPPING
 
 FAMILIES = ("gpt2 opt bloom gpt_neox falcon llama mistral mixtral qwen2 qwen2_moe qwen3 qwen3_moe gemma gemma2 "
             "gemma3_text phi phi3 deepseek_v2 deepseek_v3 bert roberta distilbert t5 vit whisper modernbert llama4_text glm4_moe granitemoe gpt_oss "
-            "arcee seed_oss olmo olmoe ministral cwm glm helium dots1 solar_open hunyuan_v1_moe ernie4_5_moe minicpm3 minimax_m2 mamba2 granitemoehybrid qwen3_next "
-            "clip_vision_model siglip_vision_model clip siglip llava gemma3 internvl qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe").split()
+            "arcee seed_oss olmo olmoe ministral ministral3 cwm glm helium dots1 solar_open hunyuan_v1_moe ernie4_5_moe minicpm3 minimax_m2 mamba2 granitemoehybrid qwen3_next qwen3_5_text qwen3_5_moe_text "
+            "clip_vision_model siglip_vision_model clip siglip llava gemma3 internvl mistral3 qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe qwen3_5 qwen3_5_moe").split()
 
 # Fields of every config class that move no byte of a training step.
 INERT = {"transformers_version", "architectures", "id2label", "label2id", "problem_type", "return_dict",
@@ -44,9 +44,10 @@ def model_class(config):
                 "modernbert": "ModernBertModel", "vit": "ViTForImageClassification", "t5": "T5ForConditionalGeneration",
                 "clip_vision_model": "CLIPVisionModel", "siglip_vision_model": "SiglipVisionModel",
                 "llava": "LlavaForConditionalGeneration", "gemma3": "Gemma3ForConditionalGeneration",
-                "internvl": "InternVLForConditionalGeneration",
+                "internvl": "InternVLForConditionalGeneration", "mistral3": "Mistral3ForConditionalGeneration",
                 "qwen2_vl": "Qwen2VLForConditionalGeneration", "qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration",
-                "qwen3_vl": "Qwen3VLForConditionalGeneration", "qwen3_vl_moe": "Qwen3VLMoeForConditionalGeneration"}
+                "qwen3_vl": "Qwen3VLForConditionalGeneration", "qwen3_vl_moe": "Qwen3VLMoeForConditionalGeneration",
+                "qwen3_5": "Qwen3_5ForConditionalGeneration", "qwen3_5_moe": "Qwen3_5MoeForConditionalGeneration"}
     return getattr(transformers, encoders[kind]) if kind in encoders else None  # AutoModelForCausalLM decides
 
 
@@ -97,6 +98,8 @@ def inputs_for(model):
         return {"input_features": sound, "labels": torch.arange(2 * 8).reshape(2, 8) % config.vocab_size,
                 "use_cache": False}
     seen = getattr(config, "vision_config", config)
+    if config.model_type == "mistral3":
+        return whole_pictures(config, seen)
     if hasattr(seen, "spatial_merge_size"):
         return sized_inputs(config, seen)
     if hasattr(seen, "patch_size"):
@@ -131,6 +134,15 @@ def sized_inputs(config, seen):
     return {"input_ids": ids, "labels": ids, "use_cache": False, "mm_token_type_ids": (ids == config.image_token_id).long(),
             "pixel_values": torch.rand(2 * 6 * side**2, seen.in_channels * seen.temporal_patch_size * patch**2),
             "image_grid_thw": torch.tensor([[1, 2 * side, 3 * side]] * 2)}
+
+
+def whole_pictures(config, seen):
+    """One picture a row, of two by three tokens, and its size."""
+    height, width = (side * seen.patch_size * config.spatial_merge_size for side in (2, 3))
+    ids = torch.arange(2 * 14).reshape(2, -1) % 100 + 4
+    ids[:, 1:7] = config.image_token_index
+    return {"input_ids": ids, "labels": ids, "use_cache": False, "pixel_values": torch.rand(2, seen.num_channels, height, width),
+            "image_sizes": torch.tensor([[height, width]] * 2)}
 
 
 def calls(model):

@@ -174,8 +174,13 @@ ModelSpec compose(const ShownModel& shown, const ModelSpec& vision, const ModelS
   whole.call(language, embedding, Composition::Calls::Only);
   whole.call(seen);
   if (apart) whole.enter(between);
-  for (const ModuleId one : called) {
+  for (std::size_t at = 0; at < called.size(); ++at) {
+    const ModuleId one = called[at];
     whole.enter(one);
+    while (at + 1 < called.size() && whole.spec().modules[static_cast<std::size_t>(called[at + 1])].parent == one) {
+      whole.enter(called[++at]);
+      whole.leave(called[at]);
+    }
     whole.leave(one);
   }
   if (apart) whole.leave(between);

@@ -76,7 +76,8 @@ struct ShownModel {
   std::string_view projector;  // Empty: the tower's own end.
   bool tied = false;           // The head is the embedding, whatever the language model's own config says.
 };
-// Registers what is inside the projector, and returns what its forward calls, in order.
+// Registers what is inside the projector, and returns what its forward calls, in order; behind a module what is called
+// inside it.
 using Projector = std::function<std::vector<ModuleId>(Composition& whole, ModuleId projector)>;
 [[nodiscard]] ModelSpec compose(const ShownModel& shown, const ModelSpec& vision, const ModelSpec& text,
                                 TowerParts tower, const Projector& projector);

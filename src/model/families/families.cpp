@@ -52,6 +52,7 @@ std::vector<Family> text_decoders() {
       {"olmo", build_olmo, true},
       {"olmoe", build_olmoe, true},
       {"ministral", build_ministral, true},
+      {"ministral3", build_ministral3, true},
       {"cwm", build_cwm, true},
       {"glm", build_glm, true},
       {"helium", build_helium, true},
@@ -65,6 +66,8 @@ std::vector<Family> text_decoders() {
       {"mamba2", build_mamba2, true},
       {"granitemoehybrid", build_granitemoehybrid, true},
       {"qwen3_next", build_qwen3_next, true},
+      {"qwen3_5_text", build_qwen3_5_text, true},
+      {"qwen3_5_moe_text", build_qwen3_5_moe_text, true},
   };
 }
 
@@ -84,10 +87,13 @@ std::vector<Family> encoders_and_towers() {
       {"llava", build_llava, true},
       {"gemma3", build_gemma3, true},
       {"internvl", build_internvl, true},
+      {"mistral3", build_mistral3, true},
       {"qwen2_vl", build_qwen2_vl, true},
       {"qwen2_5_vl", build_qwen2_5_vl, true},
       {"qwen3_vl", build_qwen3_vl, true},
       {"qwen3_vl_moe", build_qwen3_vl_moe, true},
+      {"qwen3_5", build_qwen3_5, true},
+      {"qwen3_5_moe", build_qwen3_5_moe, true},
   };
 }
 

@@ -60,7 +60,9 @@ struct Family {
 [[nodiscard]] ModelSpec build_olmo(ConfigReader& config);
 [[nodiscard]] ModelSpec build_olmoe(ConfigReader& config);
 [[nodiscard]] ModelSpec build_ministral(ConfigReader& config);
-[[nodiscard]] ModelSpec build_cwm(ConfigReader& config);
+[[nodiscard]] ModelSpec build_ministral3(ConfigReader& config);
+ModelSpec build_mistral3(ConfigReader& config);
+ModelSpec build_cwm(ConfigReader& config);
 [[nodiscard]] ModelSpec build_glm(ConfigReader& config);
 [[nodiscard]] ModelSpec build_helium(ConfigReader& config);
 [[nodiscard]] ModelSpec build_dots1(ConfigReader& config);
@@ -73,6 +75,10 @@ struct Family {
 [[nodiscard]] ModelSpec build_mamba2(ConfigReader& config);
 [[nodiscard]] ModelSpec build_granitemoehybrid(ConfigReader& config);
 [[nodiscard]] ModelSpec build_qwen3_next(ConfigReader& config);
+ModelSpec build_qwen3_5_text(ConfigReader& config);
+ModelSpec build_qwen3_5_moe_text(ConfigReader& config);
+ModelSpec build_qwen3_5(ConfigReader& config);
+ModelSpec build_qwen3_5_moe(ConfigReader& config);
 [[nodiscard]] ModelSpec build_bert(ConfigReader& config);
 [[nodiscard]] ModelSpec build_roberta(ConfigReader& config);
 [[nodiscard]] ModelSpec build_distilbert(ConfigReader& config);

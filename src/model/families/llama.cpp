@@ -1,5 +1,5 @@
-// llama (1 to 3.3), mistral, mixtral, qwen2, qwen3 and their mixtures of experts, arcee, ministral and cwm: each is a
-// Decoder with its own defaults and its own choice of biases, norms and windows.
+// llama (1 to 3.3), mistral, mixtral, qwen2, qwen3 and their mixtures of experts, arcee, ministral, ministral3 and cwm:
+// each is a Decoder with its own defaults and its own choice of biases, norms and windows.
 #include "model/families/decoder.h"
 #include "model/families/family.h"
 
@@ -75,6 +75,17 @@ ModelSpec build_ministral(ConfigReader& config) {
   if (config.find("head_dim") == nullptr)
     config.fault("head_dim", "\"head_dim\" is missing, which this class reads as it is");
   read_both_kinds(config, decoder, 4096, [](std::int64_t) { return LayerKind::Sliding; });
+  read_head(config, decoder);
+  return finish_decoder(config, decoder);
+}
+
+// Mistral whose queries grow with the logarithm of how far they are on.
+ModelSpec build_ministral3(ConfigReader& config) {
+  Decoder decoder =
+      read_decoder(config, "Ministral3",
+                   {.vocab = 131072, .ffn = 14336, .layers = 34, .kv_heads = 8, .head_dim = 128, .positions = 262144});
+  decoder.dims.sliding_window = config.maybe_size("sliding_window", std::nullopt).value_or(0);
+  decoder.parts.tempered_behind = true;
   read_head(config, decoder);
   return finish_decoder(config, decoder);
 }

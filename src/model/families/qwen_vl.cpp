@@ -1,6 +1,6 @@
-// qwen2_vl, qwen2_5_vl, qwen3_vl and qwen3_vl_moe: a tower that sees pictures of all sizes, patch by patch, and a
-// language model whose positions have three axes. Files of today hold the text's keys in "text_config", older ones
-// beside the tower's.
+// qwen2_vl, qwen2_5_vl, qwen3_vl, qwen3_5 and their mixtures: a tower that sees pictures of all sizes, patch by patch,
+// and a language model whose positions have three axes. Files of today hold the text's keys in "text_config", older
+// ones beside the tower's.
 #include <algorithm>
 
 #include "core/format.h"
@@ -8,6 +8,7 @@
 #include "model/families/composed.h"
 #include "model/families/decoder.h"
 #include "model/families/family.h"
+#include "model/families/mixers/qwen3_next.h"
 #include "model/parts.h"
 
 namespace dsplan {
@@ -55,6 +56,23 @@ constexpr VisionNames kQwen3Moe{"Qwen3VLMoeVisionModel",
                                 "Qwen3VLMoeVisionMLP",
                                 "",
                                 "Qwen3VLMoeVisionPatchMerger"};
+
+constexpr VisionNames kQwen35{"Qwen3_5VisionModel",
+                              "Qwen3_5VisionPatchEmbed",
+                              "Qwen3_5VisionRotaryEmbedding",
+                              "Qwen3_5VisionBlock",
+                              "Qwen3_5VisionAttention",
+                              "Qwen3_5VisionMLP",
+                              "",
+                              "Qwen3_5VisionPatchMerger"};
+constexpr VisionNames kQwen35Moe{"Qwen3_5MoeVisionModel",
+                                 "Qwen3_5MoeVisionPatchEmbed",
+                                 "Qwen3_5MoeVisionRotaryEmbedding",
+                                 "Qwen3_5MoeVisionBlock",
+                                 "Qwen3_5MoeVisionAttention",
+                                 "Qwen3_5MoeVisionMLP",
+                                 "",
+                                 "Qwen3_5MoeVisionPatchMerger"};
 
 void register_norm(ModelBuilder& b, const VisionNames& names, std::string_view name, std::int64_t width) {
   if (names.norm.empty()) return b.layer_norm(name, width);
@@ -122,7 +140,7 @@ ModelSpec build_deep_vision(const ConfigReader& config, const VisionNames& names
   b.rotary("rotary_pos_emb", names.rotary, d.head_dim / 2);
   register_blocks(b, names, tower);
   register_merger(b, names, tower, width, "merger", false);
-  {
+  if (!tower.deep_layers.empty()) {
     const auto list = b.module("deepstack_merger_list", "ModuleList");
     for (std::size_t i = 0; i < tower.deep_layers.size(); ++i) {
       register_merger(b, names, tower, width, std::to_string(i), true);
@@ -266,6 +284,8 @@ struct VisionLanguage {
   Decoder (*read)(ConfigReader& text, std::string_view prefix);
   const VisionNames& names;
   std::string_view tower_family;
+  ModelSpec (*finish)(const ConfigReader& text, const Decoder& decoder) = finish_decoder;
+  std::int64_t image_token = 151655;
 };
 
 ModelSpec build_both(ConfigReader& config, const VisionLanguage& kind, ConfigReader& vision, TowerParts tower,
@@ -274,7 +294,7 @@ ModelSpec build_both(ConfigReader& config, const VisionLanguage& kind, ConfigRea
   ConfigReader& text = text_reader(config, inner);
   const Decoder decoder = kind.read(text, kind.text_prefix);
   const bool tied = config.flag("tie_word_embeddings", false) || decoder.tied;
-  tower.image_token = config.size("image_token_id", 151655);
+  tower.image_token = config.size("image_token_id", kind.image_token);
   take_remarks(config, vision, kind.tower_family);
   if (inner) take_remarks(config, *inner, kind.tower_family.starts_with("qwen3") ? kind.tower_family : "qwen2_vl");
   vision.throw_if_any();
@@ -289,7 +309,7 @@ ModelSpec build_both(ConfigReader& config, const VisionLanguage& kind, ConfigRea
   const std::int64_t text_width = decoder.dims.hidden;
   const ModelSpec seen = tower.table > 0 ? build_deep_vision(vision, kind.names, tower, text_width)
                                          : build_vision(vision, kind.names, tower, text_width);
-  const ModelSpec words = finish_decoder(text, decoder);
+  const ModelSpec words = kind.finish(text, decoder);
   const std::string root = formatted("{}ForConditionalGeneration", kind.prefix);
   const std::string body = formatted("{}Model", kind.prefix);
   return compose({root, body, "", tied}, seen, words, std::move(tower), nullptr);
@@ -331,7 +351,7 @@ ModelSpec build_qwen2_5_vl(ConfigReader& config) {
 
 namespace {
 
-ModelSpec build_deep(ConfigReader& config, const VisionLanguage& kind) {
+ModelSpec build_deep(ConfigReader& config, const VisionLanguage& kind, bool deep = true) {
   ConfigReader vision(part_of(config, "vision_config"));
   (void)vision.find("model_type");
   TowerParts tower = read_tower(vision, "hidden_size", 1152, 27, 16);
@@ -343,8 +363,8 @@ ModelSpec build_deep(ConfigReader& config, const VisionLanguage& kind) {
   tower.layers.down = "linear_fc2";
   tower.layers.activation = "act_fn";
   tower.table = vision.size("num_position_embeddings", 2304);
-  tower.deep_layers = {8, 16, 24};
-  if (vision.present("deepstack_visual_indexes")) {
+  if (deep) tower.deep_layers = {8, 16, 24};
+  if (deep && vision.present("deepstack_visual_indexes")) {
     tower.deep_layers = vision.indices("deepstack_visual_indexes", tower.dims.layers);
   }
   tower.held = true;
@@ -361,6 +381,15 @@ ModelSpec build_qwen3_vl(ConfigReader& config) {
 
 ModelSpec build_qwen3_vl_moe(ConfigReader& config) {
   return build_deep(config, {"Qwen3VLMoe", "Qwen3VLMoeText", read_qwen3_vl_moe_text, kQwen3Moe, "qwen3_vl_moe"});
+}
+
+ModelSpec build_qwen3_5(ConfigReader& config) {
+  return build_deep(config, {"Qwen3_5", "Qwen3_5", read_qwen3_5, kQwen35, "qwen3_5", finish_hybrid, 248056}, false);
+}
+
+ModelSpec build_qwen3_5_moe(ConfigReader& config) {
+  return build_deep(
+      config, {"Qwen3_5Moe", "Qwen3_5Moe", read_qwen3_5_moe, kQwen35Moe, "qwen3_5_moe", finish_hybrid, 248056}, false);
 }
 
 }  // namespace dsplan

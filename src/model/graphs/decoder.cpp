@@ -37,6 +37,7 @@ using ShownBatch = GridBatch;
 ShownBatch shown_batch(GraphBuilder& g, const TowerParts* tower, TensorId ids) {
   const std::int64_t pictures = g.options().images * g.options().micro_batch;
   if (pictures == 0) return {};
+  if (tower->projection == ProjectorKind::Unfolded) return pixtral_batch(g, *tower, pictures);
   if (tower->merge > 0) return grid_batch(g, *tower, pictures);
   ShownBatch batch;
   batch.pixels = pixel_input(g, *tower, pictures);
@@ -338,6 +339,13 @@ class DecoderGraph {
       return at;
     }
     const ModuleId module = g_.child(model_, "rotary_emb");
+    if (p_.rotary.three_axes && along_axes == kNone) {  // The same numbers along each axis (qwen3_5 of text alone).
+      at.ids = position_ids;
+      const TensorId same = g_.view(position_ids, Shape{3, g_.options().micro_batch, g_.options().seq}, Op::Expand);
+      at.waves = three_axes_tables(g_, p_.rotary, module, same);
+      g_.drop({same});
+      return at;
+    }
     if (along_axes != kNone) {
       at.waves = three_axes_tables(g_, p_.rotary, module, along_axes);
       return at;
@@ -396,7 +404,8 @@ class DecoderGraph {
     const ModuleId outer = g_.child(g_.causal(), p_.body);
     g_.enter(outer);
     TensorId hidden = kNone;
-    if (p_.tower->merge > 0) {
+    const bool unfolded = p_.tower->projection == ProjectorKind::Unfolded;
+    if (p_.tower->merge > 0 && !unfolded) {
       const GridShown shown = show_grids(g_, *p_.tower, outer, batch, ids, embed(ids));
       const TensorId positions = grid_positions(g_, *p_.tower);
       deep_ = shown.deep;
@@ -408,7 +417,8 @@ class DecoderGraph {
       if (shown.flags != kNone) g_.drop({shown.flags});
       g_.drop({positions});
     } else {
-      const Pictured shown = show_pictures(g_, *p_.tower, outer, batch.pixels, ids, embed(ids));
+      const Pictured shown = unfolded ? show_pixtral(g_, *p_.tower, outer, batch, ids, embed(ids))
+                                      : show_pictures(g_, *p_.tower, outer, batch.pixels, ids, embed(ids));
       PictureMasks made;
       if (batch.types != kNone) made = picture_masks(g_, batch.types, d_.sliding_window);
       hidden = body(ids, kNone, {shown.merged, kNone, made.full, made.sliding});

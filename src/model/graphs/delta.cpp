@@ -1,5 +1,5 @@
-// The gated delta net of qwen3_next: what transformers runs where neither flash-linear-attention nor causal_conv1d is
-// installed (modeling_qwen3_next.py: Qwen3NextGatedDeltaNet, torch_chunk_gated_delta_rule).
+// The gated delta net of qwen3_next and qwen3_5: what transformers runs where neither flash-linear-attention nor
+// causal_conv1d is installed (modeling_qwen3_next.py: Qwen3NextGatedDeltaNet, torch_chunk_gated_delta_rule).
 #include <cmath>
 #include <limits>
 
@@ -340,6 +340,45 @@ TensorId for_all_heads(GraphBuilder& g, const DeltaParts& p, TensorId x) {
   return rebound(g, copied, g.view(copied, Shape{by_token.dims[0], by_token.dims[1], p.heads, p.key_dim}));
 }
 
+// What the convolution is given, and what stands beside it. `parts` live until the convolution has run.
+struct Projected {
+  TensorId joined, z, b, a;
+  std::vector<TensorId> parts;
+};
+
+// Two products, from which parts are sorted (qwen3_next); `held` by names of the mixer.
+Projected projected(GraphBuilder& g, const DeltaParts& p, ModuleId module, TensorId hidden,
+                    std::vector<TensorId>& held) {
+  const std::int64_t both = 2 * p.key_heads * p.key_dim + 2 * p.heads * p.value_dim;
+  const TensorId wide = linear_module(g, g.child(module, "in_proj_qkvz"), hidden, both);
+  const TensorId narrow = linear_module(g, g.child(module, "in_proj_ba"), hidden, 2 * p.heads);
+  const Mixed4 made = ordered(g, p, wide, narrow);
+  held = {wide, narrow};
+  const TensorId joined = g.cat({made.query, made.key, made.value}, 2);
+  return {joined, made.z, made.b, made.a, {made.query, made.key, made.value}};
+}
+
+// A product each (qwen3_5).
+Projected apart(GraphBuilder& g, const DeltaParts& p, ModuleId module, TensorId hidden) {
+  const std::int64_t values = p.heads * p.value_dim;
+  const auto product = [&](std::string_view name, std::int64_t width) {
+    return linear_module(g, g.child(module, name), hidden, width);
+  };
+  Projected made{};
+  // The gradients of the convolution's and of the rule's operand come channel by channel and head by head, which of one
+  // row is a matrix that the product takes.
+  const bool several = g.options().micro_batch > 1 && g.options().seq > 1;
+  const auto turned_back = [&](TensorId x, bool copied) {
+    return rebound(g, x, copied ? g.view_copied_back(x, g.shape(x)) : g.view(x, g.shape(x)));
+  };
+  made.joined = turned_back(product("in_proj_qkv", 2 * p.key_heads * p.key_dim + values), several);
+  const TensorId flat = product("in_proj_z", values);
+  made.z = rebound(g, flat, g.view(flat, Shape{g.options().micro_batch, g.options().seq, p.heads, p.value_dim}));
+  made.b = turned_back(product("in_proj_b", p.heads), several && p.heads > 1);
+  made.a = product("in_proj_a", p.heads);
+  return made;
+}
+
 }  // namespace
 
 TensorId delta_mixer(GraphBuilder& g, const DeltaParts& p, ModuleId module, TensorId hidden) {
@@ -348,12 +387,10 @@ TensorId delta_mixer(GraphBuilder& g, const DeltaParts& p, ModuleId module, Tens
   const std::int64_t keys = p.key_heads * p.key_dim;
   const std::int64_t values = p.heads * p.value_dim;
   g.enter(module);
-  const TensorId wide = linear_module(g, g.child(module, "in_proj_qkvz"), hidden, 2 * keys + 2 * values);
-  const TensorId narrow = linear_module(g, g.child(module, "in_proj_ba"), hidden, 2 * p.heads);
-  const Mixed4 made = ordered(g, p, wide, narrow);
-  const TensorId joined = g.cat({made.query, made.key, made.value}, 2);
-  const TensorId mixed = causal_convolution(g, g.child(module, "conv1d"), joined, p.kernel);
-  g.drop({made.query, made.key, made.value});
+  std::vector<TensorId> held;
+  const Projected made = p.apart ? apart(g, p, module, hidden) : projected(g, p, module, hidden, held);
+  const TensorId mixed = causal_convolution(g, g.child(module, "conv1d"), made.joined, p.kernel);
+  for (const TensorId one : made.parts) g.drop({one});
   const std::vector<TensorId> parts = split_last(g, mixed, {keys, keys, values});
   const auto by_heads = [&](TensorId part, std::int64_t heads, std::int64_t width, bool copied) {
     const Shape shape{rows, seq, heads, width};
@@ -376,7 +413,8 @@ TensorId delta_mixer(GraphBuilder& g, const DeltaParts& p, ModuleId module, Tens
   const TensorId normed = rebound(g, core, norm_then_gate(g, g.child(module, "norm"), core, gate));
   const TensorId by_token = rebound(g, normed, g.view(normed, Shape{rows, seq, values}));
   const TensorId out = linear_module(g, g.child(module, "out_proj"), by_token, g.dims().hidden);
-  g.drop({wide, narrow, query, key, value, gate, made.b, made.a, mixed, beta, decay, by_token});
+  for (const TensorId one : held) g.drop({one});
+  g.drop({query, key, value, gate, made.b, made.a, mixed, beta, decay, by_token});
   g.exit(module);
   return out;
 }

@@ -244,7 +244,14 @@ std::optional<std::string> encoder_decoder_unsupported(const ModelSpec& model, c
 // Towers of pictures of all sizes. An operator joins no more than 64 windows.
 std::optional<std::string> sized_unsupported(const TowerParts& tower, const Training& training) {
   if (tower.dims.head_dim % 8 != 0) return "a tower's heads of no multiple of 8";
-  if (!training.seq_list.empty()) return "lengths in turn of a model that keeps how far its positions are";
+  const bool masked = tower.projection == ProjectorKind::Unfolded;
+  if (!training.seq_list.empty() && !masked) {
+    return "lengths in turn of a model that keeps how far its positions are";
+  }
+  if (masked && training.attention == Attention::Math) return "math attention with a mask over patches";
+  if (masked && training.torch < kWitnessTorch) {
+    return formatted("a mask inside sdpa before torch {}", kWitnessTorch.text());
+  }
   const std::int64_t pictures = checked_mul(training.micro_batch, training.images);
   const Grid grid = grid_of(tower, training.image_size);
   const std::int64_t windows =
@@ -296,7 +303,8 @@ std::optional<std::string> picture_unsupported(const ModelSpec& model, const Tra
                      model.dims.max_positions - (token ? 1 : 0), token ? " and a class token" : "",
                      model.dims.max_positions);
   }
-  if (!token || training.micro_batch > 1) return std::nullopt;
+  const bool apart = training.runtime == Runtime::PyTorch && training.zero_grad_to_none;
+  if (!token || training.micro_batch > 1 || apart) return std::nullopt;
   return "one picture at a time, whose class token takes its gradient as a part of another";
 }
 

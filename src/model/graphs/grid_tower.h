@@ -4,6 +4,7 @@
 
 #include "model/graphs/builder.h"
 #include "model/graphs/pieces.h"
+#include "model/graphs/tower.h"
 #include "model/parts.h"
 #include "model/pictures.h"
 
@@ -37,6 +38,11 @@ struct GridShown {
 };
 [[nodiscard]] GridShown show_grids(GraphBuilder& g, const TowerParts& tower, ModuleId body, const GridBatch& batch,
                                    TensorId ids, TensorId embedded);
+
+// pictures/pixtral_tower.cpp: whole pictures and the size of each, and how mistral3 is shown them.
+[[nodiscard]] GridBatch pixtral_batch(GraphBuilder& g, const TowerParts& tower, std::int64_t pictures);
+[[nodiscard]] Pictured show_pixtral(GraphBuilder& g, const TowerParts& tower, ModuleId body, const GridBatch& batch,
+                                    TensorId ids, TensorId embedded);
 
 // get_rope_index: [3, B, S], a number along each axis. A row is a mark, a picture, two marks, a picture, ..., and text.
 [[nodiscard]] TensorId grid_positions(GraphBuilder& g, const TowerParts& tower);

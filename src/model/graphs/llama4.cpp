@@ -73,6 +73,33 @@ TensorId tempered(GraphBuilder& g, const DecoderParts& p, TensorId q, std::vecto
   return out;
 }
 
+}  // namespace
+
+// q * (1 + beta * log(1 + floor(position / original_max_position_embeddings))), brought to q's dtype first.
+TensorId tempered_behind(GraphBuilder& g, const DecoderParts& p, TensorId q, TensorId ids) {
+  const std::int64_t seq = g.options().seq;
+  TensorId scales = g.make(Op::DivScalar, Shape{1, seq}, DType::Float32, {ids}, false, p.temperature_floor);
+  const auto becomes = [&](Op op, double number) {
+    const TensorId next = g.make(op, Shape{1, seq}, DType::Float32, {scales}, false, number);
+    g.drop({scales});
+    scales = next;
+  };
+  becomes(Op::FloorDivScalar, 1);
+  becomes(Op::AddScalar, 1);
+  becomes(Op::Log, 0);
+  becomes(Op::MulScalar, p.temperature_scale);
+  becomes(Op::AddScalar, 1);
+  const TensorId column = g.view(scales, Shape{1, 1, seq, 1});
+  g.drop({scales});
+  const TensorId narrow = g.cast(column, g.dtype(q));
+  g.drop({column});
+  const TensorId out = g.binary(Op::Mul, q, narrow);
+  g.drop({narrow, q});
+  return out;
+}
+
+namespace {
+
 TensorId change_places(GraphBuilder& g, TensorId x) {
   const Shape& shape = g.shape(x);
   const TensorId out = g.view(x, Shape{shape.dims[0], shape.dims[2], shape.dims[1], shape.dims[3]}, {step_swap(1, 2)});

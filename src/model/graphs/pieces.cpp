@@ -735,6 +735,7 @@ QueryKey turned_projections(GraphBuilder& g, const DecoderParts& p, ModuleId mod
   x.q = head_norm(g, p, module, p.query_norm, HeadNorm::ByHead, x.q);
   x.k = head_norm(g, p, module, p.key_norm, HeadNorm::ByHead, x.k);
   if (given.turns) x = apply_rotary(g, p.rotary, x, given.waves, held);
+  if (p.tempered_behind) x.q = tempered_behind(g, p, x.q, given.ids);
   x.q = head_norm(g, p, module, p.query_norm, HeadNorm::AfterRotary, x.q);
   x.k = head_norm(g, p, module, p.key_norm, HeadNorm::AfterRotary, x.k);
   if (made.fused != kNone) held.insert(held.begin(), made.fused);

@@ -89,6 +89,8 @@ struct Latents {
 [[nodiscard]] TensorId mamba_mixer(GraphBuilder& g, const MambaParts& parts, ModuleId module, TensorId hidden);
 
 // llama4.cpp: what Projections::ByToken and Router::Scattered make.
+// get_llama_4_attn_scale of ministral3, times the queries; uses them up.
+[[nodiscard]] TensorId tempered_behind(GraphBuilder& g, const DecoderParts& p, TensorId q, TensorId ids);
 [[nodiscard]] QueryKey token_projections(GraphBuilder& g, const DecoderParts& parts, ModuleId module, TensorId hidden,
                                          const LayerInputs& given, TensorId& value, std::vector<TensorId>& held);
 

@@ -183,11 +183,15 @@ Pictured show_pictures(GraphBuilder& g, const TowerParts& tower, ModuleId body, 
   shown.features = g.cast(joint, g.dtype(embedded));
   g.drop({joint});
   for (const TensorId picture : pictures) g.drop({picture});
+  put_pictures(g, tower, ids, embedded, shown);
+  return shown;
+}
+
+void put_pictures(GraphBuilder& g, const TowerParts& tower, TensorId ids, TensorId embedded, Pictured& shown) {
   shown.flags = placeholder_flags(g, tower, ids);
   shown.merged =
       g.make(Op::MaskedScatter, g.shape(embedded), g.dtype(embedded), {embedded, shown.flags, shown.features}, true);
   g.drop({embedded});
-  return shown;
 }
 
 }  // namespace dsplan

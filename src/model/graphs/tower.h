@@ -31,6 +31,9 @@ struct Pictured {
 [[nodiscard]] Pictured show_pictures(GraphBuilder& g, const TowerParts& tower, ModuleId body, TensorId pixels,
                                      TensorId ids, TensorId embedded);
 
+// `shown.features` among the embedded text.
+void put_pictures(GraphBuilder& g, const TowerParts& tower, TensorId ids, TensorId embedded, Pictured& shown);
+
 // [rows, channels, image, image], in fp32.
 [[nodiscard]] TensorId pixel_input(GraphBuilder& g, const TowerParts& tower, std::int64_t rows);
 

@@ -430,6 +430,11 @@ Elements pixels_of(const ModelSpec& model) {
 Bytes shown_bytes(const ModelSpec& model, const Training& t, Bytes tokens) {
   const TowerParts& tower = *model.parts->tower;
   const std::int64_t pictures = checked_mul(t.micro_batch, t.images);
+  if (tower.projection == ProjectorKind::Unfolded) {  // Whole pictures, two numbers each.
+    const std::int64_t area = checked_mul(t.image_size[0], t.image_size[1]);
+    const Elements numbers(checked_mul(tower.channels, area));
+    return (storage(numbers, DType::Float32) + storage(Elements(2), DType::Int64)) * pictures;
+  }
   if (tower.merge > 0) {  // Patches row by row, three numbers a picture, a kind for each token; of each row a number
                           // that the model keeps.
     const std::int64_t area = checked_mul(t.image_size[0], t.image_size[1]);

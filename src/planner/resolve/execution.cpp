@@ -324,6 +324,13 @@ void resolve_image_size(Resolver& resolver) {
   }
 }
 
+// Between pictures of all sizes, and around them, stands a mark; of mistral3 one ends each row of a picture.
+std::int64_t marks_of(const TowerParts* tower, const Training& training) {
+  if (tower == nullptr) return 0;
+  const bool by_row = tower->projection == ProjectorKind::Unfolded;
+  return training.images * (by_row ? grid_of(*tower, training.image_size).height / tower->merge : 2);
+}
+
 // Pictures per row of a model that reads text besides. Without any its tower would take no part in the step.
 void resolve_images(Resolver& resolver) {
   const Setting<std::int64_t>& wished = resolver.request.images;
@@ -343,8 +350,7 @@ void resolve_images(Resolver& resolver) {
   }
   const std::vector<std::int64_t>& lengths = training.seq_list;
   const std::int64_t least = lengths.empty() ? training.seq : *std::min_element(lengths.begin(), lengths.end());
-  // Between pictures of all sizes, and around them, stands a mark.
-  const std::int64_t marks = sized_tower(resolver.model) == nullptr ? 0 : 2 * training.images;
+  const std::int64_t marks = marks_of(sized_tower(resolver.model), training);
   if (checked_mul(training.images, tokens) + marks <= least) return;
   resolver.fault(wished.given() ? wished.place : option("--seq"),
                  formatted("{} pictures of {} tokens each are more than seq {}", training.images, tokens, least),

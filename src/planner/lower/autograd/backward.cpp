@@ -213,9 +213,23 @@ void Backward::take_saved_gradients(NodeId id) {
     if ((taken >> item.index & 1U) == 0) continue;
     const BufferId buffer = on_.storages.saved(at);
     emitter_.retain(buffer);
-    handed_out_[item.index] = {buffer, true, false, on_.recording ? on_.recording->saved(at) : kNoValue};
+    handed_out_[item.index] = {buffer, true, false, false, on_.recording ? on_.recording->saved(at) : kNoValue};
   }
 }
+
+namespace {
+
+// A part of what was joined along the first dimension that has several elements lies in one piece, and AccumulateGrad
+// takes it as it is (accumulate_grad.h, obeys_layout_contract).
+bool joins_stretches(const Graph& graph, const Node& node) {
+  if (node.op != Op::Cat || node.axis < 0) return false;
+  const Shape& made = graph.tensor(graph.output(node)).shape;
+  std::int64_t before = 1;
+  for (std::int8_t at = 0; at < node.axis; ++at) before *= made.dims[static_cast<std::size_t>(at)];
+  return before == 1;
+}
+
+}  // namespace
 
 Gradient Backward::gradient_of_input(NodeId id, std::size_t i) {
   const RecipeBook::Entry& entry = on_.recipes.entry(id);
@@ -223,13 +237,14 @@ Gradient Backward::gradient_of_input(NodeId id, std::size_t i) {
   Gradient gradient;
   if ((entry.passes >> i & 1U) != 0) {
     const Gradient& passed = incoming_[entry.passes_own ? i : 0];
-    gradient = {passed.buffer, !entry.passes_part && passed.whole, passed.view};
+    gradient = {passed.buffer, !entry.passes_part && passed.whole, passed.view, entry.alias && passed.stretch};
+    if (passed.whole && joins_stretches(graph_, graph_.node(id))) gradient.stretch = true;
     if (on_.recording) gradient.value = on_.recording->passed(id, i, passed.value);
   }
   if (((entry.hands_out | entry.overwrites) >> i & 1U) != 0) gradient = handed_out_[i];
   for (std::size_t at = 0; at < slots.size(); ++at) {
     if (slots[at].kind == SlotKind::Gradient && slots[at].index == i && slots_[at] != kNoBuffer) {
-      gradient = {slots_[at], true, false, on_.recording ? on_.recording->slots()[at] : kNoValue};
+      gradient = {slots_[at], true, false, false, on_.recording ? on_.recording->slots()[at] : kNoValue};
     }
   }
   if ((entry.seen_through_view >> i & 1U) != 0) gradient.view = true;

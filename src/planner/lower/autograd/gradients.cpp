@@ -107,8 +107,9 @@ void Gradients::ready(TensorId leaf) {
 }
 
 Gradient Gradients::take_or_clone(TensorId tensor, Gradient gradient) {
-  if (gradient.whole && emitter_.references(gradient.buffer) == 1)
-    return {gradient.buffer, true, false, gradient.value};
+  if (gradient.stretch || (gradient.whole && emitter_.references(gradient.buffer) == 1)) {
+    return {gradient.buffer, true, false, false, gradient.value};
+  }
   return cloned(on_, tensor, gradient);
 }
 
