@@ -50,7 +50,7 @@ class PackedLinear {
       for (const std::uint8_t one : made) w_.forward_drop(one);
     }
     w_.save_input(1, "B", w_.needs(0));
-    w_.hold(1, w_.needs(0));  // A view of it, in an attribute.
+    if (w_.needs(0)) w_.hold(1, true);  // A view of it, in an attribute.
   }
 
   void backward() {

@@ -7,6 +7,14 @@
 #include "model/quantized.h"
 
 namespace dsplan {
+namespace {
+
+bool keeps_codes(const ModelSpec& model, ParameterId id) {
+  const Parameter& parameter = model.parameters[static_cast<std::size_t>(id)];
+  return parameter.dtype == DType::Int8 && packing_of(model.modules[static_cast<std::size_t>(parameter.module)]);
+}
+
+}  // namespace
 
 ParameterStore::ParameterStore(const Training& training, const ModelSpec& model, const Sharding& sharding,
                                PartitionHome& home, Emitter& emitter)
@@ -19,7 +27,7 @@ ParameterStore::ParameterStore(const Training& training, const ModelSpec& model,
 
 void ParameterStore::cut(const NamedParameter& p, Variable whole, bool tied) {
   const Shard shard = cut_tensor(p.elements, p.dtype, sharding_.world());
-  if (keeps_codes(p.id)) at(p.id).codes = whole.share();
+  if (keeps_codes(model_, p.id)) at(p.id).codes = whole.share();
   Variable secondary;
   if (sharding_.inside() > 1) secondary = make_secondary(shard, whole);
   if (tied) {
@@ -29,11 +37,6 @@ void ParameterStore::cut(const NamedParameter& p, Variable whole, bool tied) {
     home_.cut(p.id, std::move(whole));
     at(p.id).secondary = std::move(secondary);
   }
-}
-
-bool ParameterStore::keeps_codes(ParameterId id) const {
-  const Parameter& parameter = model_.parameters[static_cast<std::size_t>(id)];
-  return parameter.dtype == DType::Int8 && packing_of(model_.modules[static_cast<std::size_t>(parameter.module)]);
 }
 
 ParameterPlace ParameterStore::place(ParameterId id) const {
@@ -126,8 +129,8 @@ void ParameterStore::gather_in_place(const std::vector<ParameterId>& list) {
   synchronize();
 }
 
-// partition_parameters.py, free_param: param.data.record_stream(current_stream()), whoever has read it. What is released
-// outside its module may have been read by nobody (the backward of an embedding).
+// partition_parameters.py, free_param: param.data.record_stream(current_stream()), whoever has read it. What is
+// released outside its module may have been read by nobody (the backward of an embedding).
 void ParameterStore::release(ParameterId id, Reason reason, bool was_read) {
   const State& state = at(id);
   if (state.full && (!was_read || state.codes)) {
@@ -140,12 +143,9 @@ void ParameterStore::release(ParameterId id, Reason reason, bool was_read) {
   at(id).full.reset(reason);
 }
 
-void ParameterStore::drop_full(ParameterId id) { at(id).full.reset(); }
-
-void ParameterStore::put_codes(ParameterId id) {
+void ParameterStore::drop_full(ParameterId id) {
   State& state = at(id);
-  if (!state.codes || !state.full) return;
-  state.full.mark_scratch();
+  if (state.full && state.codes) state.full.mark_scratch();
   state.full.reset();
 }
 

@@ -46,10 +46,8 @@ class ParameterStore {
   // Not read: it waits for all that the compute stream was given all the same.
   void release(ParameterId id, Reason reason, bool was_read = true);
   void partition_again(ParameterId id);
-  // What was gathered goes, and leaves nothing.
+  // What was gathered goes, and leaves nothing. Nobody has read it where there are codes.
   void drop_full(ParameterId id);
-  // The module that has it is through: its forward puts the codes that it keeps in place of what was gathered.
-  void put_codes(ParameterId id);
   // Of what the optimizer has changed.
   void drop_secondary();
 
@@ -63,7 +61,6 @@ class ParameterStore {
     // nn/modules.py, init_8bit_state).
     Variable codes;
   };
-  [[nodiscard]] bool keeps_codes(ParameterId id) const;
   [[nodiscard]] State& at(ParameterId id) { return states_[static_cast<std::size_t>(id)]; }
   void leave_secondary(ParameterId id);
   [[nodiscard]] Variable make_secondary(const Shard& of, const Part& whole);
