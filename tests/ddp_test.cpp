@@ -57,7 +57,7 @@ TEST_CASE("ddp: what PyTorch refuses and what is not modelled has a name") {
   CHECK(has(said(1, {"ddp.static_graph=true"}), "without DistributedDataParallel"));
 }
 
-TEST_CASE("ddp: a static graph copies the outputs once and keeps its one bucket in both steps") {
+TEST_CASE("ddp: a static graph copies the outputs once and makes its buckets anew before the third step") {
   const Job plain = lowered::job(-1, 2);
   Job fixed = plain;
   fixed.training.ddp.static_graph = true;
@@ -65,9 +65,31 @@ TEST_CASE("ddp: a static graph copies the outputs once and keeps its one bucket 
   looks.training.ddp.find_unused_parameters = true;
   const std::int64_t copies = made(looks, "contiguous") - made(plain, "contiguous");
   CHECK(copies > 0);
-  CHECK(2 * (made(fixed, "contiguous") - made(plain, "contiguous")) == copies);
-  CHECK(made(plain, "gradient bucket") > 1);  // Rebuilt.
-  CHECK(made(fixed, "gradient bucket") == 1);
+  Job longer = plain;  // As many forwards, which a second length asks for.
+  longer.training.seq_list = {longer.training.seq, longer.training.seq};
+  REQUIRE(longer.training.steps() == 3);
+  CHECK(2 * (made(fixed, "contiguous") - made(longer, "contiguous")) == copies);
+  CHECK(made(plain, "gradient bucket") == made(fixed, "gradient bucket"));
+  // Two steps alone of the three have one bucket for everything.
+  const ModelSpec model = lowered::bundled("tiny-llama");
+  const auto rebuilt_in = [&](const Job& job) {
+    const Schedule schedule = lower(model, job, build_shapes(model, job), 0);
+    Stretch stretch = Stretch::Init;
+    Stretch last = Stretch::Init;
+    for (const Event& event : schedule.events) {
+      const auto* mark = std::get_if<Mark>(&event);
+      if (mark != nullptr && mark->moment == Moment::StretchBegins) stretch = mark->stretch;
+      const auto* one = std::get_if<Allocate>(&event);
+      if (one != nullptr && std::string_view(schedule.buffers[one->buffer].label) == "gradient bucket") last = stretch;
+    }
+    return last;
+  };
+  CHECK(rebuilt_in(plain) == Stretch::SecondStep);
+  CHECK(rebuilt_in(fixed) == Stretch::SecondStep);
+  CHECK(rebuilt_in(longer) == Stretch::MiddleStep);
+  CHECK(fixed.training.steps() == 3);
+  fixed.training.seq_list = {8, 16, 24};
+  CHECK(fixed.training.steps() == 5);  // All lengths behind the second step.
 }
 
 TEST_CASE("ddp: a hook compresses what has another dtype") {

@@ -89,6 +89,10 @@ std::string beside(Dialect dialect, std::string_view path) {
     if (path != "fsdp_config.fsdp_auto_wrap_policy") text += "  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP\n";
     return text;
   }
+  if (path.starts_with("parallelism_config.parallelism_config_dp")) {
+    const bool replicas = path.ends_with("dp_replicate_size");
+    return std::string(replicas ? "  parallelism_config_dp_shard_size: 2\n" : "") + "fsdp_config:\n  fsdp_version: 2\n";
+  }
   if ((dialect == Dialect::Trl || dialect == Dialect::Axolotl) && bits) return "load_in_4bit: true\n";
   if (path == "quantization_type" || path == "double_quantization") return "quantization_bit: 4\n";
   return {};
@@ -99,8 +103,9 @@ std::string with_key(Dialect dialect, std::string_view path, const std::string& 
   std::string text;
   const std::string own = std::string(path) + ":";
   const std::string block = std::string(path.substr(0, path.find('.'))) + ":";
-  std::string rest =
-      block == "fsdp_config:" && dialect == Dialect::Accelerate ? "distributed_type: FSDP\n" : opening(dialect);
+  std::string rest = (block == "fsdp_config:" || block == "parallelism_config:") && dialect == Dialect::Accelerate
+                         ? "distributed_type: FSDP\n"
+                         : opening(dialect);
   while (!rest.empty()) {
     const std::string line = rest.substr(0, rest.find('\n') + 1);
     if (!line.starts_with(own) && !line.starts_with(block)) text += line;
@@ -288,7 +293,7 @@ TEST_CASE("dialects: an honoured key moves what is read") {
       {"training.mixed_precision_param", {"bfloat16", "float32"}},
       {"parallelism.data_parallel_replicate_degree", {"2", "4"}},
       {"parallelism.data_parallel_shard_degree", {"4", "8"}},
-      {"parallelism.fsdp_reshard_after_forward", {"never", "default"}},
+      {"parallelism.fsdp_reshard_after_forward", {"never", "always"}},
       {"activation_checkpoint.mode", {"full", "none"}},
       {"activation_checkpoint.selective_ac_option", {"'2'", "'4'"}},
       {"flash_attn", {"sdpa", "disabled"}},
@@ -300,6 +305,8 @@ TEST_CASE("dialects: an honoured key moves what is read") {
       {"deepspeed_config.zero3_save_16bit_model", {"true", "false"}},
       {"lora_mlp_kernel", {"false", "true"}},
       {"fsdp_config.fsdp_auto_wrap_policy", {"TRANSFORMER_BASED_WRAP", "NO_WRAP"}},
+      {"parallelism_config.parallelism_config_dp_replicate_size", {"2", "3"}},
+      {"parallelism_config.parallelism_config_dp_shard_size", {"2", "3"}},
       {"fsdp_config.state_dict_type", {"LOCAL_STATE_DICT", "FULL_STATE_DICT"}},
       {"fsdp_config.fsdp_state_dict_type", {"LOCAL_STATE_DICT", "FULL_STATE_DICT"}},
   };
@@ -535,6 +542,55 @@ TEST_CASE("accelerate: a plugin of version 2 is calls of fully_shard") {
   CHECK(has(flat.not_modelled[0].feature, "FSDP1, accelerate's default"));
 }
 
+TEST_CASE("accelerate: meshes, FSDP1's keys, and what is saved under version 2") {
+  const ModelSpec base;
+  const auto request = [&](const std::string& inside, const std::string& beside_it) {
+    const std::string text =
+        "distributed_type: FSDP\nnum_processes: 8\n" + beside_it + "fsdp_config:\n  fsdp_version: 2\n" + inside;
+    return with_program(read_training_document(parse_yaml("a.yaml", text)), base, nullptr);
+  };
+  const auto refusal_of = [&](const std::string& inside, const std::string& beside_it) {
+    return refusal([&] { return request(inside, beside_it); });
+  };
+  const auto mesh = [](std::int64_t replicas, std::int64_t shards) {
+    return dsplan::formatted(
+        "parallelism_config:\n  parallelism_config_dp_replicate_size: {}\n  parallelism_config_dp_shard_size: {}\n",
+        replicas, shards);
+  };
+  const Request replicated = request("", mesh(2, 4));
+  CHECK(replicated.runtime.value == "hsdp");
+  CHECK(replicated.fsdp.replicate.value == "2");
+  CHECK(replicated.fsdp.shard.value == "4");
+  CHECK(request("", mesh(1, 8)).runtime.value == "fsdp2");
+  CHECK(has(refusal_of("", mesh(3, 2)), "3 replicas of 2 shards, which are not 8 ranks"));
+  CHECK(has(refusal_of("", mesh(8, 1)), "needs a parallelism_config_dp_shard_size above 1"));
+  const std::string tensor = "parallelism_config:\n  parallelism_config_tp_size: ";
+  CHECK(request("", tensor + "1\n").not_modelled.empty());
+  REQUIRE(request("", tensor + "2\n").not_modelled.size() == 1);
+  const std::string alone = "distributed_type: MULTI_GPU\nnum_processes: 8\n" + mesh(2, 4);
+  CHECK(has(refusal([&] { with_program(read_training_document(parse_yaml("a.yaml", alone)), base, nullptr); }),
+            "parallelism_config without FSDP version 2; accelerate refuses it"));
+  // Whole dicts are saved by the Trainer, sharded ones by accelerate.
+  const auto trainers = [&](const std::string& more) {
+    const std::string text = "per_device_train_batch_size: 1\nfsdp: true\n" + more;
+    return with_program(read_training_document(parse_yaml("a.yaml", text)), base, nullptr).fsdp.state_dict.value_or("");
+  };
+  CHECK(request("", "").fsdp.state_dict.value_or("").empty());
+  CHECK(trainers("") == "full");
+  CHECK(trainers("fsdp_config:\n  state_dict_type: SHARDED_STATE_DICT\n").empty());
+  // FSDP1's keys under version 2: what accelerate does not read has no effect, and says why.
+  const Request old = request(
+      "  fsdp_sharding_strategy: HYBRID_SHARD\n  fsdp_backward_prefetch: BACKWARD_PRE\n"
+      "  fsdp_forward_prefetch: true\n  fsdp_use_orig_params: true\n",
+      "");
+  CHECK(old.runtime.value == "fsdp2");
+  CHECK(old.fsdp.reshard_after_forward.value == "true");
+  REQUIRE(old.notices.size() == 4);
+  for (const Notice& notice : old.notices) CHECK(notice.kind == Notice::Kind::Inert);
+  CHECK(has(old.notices[0].message, "fsdp_reshard_after_forward says it"));
+  CHECK(has(old.notices[1].message, "accelerate warns"));
+}
+
 TEST_CASE("torchtitan: the mesh, the batch and checkpoints") {
   const auto toml = [](const std::string& text) { return read_training_document(parse_toml("t.toml", text)); };
   const auto request = [&](const std::string& text, std::int64_t gpus) {
@@ -573,7 +629,13 @@ TEST_CASE("torchtitan: the mesh, the batch and checkpoints") {
       has(refusal_of("[parallelism]\ndata_parallel_shard_degree = 3\n", 8), "1 replicas of 3 shards are not 8 ranks"));
   CHECK(has(refusal_of("[job]\n", 0), "nothing says how many there are; --gpus 8, or a launch line"));
   CHECK(has(refusal_of("[training]\nglobal_batch_size = 100\n", 8), "100 is no multiple of 8 rows in 8 ranks"));
-  CHECK(has(refusal_of("[parallelism]\nfsdp_reshard_after_forward = 'always'\n", 8), "are not modelled yet"));
+  const auto resharded = [&](const std::string& word) {
+    const FsdpInput fsdp = request("[parallelism]\nfsdp_reshard_after_forward = '" + word + "'\n", 8).fsdp;
+    return fsdp.reshard_after_forward.value_or("") + " " + fsdp.reshard_tail.value_or("false");
+  };
+  CHECK(resharded("default") == "true false");
+  CHECK(resharded("always") == "true true");
+  CHECK(resharded("never") == "false false");
   CHECK(has(refusal_of("[activation_checkpoint]\nselective_ac_option = 'x'\n", 8), "neither a number of layers"));
   CHECK(has(refusal([&] { return toml("[training]\nseq_len = 1\nseq_len = 2\n"); }), "t.toml:3:"));
   CHECK(has(refusal([&] { return toml("[training]\nseq_lem = 1\n"); }),

@@ -345,9 +345,58 @@ TEST_CASE("eager tape: fully_shard, every group, dtype, world and accumulation")
         job.training.fsdp.reshard_after_forward = 2;
         check(c, model_of(model), job);
         job.training.fsdp.reshard_after_forward = 1;
+        job.training.fsdp.reshard_tail = wrap == std::string("ends");
+        check(c, model_of(model), job);
         job.training.fsdp.replicate = 2;
         check(c, model_of(model), job);
       }
+    }
+  }
+}
+
+TEST_CASE("eager tape: fully_shard, layers that are gathered ahead, and parameters that are left out") {
+  constexpr DType kWide = DType::Float32;
+  constexpr DType kHalf = DType::BFloat16;
+  const auto sharded = [](const Model& model, const std::string& wrap, std::int64_t world, DType kept) {
+    Case c{.name = "fully_shard " + wrap, .model = model, .world = world};
+    Job job = job_of(c);
+    Training& t = job.training;
+    t.runtime = Runtime::Fsdp2;
+    t.model_init = ModelInit::Meta;
+    t.fsdp.wrap = wrap;
+    t.master_dtype = t.communication_dtype = kept;
+    return std::pair(c, job);
+  };
+  for (const Model& model : {kGpt2, kLlamaGrouped, kLlamaTied}) {
+    const auto choices = checkpoint_choices(static_cast<std::int32_t>(model_of(model).dims.layers));
+    for (const char* wrap : {"layers", "ends"}) {
+      for (const std::int64_t ahead : {1, 2}) {
+        for (const DType kept : {kWide, kHalf}) {
+          auto [c, job] = sharded(model, wrap, 3, kept);
+          job.training.fsdp.forward_prefetch = ahead;
+          check(c, model_of(model), job);
+          job.training.fsdp.backward_prefetch = ahead;
+          check(c, model_of(model), job);
+          job.training.checkpoint.groups = choices[1];
+          job.training.grad_accum = c.accumulation = 2;
+          check(c, model_of(model), job);
+          job.training.fsdp.forward_prefetch = 0;
+          job.training.fsdp.reshard_after_forward = 0;
+          check(c, model_of(model), job);
+        }
+      }
+    }
+  }
+  for (const char* wrap : {"layers", "ends", "root"}) {
+    for (const char* left : {"*mlp*", "*embed_tokens*", "*self_attn*"}) {
+      auto [c, job] = sharded(kLlamaGrouped, wrap, 3, kHalf);
+      job.training.fsdp.ignored = left;
+      job.training.freeze = {left};
+      check(c, model_of(kLlamaGrouped), job);
+      job.training.fsdp.forward_prefetch = wrap == std::string("root") ? 0 : 1;
+      job.training.optimizer.implementation = Implementation::Foreach;
+      job.training.gradient_clipping = 1;
+      check(c, model_of(kLlamaGrouped), job);
     }
   }
 }

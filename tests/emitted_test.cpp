@@ -157,6 +157,8 @@ TEST_CASE("accelerate's YAML and torchtitan's TOML of a job under fully_shard ar
       const std::string job = llama + " --runtime fsdp2 --gpus 4 --set fsdp.wrap=" + wrap + more;
       jobs.insert(read_back("accelerate", "acc.yaml", job + " --set model_init=rank0", llama));
       jobs.insert(read_back("accelerate", "acc.yaml", job + " --set model_init=host", llama));
+      if (wrap != std::string("layers+ends")) continue;
+      jobs.insert(read_back("accelerate", "acc.yaml", job + " --set fsdp.replicate=2 --set model_init=host", llama));
     }
   }
   std::ofstream(folder / "clip.json") << R"({"dsplan": 1, "kind": "training", "source": "a test", "max_grad_norm": 1})";
@@ -166,11 +168,12 @@ TEST_CASE("accelerate's YAML and torchtitan's TOML of a job under fully_shard ar
       "--seq 64 --set fsdp.wrap=ends --set fsdp.gradient_sync=every --set fsdp.reduce_dtype=fp32";
   for (const char* checkpoint : {"none", "full", "groups:7,15,23,31"}) {
     for (const char* more : {" --set fsdp.param_dtype=bf16", " --set fsdp.param_dtype=fp32",
-                             " --set fsdp.param_dtype=bf16 --set fsdp.reshard_after_forward=false"}) {
+                             " --set fsdp.param_dtype=bf16 --set fsdp.reshard_after_forward=false",
+                             " --set fsdp.param_dtype=bf16 --set fsdp.reshard_tail=true"}) {
       jobs.insert(read_back("torchtitan", "t.toml", titan + " --checkpoint " + checkpoint + more, "--gpus 16"));
     }
   }
-  CHECK(jobs.size() == 27);
+  CHECK(jobs.size() == 33);
 }
 
 TEST_CASE("a file that cannot say what is checkpointed is written with a note") {

@@ -53,6 +53,11 @@ constexpr Way kWays[] = {
     {"shards among two after forward", [](Job& job) { job.training.fsdp.reshard_after_forward = 2; }},
     {"the model's own group resharded", [](Job& job) { job.training.fsdp.reshard_root = true; }},
     {"embeddings, norm and head", [](Job& job) { job.training.fsdp.wrap = "ends"; }},
+    {"norm and head resharded",
+     [](Job& job) {
+       job.training.fsdp.wrap = "ends";
+       job.training.fsdp.reshard_tail = true;
+     }},
     {"one group", [](Job& job) { job.training.fsdp.wrap = "root"; }},
     {"replicas", [](Job& job) { job.training.fsdp.replicate = 2; }},
     {"layers gathered ahead",

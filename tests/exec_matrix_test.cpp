@@ -207,6 +207,11 @@ constexpr Sharding kShardings[] = {
     {"to two", [](Job& job) { job.training.fsdp.reshard_after_forward = 2; }},
     {"replicas", [](Job& job) { job.training.fsdp.replicate = 2; }},
     {"embeddings, norm and head", [](Job& job) { job.training.fsdp.wrap = "ends"; }},
+    {"norm and head resharded",
+     [](Job& job) {
+       job.training.fsdp.wrap = "ends";
+       job.training.fsdp.reshard_tail = true;
+     }},
     {"one group", [](Job& job) { job.training.fsdp.wrap = "root"; }},
     {"root resharded", [](Job& job) { job.training.fsdp.reshard_root = true; }},
     {"clipping", [](Job& job) { job.training.gradient_clipping = 1; }},

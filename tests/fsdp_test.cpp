@@ -61,6 +61,11 @@ constexpr Ways kWays[] = {
     {"plain", [](Job&) {}},
     {"kept after forward", [](Job& j) { j.training.fsdp.reshard_after_forward = 0; }},
     {"root resharded", [](Job& j) { j.training.fsdp.reshard_root = true; }},
+    {"norm and head resharded",
+     [](Job& j) {
+       j.training.fsdp.wrap = "ends";
+       j.training.fsdp.reshard_tail = true;
+     }},
     {"embedding, layers, norm and head", [](Job& j) { j.training.fsdp.wrap = "ends"; }},
     {"one group", [](Job& j) { j.training.fsdp.wrap = "root"; }},
     {"accumulation", [](Job& j) { j.training.grad_accum = 3; }},
@@ -246,6 +251,55 @@ TEST_CASE("fsdp: ignored parameters are whole on each rank, and nobody gathers t
   CHECK(unsupported(model, job).value_or("").find("at which accelerate stops") != std::string::npos);
 }
 
+TEST_CASE("fsdp: what rank 0 scatters is traffic of initialisation") {
+  const ModelSpec model = lowered::bundled("tiny-llama");
+  Job job = mixed(3);
+  job.parallelism.world = 3;
+  job.training.model_init = ModelInit::Rank0;
+  const auto sent = [&](std::int64_t rank) {
+    std::vector<TrafficRow> rows;
+    for (const TrafficRow& row : predict(model, job, rank).communication.value_or(std::vector<TrafficRow>{})) {
+      if (row.collective == Collective::SendRecv) rows.push_back(row);
+    }
+    return rows;
+  };
+  Bytes chunks;
+  for (const Parameter& p : model.parameters) {
+    const Elements row(p.shape.elements().value() / p.shape.dims[0]);
+    chunks += storage(row * ((p.shape.dims[0] + 2) / 3), DType::Float32);
+  }
+  const auto names = static_cast<std::int64_t>(model.parameters.size());
+  REQUIRE(sent(0).size() == 1);
+  CHECK(sent(0)[0] == TrafficRow{Collective::SendRecv, Group::DataParallel, Pass::Setup, DType::Float32,
+                                 TrafficKind::Data, names, chunks * 2, chunks * 2});
+  CHECK(sent(2)[0].calls == names);
+  CHECK(sent(2)[0].payload == chunks);
+  job = mixed(6);
+  job.parallelism.world = 6;
+  job.training.fsdp.replicate = 2;
+  job.training.model_init = ModelInit::Rank0;
+  CHECK(sent(3)[0].group == Group::DataParallelInside);  // The first of the other replica sends as well.
+  CHECK(sent(3)[0].payload == chunks * 2);
+  CHECK(sent(4)[0].payload == chunks);
+  job.training.model_init = ModelInit::Host;
+  CHECK(sent(0).empty());
+}
+
+TEST_CASE("fsdp: norm and head reshard where they are told so") {
+  const ModelSpec model = lowered::bundled("tiny-llama");
+  Fsdp fsdp;
+  fsdp.wrap = "layers+ends";
+  const auto tail = [&] {
+    for (const FsdpGroup& group : fsdp_groups(model, fsdp)) {
+      if (group.modules.size() > 1) return group.reshards;
+    }
+    return std::int64_t{-1};
+  };
+  CHECK(tail() == 0);
+  fsdp.reshard_tail = true;
+  CHECK(tail() == 1);
+}
+
 TEST_CASE("fsdp: resharding to fewer ranks, and replicas") {
   const ModelSpec model = lowered::bundled("tiny-llama");
   for (Job job : {mixed(4), mixed(8)}) {
@@ -377,8 +431,12 @@ TEST_CASE("fsdp: what fully_shard does not take is refused, with its rule") {
   CHECK(said([](Request&) {}) == "accepted");
   contains(said([](Request& r) { set(r.fsdp.reshard_after_forward, std::string("3"), "--set"); }),
            "is no factor of the 8 ranks that shard");
+  contains(said([](Request& r) { set(r.fsdp.reshard_tail, std::string("true"), "--set"); }),
+           "without a group of norm and head");
   contains(said([](Request& r) { set(r.fsdp.wrap, std::string("LlamaBlock"), "--set"); }),
            "has no module of class \"LlamaBlock\"");
+  contains(said([](Request& r) { set(r.fsdp.wrap, std::string("LlamaDecoderLayr"), "--set"); }),
+           "did you mean \"LlamaDecoderLayer\"?");
   contains(said([](Request& r) { set(r.fsdp.shard, std::string("3"), "--set"); }), "does not divide 8 ranks");
   contains(said([](Request& r) {
              set(r.fsdp.shard, std::string("2"), "--set");
@@ -395,6 +453,12 @@ TEST_CASE("fsdp: what fully_shard does not take is refused, with its rule") {
     contains(refusal(given), "bitsandbytes takes plain tensors");
   }
   contains(said([](Request& r) { set(r.runtime, std::string("fsdp"), "--runtime"); }), "FullyShardedDataParallel");
+  const std::string both = said([](Request& r) {
+    set(r.zero_stage, std::int64_t{2}, "--zero-stage");
+    set(r.fsdp.wrap, std::string("ends"), "--set");
+  });
+  contains(both, "runtime fsdp2 contradicts the ZeRO stage");
+  CHECK(both.find("without fully_shard") == std::string::npos);
   contains(said([](Request& r) {
              set(r.runtime, std::string("pytorch"), "--runtime");
              set(r.fsdp.wrap, std::string("ends"), "--set");

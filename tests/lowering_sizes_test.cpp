@@ -228,6 +228,12 @@ void add_sharded(std::vector<Case>& all) {
   add("accumulation", true, 3, [](Job& job) { job.training.grad_accum = 2; });
   add("to two", true, 4, [](Job& job) { job.training.fsdp.reshard_after_forward = 2; });
   add("replicas", true, 4, [](Job& job) { job.training.fsdp.replicate = 2; });
+  add("norm and head resharded", true, 3, [](Job& job) {
+    job.training.fsdp.wrap = "ends";
+    job.training.fsdp.reshard_tail = true;
+  });
+  add("gathered ahead", true, 3,
+      [](Job& job) { job.training.fsdp.forward_prefetch = job.training.fsdp.backward_prefetch = 1; });
   add("reduced in 16 bits", true, 3, [](Job& job) { job.training.communication_dtype = DType::BFloat16; });
   add("foreach", true, 2, [](Job& job) { job.training.optimizer.implementation = Implementation::Foreach; });
   add("clipping", true, 2, [](Job& job) { job.training.gradient_clipping = 1; });
@@ -471,7 +477,7 @@ TEST_CASE("a change of any size rule of the lowering is noticed") {
     if (!is_lowered(one, model)) continue;
     const Shapes shapes = build_shapes(model, one.job);
     const std::int64_t rank = one.first ? 0 : one.job.parallelism.dp - 1;
-    const Executable plan = lower_to_execute(model, one.job, shapes, rank, 2);
+    const Executable plan = lower_to_execute(model, one.job, shapes, rank, one.job.training.steps());
     const Judges judges = judges_of(model, one.job, one.has_tape, rank);
     CAPTURE(one.name);
     const RankFigures predicted = carried_out(plan);

@@ -138,6 +138,23 @@ TEST_CASE("packed weights under ZeRO-3: 4 bits are cut, and int8 stays whole bes
   CHECK(backward("non_reentrant") - backward("reentrant") >= values / 2);
 }
 
+TEST_CASE("packed weights: below so many rows bitsandbytes may unpack nothing") {
+  const Folder folder;
+  const Json job = Json::parse(slurp(kWitness))["jobs"]["nf4"];
+  const auto predicted = [&](std::int64_t seq, bool wide) {
+    Json training = job["training"];
+    training["seq"] = seq;
+    Json config = job["config"];
+    if (wide) config.merge_patch({{"hidden_size", 2048}, {"num_key_value_heads", 8}, {"intermediate_size", 4096}});
+    const Ran ran = simulate(folder, config, training);
+    return Json::parse(ran.out)["memory"]["peak"].is_object();
+  };
+  CHECK_FALSE(predicted(1536, false));
+  CHECK(predicted(1537, false));
+  CHECK_FALSE(predicted(512, true));
+  CHECK(predicted(513, true));
+}
+
 TEST_CASE("packed weights: options say what the training file does") {
   const Folder folder;
   const Json job = Json::parse(slurp(kWitness))["jobs"]["nf4-double"];

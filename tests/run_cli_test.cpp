@@ -59,7 +59,7 @@ TEST_CASE("DistributedDataParallel and fully_shard by their names") {
   for (const char* words :
        {"--runtime ddp", "--runtime ddp --set ddp.static_graph=true",
         "--runtime ddp --set ddp.gradient_as_bucket_view=true", "--runtime fsdp2 --set fsdp.forward_prefetch=1",
-        "--runtime fsdp2 --set fsdp.state_dict=full"}) {
+        "--runtime fsdp2 --set fsdp.state_dict=full", "--runtime fsdp2 --set model_init=rank0"}) {
     CAPTURE(words);
     const Ran ran = run(folder, std::string("--ranks 2 --out named.json ") + words);
     CHECK_MESSAGE(ran.code == 0, ran.out, ran.err);
@@ -67,6 +67,13 @@ TEST_CASE("DistributedDataParallel and fully_shard by their names") {
     const Ran again = run_binary(folder, split("compare --re-predict named.json"));
     CHECK_MESSAGE(again.code == 0, again.out, again.err);
   }
+}
+
+TEST_CASE("a static graph is settled in its third step") {
+  const Folder folder;
+  const Ran few = run(folder, "--ranks 2 --steps 2 --runtime ddp --set ddp.static_graph=true");
+  CHECK(few.code == 2);
+  CHECK(few.err.find("2 steps: the first that is settled is step 3") != std::string::npos);
 }
 
 TEST_CASE("ranks that share layers, and fp16 with the scale of a DeepSpeed JSON") {

@@ -69,6 +69,7 @@ class Shards:
                 "replicate": str(replicate), "cpu_offload": "CPUOffloadPolicy" in offload and "true", **self.prefetches()}
         root = [g for call, g in groups if call[0][0] == ""]
         told["reshard_root"] = bool(root and root[0].post_forward_mesh_info) and "true"
+        told["reshard_tail"] = any(g.post_forward_mesh_info for call, g in groups if len(call) > 1) and "true"
         for key in ("param_dtype", "reduce_dtype", "output_dtype"):
             told[key] = getattr(policy, key) and SHORT[getattr(policy, key)]
         return {"runtime": "hsdp" if replicate > 1 else "fsdp2", "fsdp": {k: v for k, v in told.items() if v}}
@@ -117,8 +118,8 @@ class Shards:
     def resharding(self, groups, shard):
         ends = [call for call in self.calls if len(call) > 1]
         kept = lambda g: g.post_forward_mesh_info and g.post_forward_mesh_info.shard_mesh_size  # noqa: E731
-        if any(kept(self.state(call)._fsdp_param_group) for call in ends):
-            raise ValueError("norm and head are resharded after forward")
+        if any(kept(self.state(call)._fsdp_param_group) not in (None, shard) for call in ends):
+            raise ValueError("norm and head are resharded after forward to fewer ranks")
         found = {kept(g) for call, g in groups if call[0][0] and call not in ends}
         if len(found) > 1:
             raise ValueError("reshard_after_forward is not the same for all groups")

@@ -128,6 +128,7 @@ struct FsdpInput {
   Setting<std::string> wrap;                   // layers|ends|root|CLASS+CLASS
   Setting<std::string> reshard_after_forward;  // true|false|N
   Setting<std::string> reshard_root;           // true|false
+  Setting<std::string> reshard_tail;           // true|false
   Setting<std::string> param_dtype;            // bf16|fp16|fp32
   Setting<std::string> reduce_dtype;
   Setting<std::string> output_dtype;

@@ -246,6 +246,7 @@ constexpr SettingRow kKeys[] = {
      {},
      {kFsdp<&Fsdp::reshard_after_forward>, Line::Fsdp, 1}},
     {sharded<&FsdpInput::reshard_root>("fsdp.reshard_root"), {}, {kFsdp<&Fsdp::reshard_root>, Line::Fsdp, 2}},
+    {sharded<&FsdpInput::reshard_tail>("fsdp.reshard_tail"), {}, {kFsdp<&Fsdp::reshard_tail>, Line::FsdpTail, 0}},
     {sharded<&FsdpInput::param_dtype>("fsdp.param_dtype"), {}, {kFsdp<&Fsdp::casts_parameters>, Line::Fsdp, 5}},
     {sharded<&FsdpInput::reduce_dtype>("fsdp.reduce_dtype")},
     {sharded<&FsdpInput::output_dtype>("fsdp.output_dtype"), {}, {kFsdp<&Fsdp::casts_outputs>, Line::FsdpOutputs, 0}},

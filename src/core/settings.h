@@ -96,6 +96,7 @@ enum class Line : std::uint8_t {
   FsdpIgnored,
   LigerKernels,
   FsdpStateDict,
+  FsdpTail,
   Count,  // Of the lines above; none itself.
 };
 

@@ -131,6 +131,7 @@ struct Fsdp {
   std::string wrap = "layers";
   std::int64_t reshard_after_forward = 1;  // Of those: 0 false, 1 true, n to n ranks.
   bool reshard_root = false;               // Of what is left to the model's own group.
+  bool reshard_tail = false;               // Of the group of norm and head, which "ends" makes.
   bool casts_parameters = false;  // param_dtype is given: whatever a parameter is kept in, it is gathered in that.
   bool sync_every = false;        // Gradients are reduced in each micro-batch, not in the last one alone.
   bool casts_outputs = false;     // output_dtype is given, and is `dtype`: the loss is cast to it.
@@ -301,10 +302,13 @@ struct Training {
   [[nodiscard]] std::int64_t seq_of(std::int64_t k) const {
     return seq_list.empty() ? seq : seq_list[static_cast<std::size_t>(k) % seq_list.size()];
   }
-  // Optimizer steps that are simulated: the first, and then as many as it takes to see every length once more.
+  // Optimizer steps that are simulated: the first, and then as many as it takes to see every length once more. With a
+  // static graph one more comes first: DistributedDataParallel notes in the second backward in which order gradients
+  // come, and makes its buckets anew before the third forward (reducer.cpp, autograd_hook).
   [[nodiscard]] std::int64_t steps() const {
     const auto lengths = static_cast<std::int64_t>(seq_list.size());
-    return std::max<std::int64_t>(2, 1 + (lengths + grad_accum - 1) / grad_accum);
+    const std::int64_t settled = runtime == Runtime::PyTorch && ddp.static_graph ? 2 : 1;
+    return settled + std::max<std::int64_t>(1, (lengths + grad_accum - 1) / grad_accum);
   }
   // DeepSpeed casts the whole model; since 0.19.2 not one that was made under zero.Init, to which peft has added its
   // adapters since (engine.py, _cast_module_mixed_precision).

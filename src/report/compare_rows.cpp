@@ -171,6 +171,7 @@ void RowMaker::communication() {
     return;
   }
   static const TrafficFigure kNone{{}, {}, {}, {}, {}, 0, Bytes(0), Bytes(0)};
+  static const TrafficFigure kNotMeasured{};
   const auto rows = [&](const std::string& path, const TrafficFigure& p, const TrafficFigure& m) {
     add(path + ".calls", RowKind::Calls, p.calls, m.calls);
     add(path + ".payload_bytes", RowKind::Payload, value_of(p.payload), value_of(m.payload));
@@ -182,7 +183,9 @@ void RowMaker::communication() {
   for (const TrafficFigure& mine : *predicted_.communication) {
     const std::string path = traffic_path(mine);
     const auto theirs = find(*measured_.communication, path);
-    rows(path, mine, theirs == measured_.communication->end() ? kNone : *theirs);
+    const Absence* const why = absence_of(measured_.absent, path);
+    const bool silent = why != nullptr && why->what != "communication";
+    rows(path, mine, theirs != measured_.communication->end() ? *theirs : silent ? kNotMeasured : kNone);
   }
   for (const TrafficFigure& theirs : *measured_.communication) {
     const std::string path = traffic_path(theirs);

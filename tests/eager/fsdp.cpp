@@ -37,6 +37,7 @@ class Units : public Runtime {
         units_[static_cast<std::size_t>(plan.unit_of[static_cast<std::size_t>(module)])].leaves.push_back(leaf);
       }
     }
+    for (const std::size_t at : plan.layers) layers_.push_back(&units_[at]);
     // Within a unit of several modules in the order in which they were passed.
     for (Unit& unit : units_) {
       std::stable_sort(unit.leaves.begin(), unit.leaves.end(),
@@ -114,6 +115,16 @@ class Units : public Runtime {
     unit.gathered.reset();
   }
 
+  // Explicit prefetches: the next `count` layers, or those before; none where there are not as many.
+  [[nodiscard]] std::vector<Unit*> ahead_of(const Unit* unit, std::size_t count, bool forward) const {
+    const auto found = std::find(layers_.begin(), layers_.end(), unit);
+    const auto at = static_cast<std::size_t>(found - layers_.begin());
+    if (found == layers_.end() || count == 0 || (forward ? at + count >= layers_.size() : at < count)) return {};
+    std::vector<Unit*> ahead;
+    for (std::size_t by = 1; by <= count; ++by) ahead.push_back(layers_[forward ? at + by : at - by]);
+    return ahead;
+  }
+
   void free_whole(Unit& unit) {
     if (!unit.whole) return;
     unit.whole = false;
@@ -130,6 +141,7 @@ class Units : public Runtime {
 
   std::int64_t ranks_;
   std::vector<Unit> units_;
+  std::vector<Unit*> layers_;
   std::map<int, Block> shards_;
   std::map<int, Block> grads_;  // Views keep what was reduced for the whole unit.
   std::map<int, Block> sums_;
@@ -155,6 +167,10 @@ class Fsdp : public Units {
       for (std::size_t at = 0; at < net_.parameters.size(); ++at) {
         if (net_.module_of[at] != module) continue;
         const Tensor& leaf = net_.parameters[at];
+        if (!plan_.ignored.empty() && plan_.ignored[at]) {
+          leaf->storage = block("ignored parameter", leaf->elements() * plan_.kept);
+          continue;
+        }
         Block made = block("shard", local(leaf) * plan_.kept);
         shards_[leaf->parameter] = std::move(made);
         padded_[leaf->parameter] = padded(leaf) == local(leaf);
@@ -173,6 +189,7 @@ class Fsdp : public Units {
     unit->first = module;
     unshard(*unit);
     copy_out(*unit, true);
+    for (Unit* next : ahead_of(unit, plan_.forward_prefetch, true)) unshard(*next);
   }
 
   void post_forward(int module) override {
@@ -195,7 +212,9 @@ class Fsdp : public Units {
     if (unit == nullptr || unit->last != module) return;
     unshard(*unit);
     copy_out(*unit, false);
-    if (unit->places.empty()) return;
+    const std::vector<Unit*> ahead = ahead_of(unit, plan_.backward_prefetch, false);
+    for (Unit* next : ahead) unshard(*next);
+    if (!ahead.empty() || unit->places.empty()) return;
     const std::size_t before = unit->places.back();
     unit->places.pop_back();
     if (before > 0) unshard(*order_[before - 1]);

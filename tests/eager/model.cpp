@@ -17,7 +17,7 @@ Net::Net(const dsplan::ModelSpec& spec, Settings settings)
     for (std::size_t k = 0; k < parameter.shape.rank; ++k) made->sizes.push_back(parameter.shape.dims[k]);
     made->strides = contiguous_strides(made->sizes);
     made->dtype = settings_.dtype;
-    made->requires_grad = true;
+    made->requires_grad = settings_.frozen.empty() || !settings_.frozen[at];
     made->parameter = static_cast<int>(at);
     parameters.push_back(std::move(made));
   }

@@ -28,7 +28,8 @@ struct Settings {
   bool stage3_linear = false;
   std::vector<std::pair<int, int>> checkpoints;  // First and last layer of each.
   bool reentrant = false;
-  std::int64_t tp = 1;  // The model given is one rank's part.
+  std::int64_t tp = 1;            // The model given is one rank's part.
+  std::vector<bool> frozen = {};  // By parameter; empty: none.
 };
 
 // The parameters are there, without memory: a runtime gives it to them.

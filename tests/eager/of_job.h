@@ -65,9 +65,11 @@ inline void shard(Plan& plan, const dsplan::ModelSpec& model, const dsplan::Trai
     const int table = id(gpt2 ? "transformer.wte" : "model.embed_tokens");
     const int norm = id(gpt2 ? "transformer.ln_f" : "model.norm");
     if (!tied) add({table}, fsdp.reshard_after_forward);
-    add(tied ? std::vector<int>{norm, table, id("lm_head")} : std::vector<int>{norm, id("lm_head")}, 0);
+    add(tied ? std::vector<int>{norm, table, id("lm_head")} : std::vector<int>{norm, id("lm_head")},
+        fsdp.reshard_tail ? 1 : 0);
   }
   for (std::int64_t at = 0; fsdp.wrap != "root" && at < model.dims.layers; ++at) {
+    plan.layers.push_back(plan.units.size());
     add({id((gpt2 ? "transformer.h." : "model.layers.") + std::to_string(at))}, fsdp.reshard_after_forward);
   }
   add({0}, 0);
@@ -80,6 +82,11 @@ inline void shard(Plan& plan, const dsplan::ModelSpec& model, const dsplan::Trai
   plan.clips = training.gradient_clipping > 0;
   plan.keeps_norm = training.loop == dsplan::LoopKind::Trainer;
   plan.make_buffers = buffers_of(model, training.master_dtype);
+  plan.forward_prefetch = static_cast<std::size_t>(fsdp.forward_prefetch);
+  plan.backward_prefetch = static_cast<std::size_t>(fsdp.backward_prefetch);
+  for (const dsplan::Parameter& p : model.parameters) {
+    if (!fsdp.ignored.empty()) plan.ignored.push_back(dsplan::glob_matches(fsdp.ignored, p.name));
+  }
 }
 
 inline std::vector<Entry> of_job(const dsplan::ModelSpec& model, const dsplan::Job& job, std::int64_t rank) {
@@ -118,6 +125,7 @@ inline std::vector<Entry> of_job(const dsplan::ModelSpec& model, const dsplan::J
   plan.reuse = training.zero.max_reuse_distance.value();
   plan.max_live = training.zero.max_live_parameters.value();
   if (training.runtime == dsplan::Runtime::Fsdp2) shard(plan, model, training);
+  settings.frozen = plan.ignored;
   const ModelSpec part = tensor_parallel_part(model, settings.tp);
   return eager::train(part, settings, plan);
 }

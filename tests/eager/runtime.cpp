@@ -16,6 +16,7 @@ Runtime::Runtime(const Plan& plan, Net& net) : plan_(plan), net_(net) {
   for (std::size_t at = 0; at < net.parameters.size(); ++at) {
     const Tensor& parameter = net.parameters[at];
     if (parameter->parameter != static_cast<int>(at)) continue;
+    if (!plan.ignored.empty() && plan.ignored[at]) continue;
     leaves_.push_back(parameter);
     elements_ += parameter->elements();
   }

@@ -37,6 +37,10 @@ struct Plan {
   std::vector<int> unit_of;
   std::vector<int> order;
   std::int64_t reshard_root = 0;
+  std::vector<std::size_t> layers;    // Units of whole layers, in their order.
+  std::size_t forward_prefetch = 0;   // set_modules_to_forward_prefetch: of each layer that has so many after it,
+  std::size_t backward_prefetch = 0;  // and of each that has so many before it.
+  std::vector<bool> ignored = {};     // ignored_params, by parameter; empty: none. They are frozen.
   std::int64_t replicate = 1;
   std::int64_t kept = 2;     // Bytes of an element of a shard,
   std::int64_t reduced = 2;  // and of a gradient on its way.

@@ -173,24 +173,36 @@ def states_case(row):
 
 # What the configurations that torchtitan's figures were made with say: selective_ac_option = "op".
 BY_OPERATOR = "keep:linear/2+scaled_dot_product_attention"
+SELECTIVE = ("selective", "selective op", "selective (op)")
+
+
+def resharding_of(row):
+    """fsdp_reshard_after_forward, where the remarks say it. Its default also kept the last layer, which no setting says."""
+    return {"reshard_after_forward": "false"} if "reshard_after_forward never" in row["other"] else {}
 
 
 def sharded_case(row, figure):
-    """torchtitan's call of fully_shard: embeddings, norm with head, layers; bf16 over fp32 shards, fp32 sums, each
+    """torchtitan's calls of fully_shard before July 2025: layers and the model; bf16 over fp32 shards, fp32 sums, each
     micro-batch reduced, clipped, AdamW. Its own model code is not transformers'."""
     if re.search(r"[ctp]p\d", row["parallelism"]):
         raise No("FSDP with tensor, context or pipeline parallelism")
     if row["parallelism"].startswith("fsdp1 "):
         raise No("FSDP1, which flattens parameters")
-    if "compile" in row["other"]:
-        raise No('"compile" in the remarks')
+    for word in ("compile", "float8", "chunked cross-entropy loss"):
+        if word in row["other"]:
+            raise No(f'"{word}" in the remarks')
     if "fp32 sharded" not in row["precision"]:
         raise No(f'precision "{row["precision"]}" under FSDP')
     model, label = model_of(row)
     training = {"runtime": "fsdp2", "dtype": "fp32", "optimizer": {"name": "adamw"}, "max_grad_norm": 1.0,
                 "micro_batch": whole(row, "batch_per_gpu"), "seq": whole(row, "seq_len"),
-                "checkpoint": BY_OPERATOR if row["act_ckpt"] in ("selective", "selective op") else checkpoint_of(row),
-                "fsdp": {"wrap": "ends", "param_dtype": "bf16", "reduce_dtype": "fp32", "gradient_sync": "every"}}
+                "checkpoint": BY_OPERATOR if row["act_ckpt"] in SELECTIVE else checkpoint_of(row),
+                "fsdp": {"wrap": "layers", "param_dtype": "bf16", "reduce_dtype": "fp32", "gradient_sync": "every",
+                         **resharding_of(row)}}
+    if "first step only" in row["other"]:
+        figure = lambda prediction: phase(prediction, "first_step")["peak_reserved"]  # noqa: E731
+    elif "peak ACTIVE" in row["other"]:
+        figure = lambda prediction: prediction["memory"]["peak"]["active"]  # noqa: E731
     gpu = "a100-sxm-80" if "A100-80GB" in row["other"] else "h100-sxm"
     options = ["--gpus", row["n_gpus"], "--hardware", gpu, "--gpus-per-node", "8"]
     return Case(model, label, figure, training, options=options)

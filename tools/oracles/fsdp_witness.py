@@ -111,6 +111,10 @@ def asked_for():
         "by-operator": (MIXED, by_operator),
         "by-operator-ends": ({"wrap": "ends"}, {**by_operator, "preserve_rng_state": False}),
         "dora": ({}, {"lora": {**q_v, "dora": True}}),
+        "tail-resharded": ({"wrap": "ends", "reshard_tail": True, **MIXED}, {}),
+        "tail-resharded-every": ({"wrap": "ends", "reshard_tail": True, "gradient_sync": "every"},
+                                 {"grad_accum": 2, "checkpoint": "full", "max_grad_norm": 1.0}),
+        "tail-alone-resharded": ({"wrap": "layers+ends", "reshard_tail": True, "reshard_after_forward": False}, {}),
     }
     for name, config, world, rank in (("llama", LLAMA, 4, 3), ("tied", TIED, 2, 0)):
         for way, (fsdp, more) in ways.items():

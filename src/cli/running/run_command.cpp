@@ -42,7 +42,7 @@ constexpr const char* kRunFooter =
 struct RunWords {
   SimulateWords inputs;
   MachineWords machine;
-  std::int64_t steps = 2;
+  std::int64_t steps = 0;  // 0: as many as are predicted.
   std::uint64_t seed = 0;
   double learning_rate = 1e-3;
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
@@ -84,7 +84,7 @@ RunWords parse_run(const Words& words) {
   said.machine = {backend.value_or("host"), transport};
   check_words(said.machine, faults);
   if (steps) said.steps = whole_number("--steps", *steps, faults).value_or(2);
-  if (said.steps < 2 || said.steps > kMostSteps) {
+  if (steps && (said.steps < 2 || said.steps > kMostSteps)) {
     fault("--steps", formatted("{} steps: from 2, the first and one in steady state, to {}", said.steps, kMostSteps));
   }
   if (seed) said.seed = static_cast<std::uint64_t>(whole_number("--seed", *seed, faults).value_or(0));
@@ -189,6 +189,7 @@ struct Prepared {
   ExecutableRanks plan;
   std::vector<Prediction> predictions;
   LossScaling loss_scaling;
+  std::int64_t steps = 2;
 };
 
 void check_ranks(const RunWords& said, const Job& job) {
@@ -206,10 +207,14 @@ Prepared prepare(const RunWords& said, Inputs inputs, Processes* others) {
   if (others == nullptr || others->first()) say(render(job.notices));
   check_ranks(said, job);
   if (others != nullptr) others->expect(job.parallelism.world);
-  ExecutableRanks plan = executables_of(inputs.model, job, said.steps, "dsplan run");
+  const std::int64_t steps = said.steps > 0 ? said.steps : job.training.steps();
+  if (steps < job.training.steps()) {
+    throw Refusal("--steps", formatted("{} steps: the first that is settled is step {}", steps, job.training.steps()));
+  }
+  ExecutableRanks plan = executables_of(inputs.model, job, steps, "dsplan run");
   job.rank = "all";
   std::vector<Prediction> predictions = predict_asked(inputs.model, job);
-  return {std::move(inputs), std::move(job), std::move(plan), std::move(predictions), loss_scaling.scaling};
+  return {std::move(inputs), std::move(job), std::move(plan), std::move(predictions), loss_scaling.scaling, steps};
 }
 
 // What all processes of a run must have alike, in words.
@@ -218,7 +223,7 @@ std::vector<RunTerm> terms_of(const RunWords& said, const Prepared& what) {
           {"--backend and --transport", said.machine.backend + " " + said.machine.transport.value_or("")},
           {"the plan's fingerprint", what.predictions.front().fingerprint},
           {"--nccl-max-ctas", std::to_string(said.machine.most_blocks)},
-          {"--steps", std::to_string(said.steps)},
+          {"--steps", std::to_string(what.steps)},
           {"--seed", std::to_string(said.seed)},
           {"--learning-rate", formatted("{}", said.learning_rate)}};
 }

@@ -9,7 +9,6 @@ namespace {
 constexpr std::string_view kRendezvous = "it says how ranks find each other";
 constexpr std::string_view kCounted = "num_processes says how many ranks there are";
 constexpr std::string_view kMegatron = "Megatron-LM under accelerate";
-constexpr std::string_view kAccelerateParallelism = "accelerate's parallelism";
 constexpr std::string_view kAccelerateFp8 = "fp8 mixed precision";
 
 template <auto Field>
@@ -60,8 +59,13 @@ constexpr DialectKey kAccelerateRows[] = {
     refused("fsdp_config.fsdp_ignored_modules", "modules that fully_shard is told to leave alone"),
     refused("megatron_lm_config", kMegatron),
     refused("use_megatron_lm", kMegatron),
-    refused("parallelism_config", kAccelerateParallelism),
-    refused("use_parallelism_config", kAccelerateParallelism),
+    block("parallelism_config"),
+    honoured("parallelism_config.parallelism_config_dp_replicate_size", "fsdp.replicate",
+             kLaunched<&ShardingInput::replicas>),
+    honoured("parallelism_config.parallelism_config_dp_shard_size", "fsdp.shard", kLaunched<&ShardingInput::shards>),
+    refused("parallelism_config.parallelism_config_tp_size", "tensor parallelism under accelerate", "1"),
+    refused("parallelism_config.parallelism_config_cp_size", "context parallelism", "1"),
+    refused("parallelism_config.parallelism_config_sp_size", "sequence parallelism under accelerate", "1"),
     refused("fp8_config", kAccelerateFp8),
     refused("fp16", "accelerate's old key fp16 (say mixed_precision: fp16)"),
     block("dynamo_config"),
@@ -87,9 +91,22 @@ constexpr Names kAccelerateInert[] = {
     {"it needs dynamo_backend",
      "dynamo_config.dynamo_mode dynamo_config.dynamo_use_dynamic dynamo_config.dynamo_use_fullgraph "
      "dynamo_config.dynamo_use_regional_compilation"},
-    {"it is FSDP1's (fsdp_version: 1), and version 2 does not read it",
-     "fsdp_config.fsdp_sharding_strategy fsdp_config.fsdp_backward_prefetch fsdp_config.fsdp_forward_prefetch "
+    {"version 2 does not read FSDP1's word: fsdp_reshard_after_forward says it, true for FULL_SHARD and false for "
+     "SHARD_GRAD_OP, and parallelism_config the replicas of HYBRID_SHARD",
+     "fsdp_config.fsdp_sharding_strategy"},
+    {"it is FSDP1's (fsdp_version: 1): accelerate warns that version 2 has none, which always gathers the group before",
+     "fsdp_config.fsdp_backward_prefetch"},
+    {"it is FSDP1's (fsdp_version: 1), and version 2 does not read it from a configuration",
+     "fsdp_config.fsdp_forward_prefetch"},
+    {"it is FSDP1's (fsdp_version: 1): version 2 has parameters as they are in any case",
      "fsdp_config.fsdp_use_orig_params"},
+    {"the sizes of parallelism_config say it", "use_parallelism_config"},
+    {"it needs parallelism_config_cp_size",
+     "parallelism_config.parallelism_config_cp_backend parallelism_config.parallelism_config_cp_comm_strategy"},
+    {"it needs parallelism_config_sp_size",
+     "parallelism_config.parallelism_config_sp_backend parallelism_config.parallelism_config_sp_seq_length "
+     "parallelism_config.parallelism_config_sp_seq_length_is_variable "
+     "parallelism_config.parallelism_config_sp_attn_implementation"},
     {"it needs fsdp_auto_wrap_policy: SIZE_BASED_WRAP, which is refused", "fsdp_config.fsdp_min_num_params"},
     {kOnlyLogs, "debug tee log_dir help"},
     {kOtherDevices,

@@ -23,7 +23,7 @@ ShardingInput overlay(const ShardingInput& below, const ShardingInput& above) {
   return laid_over<0>(below, above, &ShardingInput::on, &ShardingInput::version, &ShardingInput::reshard_after_forward,
                       &ShardingInput::wrap_policy, &ShardingInput::classes, &ShardingInput::offload,
                       &ShardingInput::rank0_loads, &ShardingInput::synchronises, &ShardingInput::state_dict,
-                      &ShardingInput::checkpoints);
+                      &ShardingInput::checkpoints, &ShardingInput::replicas, &ShardingInput::shards);
 }
 
 ForeignInput overlay(const ForeignInput& below, const ForeignInput& above) {

@@ -26,7 +26,9 @@ struct ShardingInput {
   Setting<bool> rank0_loads;   // cpu_ram_efficient_loading
   Setting<bool> synchronises;  // sync_module_states
   Setting<std::string> state_dict;
-  Setting<bool> checkpoints;  // activation_checkpointing
+  Setting<bool> checkpoints;       // activation_checkpointing
+  Setting<std::int64_t> replicas;  // parallelism_config: dp_replicate_size
+  Setting<std::int64_t> shards;    // dp_shard_size
 };
 [[nodiscard]] ShardingInput overlay(const ShardingInput& below, const ShardingInput& above);
 

@@ -49,15 +49,17 @@ bool ties(const ModelSpec& model, ModuleId a, ModuleId b) {
 
 // Embeddings; norm and head. A weight that both ends have is in one group with the norm, as accelerate puts it; there
 // embeddings come first.
-void wrap_ends(const ModelSpec& model, std::int64_t inside, std::vector<FsdpGroup>& groups) {
+void wrap_ends(const ModelSpec& model, const Fsdp& fsdp, std::vector<FsdpGroup>& groups) {
   const Ends ends = ends_of(model);
   const bool tied = ends.embedding != kNone && ends.head != kNone && ties(model, ends.embedding, ends.head);
-  if (!tied && ends.embedding != kNone) groups.push_back({{ends.embedding}, {}, {}, kNone, kNone, inside});
+  if (!tied && ends.embedding != kNone) {
+    groups.push_back({{ends.embedding}, {}, {}, kNone, kNone, fsdp.reshard_after_forward});
+  }
   std::vector<ModuleId> tail;
   for (const ModuleId id : {ends.norm, tied ? ends.embedding : ModuleId(kNone), ends.head}) {
     if (id != kNone) tail.push_back(id);
   }
-  if (!tail.empty()) groups.push_back({std::move(tail), {}, {}, kNone, kNone, 0});
+  if (!tail.empty()) groups.push_back({std::move(tail), {}, {}, kNone, kNone, fsdp.reshard_tail ? 1 : 0});
 }
 
 bool is_layer(const ModelSpec& model, const Module& module) {
@@ -79,7 +81,7 @@ std::vector<FsdpGroup> wrapped(const ModelSpec& model, const Fsdp& fsdp) {
     const std::string_view word = words.substr(0, end);
     words.remove_prefix(std::min(end + 1, words.size()));
     if (word == "ends") {
-      wrap_ends(model, inside, groups);
+      wrap_ends(model, fsdp, groups);
     } else if (word == "layers") {
       for (ModuleId at = 1; at < size; ++at) {
         if (is_layer(model, module_of(model, at))) add({at}, inside);

@@ -173,6 +173,10 @@ Evidence gather(const SharedEvidence& shared, std::int64_t rank, HostPeaks& know
   check_derivations(shared, rank, *readings);
   std::vector<TrafficRow> traffic =
       readings->traffic.rows(job.parallelism.dp, readings->schedule.dp_inside, job.parallelism.tp);
+  const std::vector<TrafficRow> sent = scattered_rows(shared.model, job, job.parallelism.data_rank(rank));
+  const auto later =
+      std::find_if(traffic.begin(), traffic.end(), [](const TrafficRow& row) { return row.phase != Pass::Setup; });
+  traffic.insert(later, sent.begin(), sent.end());
   const NodeMemory node = node_of(shared, rank, readings->host, known);
   return {shared, rank, std::move(readings), std::move(traffic), node};
 }

@@ -189,6 +189,7 @@ constexpr CanonicalLine kLines[] = {
     {Line::LigerKernels, "liger kernels", [](const Job& j) { return j.training.liger_kernels.any(); }},
     {Line::FsdpIgnored, "fsdp ignored", [](const Job& j) { return !j.training.fsdp.ignored.empty(); }},
     {Line::FsdpStateDict, "fsdp state dict", [](const Job& j) { return j.training.fsdp.saves_whole(); }},
+    {Line::FsdpTail, "fsdp tail resharded", [](const Job& j) { return j.training.fsdp.reshard_tail; }, true},
 };
 
 // A field as one word of its line.

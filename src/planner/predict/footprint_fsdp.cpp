@@ -49,7 +49,7 @@ std::string_view last_part(const Module& module) {
 }
 
 // reshard_after_forward of the group that gathers the parameter: that of the nearest module that is wrapped, the
-// model's own else. fully_shard([norm, head]) never reshards, and takes a tied embedding along.
+// model's own else. fully_shard([norm, head]) does where it is told so, and takes a tied embedding along.
 class Resharding {
  public:
   Resharding(const ModelSpec& model, const Fsdp& fsdp) : model_(model), fsdp_(fsdp) {
@@ -74,7 +74,7 @@ class Resharding {
     const Module& own = owner(p);
     const std::int64_t inside = fsdp_.reshard_after_forward;
     if (&own == embedding_ && !tied_) return {&own, inside};
-    if (&own == norm_ || &own == head_ || &own == embedding_) return {norm_, 0};
+    if (&own == norm_ || &own == head_ || &own == embedding_) return {norm_, fsdp_.reshard_tail ? 1 : 0};
     const bool layers = says("layers") || fsdp_.wrap == "ends";
     for (const Module* module = &own; module->parent != kNone; module = &parent(*module)) {
       const bool layer = module->layer != kNone && parent(*module).layer == kNone;
@@ -170,6 +170,32 @@ std::vector<TrafficRow> fsdp_traffic(const ModelSpec& model, const Job& job) {
   for (const auto& [type, payload] : reduced) {
     add(Collective::ReduceScatter, mesh, Pass::Backward, type, payload * shard_ranks(job) * times);
     if (replicates) add(Collective::AllReduce, Group::Replicas, Pass::Backward, type, payload * times);
+  }
+  return rows;
+}
+
+// accelerate's fsdp2_load_full_state_dict gives each weight to distribute_tensor, under each of its names. That
+// scatters padded chunks within the dimension that shards (tensor/placement_types.py, Shard._shard_tensor), from the
+// first rank of each replica: NCCL has no scatter, and so it is a send to each other rank (torch/csrc/cuda/nccl.cpp,
+// scatter).
+std::vector<TrafficRow> scattered_rows(const ModelSpec& model, const Job& job, std::int64_t rank) {
+  const Training& t = job.training;
+  const std::int64_t ranks = shard_ranks(job);
+  if (t.runtime != Runtime::Fsdp2 || t.model_init != ModelInit::Rank0 || ranks == 1) return {};
+  const std::int64_t peers = rank % ranks == 0 ? ranks - 1 : 1;
+  const Group mesh = t.fsdp.replicate > 1 ? Group::DataParallelInside : Group::DataParallel;
+  std::vector<TrafficRow> rows;
+  for (const Parameter& p : model.parameters) {
+    const DType type = kept(t, p.tied_to == kNone ? p : model.parameters[static_cast<std::size_t>(p.tied_to)]);
+    const std::int64_t row = p.shape.elements().value() / p.shape.dims[0];
+    const Bytes sent = storage(div_ceil(Elements(p.shape.dims[0]), ranks) * row, type) * peers;
+    auto same = std::find_if(rows.begin(), rows.end(), [&](const TrafficRow& other) { return other.dtype == type; });
+    if (same == rows.end()) {
+      same = rows.insert(rows.end(), {Collective::SendRecv, mesh, Pass::Setup, type, TrafficKind::Data, 0, {}, {}});
+    }
+    ++same->calls;
+    same->payload += sent;
+    same->wire += sent;
   }
   return rows;
 }

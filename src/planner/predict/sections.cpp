@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "core/format.h"
-#include "planner/fsdp/fsdp_facts.h"
 #include "planner/predict/library_memory.h"
 #include "planner/predict/live_buffers.h"
 #include "planner/predict/traffic_terms.h"
@@ -320,10 +319,6 @@ void list_what_is_missing(const ModelSpec& model, const Job& job, std::vector<Ab
   }
   if (ranks_differ(job.training, job.parallelism) && job.parallelism.nodes > 1 && offloads_optimizer(job.training)) {
     not_modelled.push_back({"memory.host.per_node", "ranks differ, and so do nodes: it is that of this rank's node"});
-  }
-  if (job.training.model_init == ModelInit::Rank0 && sharding_ranks(job) > 1) {
-    not_modelled.push_back(
-        {"communication.init", "rank 0 scatters the rows of each weight after it has sent it whole"});
   }
   list_tensor_parallel(model, job, not_modelled);
 }

@@ -1,6 +1,7 @@
 // What fully_shard is given: groups, resharding, the mesh, and the dtypes of its MixedPrecisionPolicy.
 #include <algorithm>
 
+#include "core/document.h"
 #include "core/format.h"
 #include "model/quantized.h"
 #include "planner/fsdp/fsdp_facts.h"
@@ -53,9 +54,11 @@ void check_classes(Resolver& resolver, const Setting<std::string>& wished) {
       for (const Module& module : modules) {
         if (std::find(names.begin(), names.end(), module.type) == names.end()) names.push_back(module.type);
       }
+      const std::string_view near = nearest(type, names);
       resolver.fault(wished.place,
                      formatted("\"fsdp.wrap\": {} has no module of class \"{}\"", resolver.model.name, type),
-                     formatted("\"layers\", \"ends\", \"root\", or of {}", joined(names, ", ")));
+                     near.empty() ? formatted("\"layers\", \"ends\", \"root\", or of {}", joined(names, ", "))
+                                  : did_you_mean(near));
     }
     if (plus == std::string_view::npos) return;
     rest.remove_prefix(plus + 1);
@@ -73,6 +76,22 @@ void resolve_wrap(Resolver& resolver) {
   check_classes(resolver, wished);
 }
 
+// Of norm and head, where they have a group: torchtitan's fsdp_reshard_after_forward "always".
+void resolve_tail(Resolver& resolver) {
+  constexpr std::string_view kKey = "fsdp.reshard_tail";
+  const Setting<std::string> wished = said(resolver, resolver.request.fsdp.reshard_tail, kKey);
+  const std::optional<bool> tail = truth(resolver, wished, kKey);
+  if (!tail) return;
+  Fsdp& fsdp = resolver.training().fsdp;
+  if (*tail && ("+" + fsdp.wrap + "+").find("+ends+") == std::string::npos) {
+    return resolver.fault(wished.place,
+                          formatted("\"{}\" without a group of norm and head (fsdp.wrap is \"{}\")", kKey, fsdp.wrap),
+                          "\"ends\" among the words of fsdp.wrap");
+  }
+  fsdp.reshard_tail = *tail;
+  keep(resolver, wished, kKey);
+}
+
 // _get_post_forward_mesh_info: as an integer it is a factor of the ranks that shard; 1 of them keeps all, and all of
 // them reshard.
 void resolve_resharding(Resolver& resolver, std::int64_t ranks) {
@@ -88,6 +107,7 @@ void resolve_resharding(Resolver& resolver, std::int64_t ranks) {
       resolver.announce(root.place, "before PyTorch 2.8 the model's own group is never resharded, whatever is said");
     }
   }
+  resolve_tail(resolver);
   if (!wished.given()) {
     return resolver.assumed(std::string(kKey), "true", "fully_shard's default but for the model itself", "--set");
   }
@@ -133,7 +153,10 @@ std::int64_t resolve_mesh(Resolver& resolver) {
   }
   if (replicate == 0) replicate = shard > 0 ? p.dp / shard : 1;
   if (hybrid && replicate == 1) {
-    resolver.fault(resolver.request.runtime.place, formatted("hsdp over {} ranks has no replicas", p.dp),
+    const bool splits = p.dp > p.gpus_per_node;
+    resolver.fault(resolver.request.runtime.place,
+                   splits ? formatted("hsdp over {} ranks, which are no whole nodes of {}", p.dp, p.gpus_per_node)
+                          : formatted("hsdp over {} ranks has no replicas", p.dp),
                    "say fsdp.replicate, or --runtime fsdp2");
   }
   resolver.training().fsdp.replicate = replicate;
@@ -272,6 +295,8 @@ void resolve_fsdp(Resolver& resolver) {
     resolver.not_modelled(runtime.place, "DistributedDataParallel over one rank (say pytorch)");
   }
   if (resolver.training().runtime != Runtime::Fsdp2) {
+    const std::string said_runtime = runtime.value_or({});
+    if (said_runtime == "fsdp2" || said_runtime == "hsdp") return;  // Beside DeepSpeed, which is refused.
     for (const SettingRow& row : settings()) {
       const std::string_view key = row.request.key;
       if (!key.starts_with("fsdp.")) continue;

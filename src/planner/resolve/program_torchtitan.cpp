@@ -21,6 +21,14 @@ class Torchtitan {
     precision();
     accumulation();
     checkpoints();
+    if (shards_together_) {
+      request_.notices.push_back(
+          {Notice::Kind::Warning,
+           foreign_.program.place,
+           "groups are those of torchtitan since July 2025 (0.2); before, as in 0.1.0, layers and the "
+           "model alone had one (--set fsdp.wrap=layers), and the last layer did not reshard",
+           {}});
+    }
     request_.notices.push_back({Notice::Kind::Warning,
                                 foreign_.program.place,
                                 "torchtitan's own model code is not modelled: parameters, gradients and optimizer "
@@ -93,11 +101,12 @@ class Torchtitan {
     usually(fsdp.reshard_after_forward, std::string("default"));
     if (foreign_.offload.value_or(false)) fsdp.cpu_offload = {"true", foreign_.offload.place};
     Setting<std::string>& reshards = fsdp.reshard_after_forward;
-    if (*reshards == "always") {
-      faults_.add(reshards.place.says("norm and head that reshard after forward are not modelled yet",
-                                      "\"default\" keeps them, and reshards the others"));
-    }
-    reshards.value = *reshards == "default" ? "true" : *reshards == "never" ? "false" : *reshards;
+    // apply_fsdp (models/llama3/infra/parallelize.py): norm and head reshard under "always" alone; "default" is the
+    // others' true, since pipelines are refused.
+    if (*reshards == "always" && !fsdp.reshard_tail.given()) fsdp.reshard_tail = {"true", reshards.place};
+    reshards.value = *reshards == "default" || *reshards == "always" ? "true"
+                     : *reshards == "never"                          ? "false"
+                                                                     : *reshards;
   }
   static std::string short_name(const std::string& dtype) {
     return dtype == "bfloat16" ? "bf16" : dtype == "float32" ? "fp32" : dtype;

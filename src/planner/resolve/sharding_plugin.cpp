@@ -34,6 +34,7 @@ class ShardingPlugin {
     if (!request_.runtime.mentioned()) request_.runtime = {"fsdp2", said_.on.place};
     compare_keys();
     reshard();
+    mesh();
     const std::string classes = wrap();
     if (said_.offload.value_or(false)) usually(request_.fsdp.cpu_offload, "true", said_.offload.place);
     load();
@@ -63,10 +64,35 @@ class ShardingPlugin {
     return false;
   }
 
+  // ParallelismConfig: both sizes are 1 unless they are said, and their product is the number of ranks.
+  void mesh() {
+    if (!said_.replicas.given() && !said_.shards.given()) return;
+    const Place& place = said_.shards.given() ? said_.shards.place : said_.replicas.place;
+    const std::int64_t replicas = said_.replicas.value_or(1);
+    const std::int64_t shards = said_.shards.value_or(1);
+    if (replicas < 1 || shards < 2) {
+      faults_.add(place.says(formatted("parallelism_config has {} replicas of {} shards", replicas, shards),
+                             "accelerate's FSDP needs a parallelism_config_dp_shard_size above 1"));
+      return;
+    }
+    if (request_.gpus.given() && checked_mul(replicas, shards) != *request_.gpus) {
+      faults_.add(place.says(formatted("parallelism_config has {} replicas of {} shards, which are not {} ranks",
+                                       replicas, shards, *request_.gpus),
+                             "accelerate wants their product to be num_processes"));
+      return;
+    }
+    if (!request_.fsdp.shard.given()) request_.fsdp.shard = {std::to_string(shards), place};
+    if (replicas == 1 || request_.fsdp.replicate.given()) return;
+    request_.fsdp.replicate = {std::to_string(replicas), said_.replicas.place};
+    if (request_.runtime.value_or({}) == "fsdp2") request_.runtime.value = "hsdp";
+  }
+
   // What accelerate raises for.
   void compare_keys() {
-    if (in_lower_case(said_.state_dict.value_or({})) == "full_state_dict" && !said_.offload.value_or(false)) {
-      usually(request_.fsdp.state_dict, "full", said_.state_dict.place);
+    // Unless it is said the Trainer saves whole ones, and accelerate of version 2 shards.
+    const std::string saved = in_lower_case(said_.state_dict.value_or(launched_ ? "" : "FULL_STATE_DICT"));
+    if (saved == "full_state_dict" && !said_.offload.value_or(false)) {
+      usually(request_.fsdp.state_dict, "full", said_.state_dict.given() ? said_.state_dict.place : said_.on.place);
     }
     if (in_lower_case(said_.state_dict.value_or({})) == "local_state_dict") {
       faults_.add(said_.state_dict.place.says("LOCAL_STATE_DICT under FSDP2",
@@ -168,6 +194,16 @@ const Place* first_key(const ShardingInput& said) {
   return nullptr;
 }
 
+// Without FSDP accelerate raises: `accelerate launch` for the option, and Accelerator for a mesh that nobody shards
+// over.
+void refuse_mesh(const ShardingInput& said, Diagnostics& faults) {
+  for (const Setting<std::int64_t>* one : {&said.replicas, &said.shards}) {
+    if (one->value_or(1) == 1) continue;
+    faults.add(one->place.says("parallelism_config without FSDP version 2", "accelerate refuses it"));
+    return;
+  }
+}
+
 void say_unused(const ShardingInput& said, std::string_view needs, Request& request) {
   const Place* const place = first_key(said);
   if (place == nullptr || said.on.value_or(false)) return;
@@ -182,6 +218,7 @@ void apply_sharding_plugin(const ForeignInput& foreign, const ModelSpec& base, R
   const bool trainers = foreign.trainers.on.value_or(false);
   say_unused(foreign.launched, "distributed_type: FSDP", request);
   say_unused(foreign.trainers, "fsdp", request);
+  if (!launched) refuse_mesh(foreign.launched, faults);
   if (!launched && !trainers) return;
   const ShardingInput& said = launched ? foreign.launched : foreign.trainers;
   if (launched && trainers) {

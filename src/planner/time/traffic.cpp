@@ -172,7 +172,8 @@ class Traffic {
     out_.beside = true;
     out_.forward_first = micro_ * first;
     out_.forward = micro_ * (first + calls(Collective::AllGather, weights(layers), weights(layer), mesh));
-    double gathers = fsdp.reshard_root ? first : 0;
+    const bool again_around = fsdp.reshard_root || fsdp.reshard_tail;
+    double gathers = again_around ? first : 0;
     if (fsdp.reshard_after_forward > 0) {
       gathers += calls(Collective::AllGather, weights(layers), weights(layer), again);
     }
@@ -187,7 +188,7 @@ class Traffic {
     const double rounds = fsdp.sync_every ? micro_ : 1;
     const std::int64_t count = div_ceil(Bytes(layers.value()), layer.value()).value();
     out_.backward = micro_ * gathers + rounds * (last + static_cast<double>(count) * reduced(layer));
-    out_.backward_last = rounds * last + (fsdp.reshard_root ? micro_ * first : 0);
+    out_.backward_last = rounds * last + (again_around ? micro_ * first : 0);
     if (fsdp.cpu_offload) {  // Of a rank, as it is kept.
       const auto copied = [&](Elements all) {
         return rates_.host_copy(storage(div_floor(all, ranks), t_.master_dtype), true);

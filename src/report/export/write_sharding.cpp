@@ -66,8 +66,6 @@ bool checkpoints_as_accelerate(const ModelSpec& model, const Checkpointing& c) {
 void refuse_what_accelerate_lacks(const ModelSpec& model, const Job& job) {
   const Training& t = job.training;
   Unsayable refuse(model);
-  refuse.when(t.fsdp.replicate > 1, formatted("a mesh of {} replicas, which fsdp_config cannot say", t.fsdp.replicate),
-              "--runtime fsdp2, without fsdp.replicate");
   refuse.when(!accelerate_classes(t.fsdp.wrap),
               formatted("fsdp.wrap {}: accelerate gives embeddings, and norm with head, groups behind those of layers",
                         t.fsdp.wrap),
@@ -78,6 +76,7 @@ void refuse_what_accelerate_lacks(const ModelSpec& model, const Job& job) {
               "fsdp.forward_prefetch or backward_prefetch, for which accelerate has no key");
   refuse.when(!t.fsdp.ignored.empty(), "fsdp.ignored: accelerate's fsdp_ignored_modules are names of modules");
   refuse.when(t.fsdp.reshard_root, "fsdp.reshard_root: accelerate leaves the model's own group to PyTorch");
+  refuse.when(t.fsdp.reshard_tail, "fsdp.reshard_tail: accelerate keeps norm and head after forward");
   refuse.when(t.fsdp.sync_every && t.grad_accum > 1,
               "fsdp.gradient_sync every: accelerate reduces gradients in the last micro-batch alone");
   refuse.when(!accelerate_precision(t),
@@ -110,6 +109,12 @@ std::string accelerate_yaml(const ModelSpec& model, const Job& job) {
   text += "  fsdp_state_dict_type: SHARDED_STATE_DICT\nmachine_rank: 0\nmain_training_function: main\n";
   append_formatted(text, "mixed_precision: {}\n", precision == "no" ? "'no'" : precision);
   append_formatted(text, "num_machines: {}\nnum_processes: {}\n", job.parallelism.nodes, job.parallelism.world);
+  if (t.fsdp.replicate > 1) {
+    append_formatted(text,
+                     "parallelism_config:\n  parallelism_config_dp_replicate_size: {}\n"
+                     "  parallelism_config_dp_shard_size: {}\n",
+                     t.fsdp.replicate, job.parallelism.dp / t.fsdp.replicate);
+  }
   return text + "rdzv_backend: static\nsame_network: true\nuse_cpu: false\n";
 }
 
@@ -161,6 +166,8 @@ void refuse_what_torchtitan_lacks(const ModelSpec& model, const Job& job) {
       "--set fsdp.wrap=ends");
   refuse.when(t.fsdp.reshard_after_forward > 1 || t.fsdp.reshard_root,
               "resharding to fewer ranks, or of the model's own group, which torchtitan has no key for");
+  refuse.when(t.fsdp.reshard_tail && t.fsdp.reshard_after_forward == 0,
+              "norm and head that reshard after forward where the others do not, which torchtitan has no key for");
   refuse.when(t.fsdp.forward_prefetch > 0 || t.fsdp.backward_prefetch > 0 || !t.fsdp.ignored.empty(),
               "explicit prefetches or parameters that are left out, for which torchtitan has no key");
   refuse.when(!t.fsdp.sync_every, "fsdp.gradient_sync last: torchtitan reduces gradients in each micro-batch",
@@ -221,7 +228,9 @@ std::string torchtitan_toml(const ModelSpec& model, const Job& job) {
   append_formatted(text, "\n[parallelism]\ndata_parallel_replicate_degree = {}\ndata_parallel_shard_degree = {}\n",
                    t.fsdp.replicate, p.dp / t.fsdp.replicate);
   append_formatted(text, "fsdp_reshard_after_forward = \"{}\"\n",
-                   t.fsdp.reshard_after_forward == 1 ? "default" : "never");
+                   t.fsdp.reshard_tail                 ? "always"
+                   : t.fsdp.reshard_after_forward == 1 ? "default"
+                                                       : "never");
   add_titan_checkpoints(model, t.checkpoint, text);
   return text;
 }

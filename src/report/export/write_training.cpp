@@ -108,6 +108,7 @@ void add_fsdp(const Training& t, Json& json) {
   fsdp.set("wrap", t.fsdp.wrap);
   fsdp.set("reshard_after_forward", reshards > 1 ? std::to_string(reshards) : reshards == 1 ? "true" : "false");
   fsdp.set("reshard_root", t.fsdp.reshard_root ? "true" : "false");
+  if (t.fsdp.reshard_tail) fsdp.set("reshard_tail", "true");
   if (t.fsdp.casts_parameters) fsdp.set("param_dtype", name(t.dtype));
   if (t.communication_dtype != t.dtype) fsdp.set("reduce_dtype", name(t.communication_dtype));
   if (t.fsdp.casts_outputs) fsdp.set("output_dtype", name(t.dtype));

@@ -570,19 +570,20 @@ def ddp_views():
 
 
 def ddp_static():
+    """Buckets are made anew before the third step, which is the settled one."""
     static = {"static_graph": True}
     for model in ("gpt2", "qwen2-0.5b", "tinyllama-1.1b"):
-        yield job("ddp", model, 500, 2, world=4, ddp=static, name="w4-static")
-        yield job("ddp", model, 1000, 2, world=4, ddp=static, checkpoint="full", checkpoint_impl="reentrant", name="w4-static-reentrant")
-    yield job("ddp", "gpt2-medium", 500, 2, world=4, ddp={**static, "gradient_as_bucket_view": True}, name="w4-static-views")
-    yield job("ddp", "gpt2-medium", 500, 2, world=4, ddp={**static, "find_unused_parameters": True}, name="w4-static-unused")
-    yield job("ddp", "qwen3-0.6b", 500, 2, world=4, ddp={**static, "bucket_cap_mb": 100}, dtype="fp32", autocast="bf16", name="w4-static-cap100-autocast")
-    yield job("ddp", "llama-3.2-1b", 1024, 2, world=8, ddp=static, holds_outputs=True, name="w8-static-holds")
+        yield job("ddp", model, 500, 2, world=4, ddp=static, steps=3, name="w4-static")
+        yield job("ddp", model, 1000, 2, world=4, ddp=static, steps=3, checkpoint="full", checkpoint_impl="reentrant", name="w4-static-reentrant")
+    yield job("ddp", "gpt2-medium", 500, 2, world=4, ddp={**static, "gradient_as_bucket_view": True}, steps=3, name="w4-static-views")
+    yield job("ddp", "gpt2-medium", 500, 2, world=4, ddp={**static, "find_unused_parameters": True}, steps=3, name="w4-static-unused")
+    yield job("ddp", "qwen3-0.6b", 500, 2, world=4, ddp={**static, "bucket_cap_mb": 100}, steps=3, dtype="fp32", autocast="bf16", name="w4-static-cap100-autocast")
+    yield job("ddp", "llama-3.2-1b", 1024, 2, world=8, ddp=static, steps=3, holds_outputs=True, name="w8-static-holds")
 
 
 def ddp_hooks():
     """What a hook sends is freed when NCCL's watchdog has looked, every 100 ms; the one bucket of a static graph is not
-    freed between two others."""
+    freed between two others. Two steps: from the third on, several buckets are freed between each other."""
     for model in ("gpt2", "qwen2-0.5b", "tinyllama-1.1b"):
         for hook in ("bf16", "fp16"):
             yield job("ddp", model, 500, 2, world=4, ddp={"comm_hook": hook, "static_graph": True}, dtype="fp32", autocast="bf16", name=f"w4-hook-{hook}-static")
@@ -839,6 +840,12 @@ def fsdp():
             name = "-".join(("ends", *policy.keys() - {"wrap", "reduce_dtype"}))
             yield one("tinyllama-1.1b", 1000, 2, world, rank, policy, name)
             yield one("llama-3-8b", 1024, 1, world, rank, policy, name)
+    titan = {"wrap": "ends", "gradient_sync": "every", **mixed}
+    for world, rank, replicate in ((8, 0, 1), (24, 23, 1), (64, 9, 2)):
+        for name, policy in (("always", {"reshard_tail": True}), ("never", {"reshard_after_forward": False})):
+            policy = {**titan, **policy, **({"replicate": replicate} if replicate > 1 else {})}
+            yield one("llama-3-8b", 2048, 1, world, rank, policy, f"titan-{name}", checkpoint="full", max_grad_norm=1.0)
+            yield one("tinyllama-1.1b", 1000, 2, world, rank, policy, f"titan-{name}", grad_accum=2)
     offload = {
         "offload": ({}, {}),
         "mixed-offload": (mixed, {}),

@@ -9,7 +9,12 @@ from .worker import WHAT
 
 COMPARED = WHAT[:3]
 SMALL = 1 << 16  # Pinned bytes that copies of numbers take in passing.
-STEPS = {"first_step": "1", "steady": "2"}
+
+
+def steps_of(job):
+    """Which of a prediction's phases is which measured step: with a static graph the third is the settled one."""
+    static = job.get("ddp", {}).get("static_graph")
+    return {"first_step": "1", "middle_steps": "2", "steady": "3"} if static else {"first_step": "1", "steady": "2"}
 
 
 def judge(result, dsplan):
@@ -31,7 +36,7 @@ def judge(result, dsplan):
     row["pinned"] = [result.get("pinned", 0), (prediction["memory"].get("host") or {}).get("pinned", 0)]
     if "oom" in result or row["outcome"][0] != "fits":  # Peaks of a run that flushed or ended say little.
         return {**row, "status": "outcome"}
-    ours, theirs = predicted_peaks(prediction), measured_peaks(result)
+    ours, theirs = predicted_peaks(prediction, steps_of(job)), measured_peaks(result)
     for phase in theirs:
         if phase in ours:
             row["phases"][phase] = {what: [theirs[phase][at], ours[phase][at]] for at, what in enumerate(COMPARED)}
@@ -74,14 +79,14 @@ def measured_peaks(result):
     return found
 
 
-def predicted_peaks(prediction):
+def predicted_peaks(prediction, steps):
     found = {}
     for phase in prediction["memory"]["phases"]:
         if phase["name"] == "init":
             found["init"] = [phase[f"peak_{what}"] for what in COMPARED]
-        for part in phase["parts"] if phase["name"] in STEPS else ():
+        for part in phase["parts"] if phase["name"] in steps else ():
             name = "backward" if part["name"] == "outputs_released" else part["name"]
-            key = f"{STEPS[phase['name']]} {name}"
+            key = f"{steps[phase['name']]} {name}"
             now = [part[f"peak_{what}"] for what in COMPARED]
             found[key] = [max(a, b) for a, b in zip(found.get(key, now), now)]
     return found

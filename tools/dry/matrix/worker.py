@@ -441,7 +441,7 @@ def fully_sharded(model, training, world, types):
     layers, inner, base = layers_of(model)
     wrap = wished.get("wrap", "layers")
     for word in ("ends+layers" if wrap == "ends" else wrap).split("+"):
-        wrap_word(word, layers, inner, base, inside, common)
+        wrap_word(word, layers, inner, base, inside, common, bool(wished.get("reshard_tail")))
     fully_shard(model, **common, **({"reshard_after_forward": True} if wished.get("reshard_root") else {}))
     prefetch(layers, wished)
     if any(p.is_meta for p in model.parameters()):
@@ -509,7 +509,7 @@ def prepared_by_accelerate(model, training, job, types):
     return fsdp2_prepare_model(accelerator, model)
 
 
-def wrap_word(word, layers, inner, base, inside, common):
+def wrap_word(word, layers, inner, base, inside, common, tail_reshards=False):
     from torch.distributed.fsdp import fully_shard
 
     if word == "ends":
@@ -520,7 +520,7 @@ def wrap_word(word, layers, inner, base, inside, common):
             tail.insert(1, embedding)
         else:
             fully_shard(embedding, **inside)
-        fully_shard(tail, **common, reshard_after_forward=False)
+        fully_shard(tail, **common, reshard_after_forward=tail_reshards)
     elif word == "layers":
         for layer in layers:
             fully_shard(layer, **inside)
