@@ -323,6 +323,9 @@ def packed():
                     continue
                 yield job("packed", model, seq, batch, attention=None, needs="bitsandbytes", **packing, **way,
                           name=f"{kind}-{name}")
+    # Few rows, of large weights.
+    for seq, name in ((600, "trl"), (1024, "prepared")):
+        yield job("packed", "llama-3-8b", seq, 1, attention=None, needs="bitsandbytes", **nf4, **ways[name], name=f"nf4-{name}")
     # Several GPUs: DDP as it is; DeepSpeed casts what is not packed to its own dtype and trains the adapters in it.
     for kind, packing in (("int8", int8), ("nf4", nf4)):
         for name in ("prepared", "autocast", "llama-factory", "trl"):
