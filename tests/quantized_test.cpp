@@ -131,11 +131,10 @@ TEST_CASE("packed weights under ZeRO-3: 4 bits are cut, and int8 stays whole bes
   CHECK(parameters("nf4-double", "2") == 2 * parameters("nf4-double", "4"));
   CHECK(parameters("int8", "2") - values == 2 * (parameters("int8", "4") - values));
   // A node of the first forward keeps what it was given, packed, though a checkpoint keeps no tensor of it.
-  const auto backward = [&](const char* kind) {
-    return peaks_of(printed("nf4-double", "2", {{"checkpoint", "full"}, {"checkpoint_impl", kind}}))
-        .at("1.backward")[0];
+  const auto forward = [&](const char* kind) {
+    return peaks_of(printed("nf4-double", "2", {{"checkpoint", "full"}, {"checkpoint_impl", kind}})).at("1.forward")[0];
   };
-  CHECK(backward("non_reentrant") - backward("reentrant") >= values / 2);
+  CHECK(forward("non_reentrant") - forward("reentrant") >= values / 4);
 }
 
 TEST_CASE("packed weights: below so many rows bitsandbytes may unpack nothing") {
