@@ -372,6 +372,7 @@ TensorId GraphBuilder::attention(TensorId q, TensorId k, TensorId v, TensorId bi
   node.by_head = heads.by_head;
   node.full_attention = heads.full;
   node.padding = static_cast<std::uint8_t>(heads.padding);
+  node.scale = heads.scale;
   drop({low_q, low_k, low_v});
   return out;
 }
