@@ -15,7 +15,7 @@ add_library(dsplan_plugin_parts OBJECT EXCLUDE_FROM_ALL
   src/core/error.cpp src/core/format.cpp src/core/graph.cpp src/core/model.cpp src/core/program.cpp src/core/units.cpp
   src/exec/operators/layout.cpp src/exec/operators/views.cpp
   src/exec/host/args.cpp src/exec/host/combine.cpp src/exec/host/host_backend.cpp src/exec/host/host_files.cpp
-  src/exec/host/host_memory.cpp src/exec/host/product_calls.cpp src/exec/host/strided.cpp)
+  src/exec/host/host_memory.cpp src/exec/host/picked_rows.cpp src/exec/host/product_calls.cpp src/exec/host/strided.cpp)
 target_link_libraries(dsplan_plugin_parts PUBLIC dsplan_options)
 target_include_directories(dsplan_plugin_parts SYSTEM PRIVATE
                            $<TARGET_PROPERTY:fmt::fmt-header-only,INTERFACE_INCLUDE_DIRECTORIES>)

@@ -128,6 +128,14 @@ TEST_CASE("a launch line gives ranks and micro-batch, and an option beats it") {
   CHECK(option.out.find("micro-batch 4,") != std::string::npos);
 }
 
+TEST_CASE("the first screen says a mesh of replicas as one") {
+  const Folder folder;
+  const std::string words = "simulate tiny-llama --gpus 4 --seq 16 --runtime ";
+  CHECK(dsplan_runs(folder, words + "hsdp --set fsdp.replicate=2").out.find("HSDP 2 x 2 on 4 GPUs") !=
+        std::string::npos);
+  CHECK(dsplan_runs(folder, words + "fsdp2").out.find("FSDP2 on 4 GPUs") != std::string::npos);
+}
+
 TEST_CASE("--rank all prints one report per rank") {
   const Folder folder;
   const std::string line = "simulate tiny-llama --zero-stage 2 --gpus 3 --rank all";

@@ -140,8 +140,10 @@ namespace {
 
 void walk_all(const std::vector<DType>& dtypes) {
   for (const DType dtype : dtypes) {
-    for (const auto& cases : {small_graphs::elementwise_cases(), small_graphs::shaping_cases(),
-                              small_graphs::large_cases(), small_graphs::parallel_cases()}) {
+    for (const auto& cases :
+         {small_graphs::elementwise_cases(), small_graphs::shaping_cases(), small_graphs::spreading_cases(),
+          small_graphs::picking_cases(), small_graphs::placing_cases(), small_graphs::ordering_cases(),
+          small_graphs::choosing_cases(), small_graphs::large_cases(), small_graphs::parallel_cases()}) {
       for (const small_graphs::Case& test : cases) {
         INFO(test.name << " " << name(dtype));
         walk(test, dtype);

@@ -103,6 +103,10 @@ double distance(const std::vector<double>& a, const std::vector<double>& b) {
 TEST_CASE("gradients are derivatives") {
   for (const Case& test : elementwise_cases()) check_gradients(test);
   for (const Case& test : shaping_cases()) check_gradients(test);
+  for (const auto& cases : {spreading_cases(), picking_cases(), placing_cases(), ordering_cases()}) {
+    for (const Case& test : cases) check_gradients(test);
+  }
+  for (const Case& test : choosing_cases()) check_gradients(test);
   for (const Case& test : large_cases()) check_gradients(test);
 }
 

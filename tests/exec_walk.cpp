@@ -91,12 +91,14 @@ void Walk::compare(const Node& node, const char* pass, const std::vector<Made>& 
 }
 
 void Walk::launch_parts(const Node& node, Body body, const std::vector<Held>& inputs, std::vector<Made1>& made,
-                        const std::vector<Made>& makes) {
+                        const std::vector<Made>& makes, const std::vector<RecipeStep>& steps) {
   if (!computes_) return;
+  // What works in place runs behind all that is made.
+  const auto parts = static_cast<std::uint8_t>(std::count_if(
+      steps.begin(), steps.end(), [](const RecipeStep& step) { return step.kind == RecipeStep::Kind::Kernel; }));
   const dsplan::exec::Attributes attributes = dsplan::exec::attributes_of(graph_, node);
   std::vector<dsplan_tensor> in;
   for (const Held& held : inputs) in.push_back(raw(held));
-  const std::uint8_t parts = makes.empty() ? 1 : static_cast<std::uint8_t>(makes.back().part + 1);
   for (std::uint8_t part = 0; part < parts; ++part) {
     std::vector<dsplan_tensor> out;
     for (std::size_t i = 0; i < made.size() && makes[i].part <= part; ++i) {
@@ -142,7 +144,7 @@ void Walk::run_forward(NodeId id) {
   for (const Made& one : makes) made.push_back({one.kind, one.index, fresh(one.what)});
   std::vector<Held> in;
   for (TensorId input : graph_.in(node)) in.push_back(value(input));
-  launch_parts(node, Body::Forward, in, made, makes);
+  launch_parts(node, Body::Forward, in, made, makes, recipe.forward);
   for (const Made1& one : made) {
     if (one.kind == SlotKind::Output) {
       values_[graph_.output(node, one.index)] = one.held;
@@ -208,7 +210,7 @@ void Walk::run_backward(NodeId id) {
   compare(node, "backward", makes, recipe, recipe.backward);
   std::vector<Made1> made;
   for (const Made& one : makes) made.push_back({one.kind, one.index, fresh(one.what)});
-  if (!makes.empty()) launch_parts(node, Body::Backward, in, made, makes);
+  if (!makes.empty()) launch_parts(node, Body::Backward, in, made, makes, recipe.backward);
   for (std::size_t i = 0; i < node.input_count; ++i) {
     if ((recipe.passes >> i & 1U) != 0) {
       accumulate(graph_.input(node, i), seen(in[0], dsplan::exec::backward_view(call, i, *incoming[0])));
@@ -221,7 +223,10 @@ void Walk::run_backward(NodeId id) {
 }
 
 void Walk::accumulate(TensorId tensor, Held gradient) {
-  if (!gradient.what.layout.is(graph_.tensor(tensor).shape)) faults_.push_back("a gradient of another shape");
+  // Other dimensions are those of a view that has to be copied next.
+  if (gradient.what.layout.elements() != graph_.tensor(tensor).shape.elements().value()) {
+    faults_.push_back("a gradient of another shape");
+  }
   std::optional<Held>& held = gradients_[tensor];
   if (!held) {
     held = std::move(gradient);

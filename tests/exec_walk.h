@@ -86,7 +86,7 @@ class Walk {
   void compare(const Node& node, const char* pass, const std::vector<Made>& makes, const dsplan::Recipe& recipe,
                const std::vector<dsplan::RecipeStep>& steps);
   void launch_parts(const Node& node, dsplan::Body body, const std::vector<Held>& inputs, std::vector<Made1>& made,
-                    const std::vector<Made>& makes);
+                    const std::vector<Made>& makes, const std::vector<dsplan::RecipeStep>& steps);
   void accumulate(TensorId tensor, Held gradient);
   [[nodiscard]] std::string place(const Node& node) const {
     return dsplan::formatted("node {} ({})", &node - graph_.nodes.data(), dsplan::name(node.op));

@@ -1,6 +1,6 @@
-// Whole jobs under fully_shard and DistributedDataParallel, as `dsplan measure` recorded them of scripts that know
-// nothing of it (tests/data/measured; PyTorch 2.11.0, accelerate 1.15, transformers 5.17): predicted again from what
-// was recorded.
+// Whole jobs in plain loops, under fully_shard and DistributedDataParallel, as `dsplan measure` recorded them of
+// scripts that know nothing of it (tests/data/measured; PyTorch 2.11.0, accelerate 1.15, transformers 5.17): predicted
+// again from what was recorded.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -36,7 +36,8 @@ TEST_CASE("what a script gave fully_shard and DistributedDataParallel predicts i
        {Case{"fully-shard", Runtime::Fsdp2, 0}, Case{"accelerate-fsdp", Runtime::Fsdp2, 2},
         Case{"accelerate-fsdp-host", Runtime::Fsdp2, 2}, Case{"accelerate-fsdp-checkpoints", Runtime::Fsdp2, 4},
         Case{"trainer-fsdp", Runtime::Fsdp2, 16}, Case{"ddp", Runtime::PyTorch, 0},
-        Case{"ddp-views", Runtime::PyTorch, 0}}) {
+        Case{"ddp-views", Runtime::PyTorch, 0}, Case{"plain-script", Runtime::PyTorch, 0},
+        Case{"plain-norm", Runtime::PyTorch, 0}}) {
     CAPTURE(one.name);
     const Receipt receipt = measured(one.name);
     const Repredicted predicted = repredict(receipt, {});
@@ -58,6 +59,13 @@ TEST_CASE("what a script gave fully_shard and DistributedDataParallel predicts i
     }
     CHECK(seen >= 20);
   }
+}
+
+TEST_CASE("what a plain loop's variables were seen to hold reaches the job") {
+  const Training outputs = repredict(measured("plain-script"), {}).job.training;
+  CHECK(outputs.loop == LoopKind::Script);
+  CHECK(outputs.model_init == ModelInit::Host);
+  CHECK(repredict(measured("plain-norm"), {}).job.training.loop == LoopKind::Trainer);
 }
 
 TEST_CASE("what accelerate was told reaches the job") {

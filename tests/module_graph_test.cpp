@@ -110,7 +110,7 @@ TEST_CASE("recorded modules equal real PyTorch to the byte") {
     CHECK_MESSAGE(difference.empty(), difference);
     ++compared;
   }
-  CHECK(compared == 8);
+  CHECK(compared == 9);
 }
 
 // Formulas and schedule agree: a prediction holds its persistent bytes against a second derivation. A device has
@@ -137,7 +137,7 @@ TEST_CASE("recorded modules are predicted under every stage, on a device with a 
       ++predicted;
     }
   }
-  CHECK(predicted >= 36);
+  CHECK(predicted >= 40);
 }
 
 TEST_CASE("a recording of another shape, dtype or run is refused by name") {

@@ -52,7 +52,7 @@ struct Small {
     if (tweak) tweak(node);
     const NodeId id = graph.nodes.next();
     std::vector<TensorId> outputs;
-    const bool view = op == Op::View || op == Op::Slice || op == Op::Split || node.in_place;
+    const bool view = op == Op::View || op == Op::Slice || op == Op::Split || op == Op::Expand || node.in_place;
     for (const Shape& shape : shapes) {
       outputs.push_back(tensor(shape, dtype.value_or(floats), node.requires_grad, id,
                                view ? graph.tensor(inputs[0]).storage : kNone));
@@ -201,6 +201,200 @@ inline std::vector<Case> shaping_cases() {
   return cases;
 }
 
+// Nodes' numbers; what works in place; and indices, which are inputs of their own.
+inline std::function<void(Node&)> with(double value) {
+  return [=](Node& node) { number(node, value); };
+}
+inline std::function<void(Node&)> in_place(double value, std::int8_t axis) {
+  return [=](Node& node) {
+    node.in_place = true;
+    node.number = value;
+    node.axis = axis;
+  };
+}
+inline TensorId ids(Small& s, const Shape& shape) { return s.input(shape, false, DType::Int64); }
+
+// What repeats elements, and sums between other dimensions.
+inline std::vector<Case> spreading_cases() {
+  std::vector<Case> cases;
+  cases.push_back({"expand", [](Small& s) {
+                     const TensorId wide = s.add(Op::Expand, {s.input({2, 1, 3})}, {2, 4, 3});
+                     s.result = s.add(Op::Mul, {wide, s.input({2, 4, 3})}, {2, 4, 3});
+                   }});
+  cases.push_back(
+      {"stack", [](Small& s) {
+         s.result = s.add(Op::Stack, {s.input({2, 3}), s.input({2, 3})}, {2, 3, 2}, [](Node& node) { node.axis = 2; });
+       }});
+  cases.push_back({"stack in front", [](Small& s) {
+                     s.result = s.add(Op::Stack, {s.input({2, 3}), s.input({2, 3})}, {2, 2, 3});
+                   }});
+  cases.push_back({"repeat_interleave", [](Small& s) {
+                     const TensorId twice = s.add(Op::RepeatInterleave, {s.input({2, 3}, false)}, {2, 6});
+                     s.result = s.add(Op::Mul, {s.input({2, 6}), twice}, {2, 6});
+                   }});
+  cases.push_back({"sum over a dimension between others", [=](Small& s) {
+                     s.result = s.add(Op::SumDim, {s.input({2, 2, 3})}, {2, 3}, with(1));
+                   }});
+  return cases;
+}
+
+// What picks by indices.
+inline std::vector<Case> picking_cases() {
+  std::vector<Case> cases;
+  cases.push_back({"rows by their indices, divided",
+                   [=](Small& s) {
+                     const TensorId at = ids(s, {6});
+                     const TensorId rows = s.add(Op::FloorDivScalar, {at}, {6}, with(2), DType::Int64);
+                     s.result = s.add(Op::Index, {s.input({4, 3}), rows}, {6, 3});
+                   },
+                   {{TensorId(0), {0, 1, 7, 2, 3, 6}}}});
+  cases.push_back({"elements by two indices",
+                   [=](Small& s) {
+                     const TensorId rows = ids(s, {3});
+                     const TensorId columns = ids(s, {3});
+                     s.result = s.add(Op::Index, {s.input({2, 4, 3}), rows, columns}, {3, 3});
+                   },
+                   {{TensorId(0), {0, 1, 0}}, {TensorId(1), {2, 2, 2}}}});
+  cases.push_back({"each row's columns",
+                   [=](Small& s) {
+                     const TensorId rows = ids(s, {2});
+                     const TensorId columns = ids(s, {3});
+                     s.result = s.add(Op::Index, {s.input({2, 4}), rows, columns}, {2, 1, 1, 3});
+                   },
+                   {{TensorId(0), {1, 0}}, {TensorId(1), {3, 1, 1}}}});
+  cases.push_back({"gather",
+                   [=](Small& s) {
+                     const TensorId at = ids(s, {2, 4});
+                     s.result = s.add(Op::Gather, {s.input({2, 3}), at}, {2, 4});
+                   },
+                   {{TensorId(0), {2, 0, 0, 1, 1, 1, 2, 0}}}});
+  return cases;
+}
+
+// What is put into a part, or to indices.
+inline std::vector<Case> placing_cases() {
+  std::vector<Case> cases;
+  cases.push_back({"scatter a number",
+                   [=](Small& s) {
+                     const TensorId at = ids(s, {2, 2});
+                     const TensorId x = s.add(Op::MulScalar, {s.input({2, 4})}, {2, 4}, with(3));
+                     s.result = s.add(Op::Scatter, {x, at}, {2, 4}, in_place(1, 1));
+                   },
+                   {{TensorId(0), {2, 0, 3, 1}}}});
+  cases.push_back({"scatter a source",
+                   [=](Small& s) {
+                     const TensorId at = ids(s, {2, 2});
+                     const TensorId x = s.add(Op::MulScalar, {s.input({2, 4})}, {2, 4}, with(3));
+                     s.result = s.add(Op::Scatter, {x, at, s.input({2, 2})}, {2, 4}, in_place(0, 1));
+                   },
+                   {{TensorId(0), {2, 0, 3, 1}}}});
+  cases.push_back({"copied into", [=](Small& s) {
+                     const TensorId whole = s.add(Op::MulScalar, {s.input({2, 5})}, {2, 5}, with(3));
+                     s.result = s.add(Op::CopyInto, {whole, s.input({2, 3})}, {2, 5}, in_place(1, 1));
+                   }});
+  cases.push_back({"copied into what has no gradient", [=](Small& s) {
+                     const TensorId whole = s.add(Op::MulScalar, {s.input({2, 5}, false)}, {2, 5}, with(3));
+                     s.result = s.add(Op::CopyInto, {whole, s.input({2, 3})}, {2, 5}, in_place(1, 1));
+                   }});
+  cases.push_back({"complex numbers", [=](Small& s) {
+                     const TensorId angles = s.input({3, 2}, false, DType::Float32);
+                     const TensorId turns = s.add(Op::Polar, {angles}, {3, 2, 2}, {}, DType::Float32);
+                     const TensorId wide = s.add(Op::Cast, {turns}, {3, 2, 2});
+                     s.result = s.add(Op::ComplexMul, {s.input({2, 3, 2, 2}), wide}, {2, 3, 2, 2});
+                   }});
+  return cases;
+}
+
+// What orders and counts; where a result has no gradient, it picks from something that has.
+inline std::vector<Case> ordering_cases() {
+  std::vector<Case> cases;
+  const auto selection = [](const char* name, Op op, Shape made) {
+    return Case{name, [=](Small& s) {
+                  const TensorId x = s.input({3, 4});
+                  s.result = s.add_many(op, {x}, {made}, {})[0];
+                  Node& node = s.graph.nodes.back();  // The indices are the second output.
+                  s.graph.operands.push_back(s.tensor(made, DType::Int64, false, s.graph.tensor(s.result).producer));
+                  ++node.output_count;
+                }};
+  };
+  cases.push_back(selection("topk", Op::TopK, {3, 2}));
+  cases.push_back(selection("max", Op::Max, {3}));
+  cases.push_back(
+      {"groups of rows",
+       [=](Small& s) {
+         const TensorId experts = ids(s, {5});
+         const TensorId bins = s.add(Op::Cast, {experts}, {5}, {}, DType::Int32);
+         const TensorId counts = s.add(Op::Histogram, {bins}, {4}, {}, DType::Int32);
+         const TensorId ends = s.add(Op::CumSum, {counts}, {4}, {}, DType::Int32);
+         const TensorId rows = s.add(Op::GroupedMatmul, {s.input({5, 3}), s.input({4, 2, 3}), ends}, {5, 2});
+         s.result = s.add(Op::GroupedMatmul, {rows, s.input({4, 2, 3}), ends}, {5, 3}, with(1));
+       },
+       {{TensorId(0), {0, 0, 1, 3, 3}}}});
+  cases.push_back({"sorted, and back in order",
+                   [=](Small& s) {
+                     const TensorId keys = ids(s, {5});
+                     const TensorId sorted = s.add_many(Op::Sort, {keys}, {{5}, {5}}, {}, DType::Int64)[1];
+                     const TensorId range = s.add(Op::Arange, {}, {5}, {}, DType::Int64);
+                     const TensorId inverse = s.add(Op::IndexPut, {sorted, range}, {5}, {}, DType::Int64);
+                     s.result = s.add(Op::Index, {s.input({5, 2}), inverse}, {5, 2});
+                   },
+                   {{TensorId(0), {3, 1, 3, 0, 1}}}});
+  return cases;
+}
+
+// What chooses: by a condition, a mask or bounds.
+inline std::vector<Case> choosing_cases() {
+  const auto flags = [](Small& s, Shape shape) { return s.input(shape, false, DType::Bool); };
+  const auto bounded = [](const char* name, std::uint8_t bounds) {
+    return Case{name, [=](Small& s) {
+                  s.result = s.add(Op::Clamp, {s.input({3, 4})}, {3, 4}, [=](Node& node) {
+                    number(node, 0.45);
+                    node.bounds = bounds;
+                  });
+                }};
+  };
+  return {
+      bounded("clamp", Node::kBothBounds),
+      bounded("clamp from below", Node::kLowerBound),
+      bounded("clamp from above", Node::kUpperBound),
+      {"where",
+       [=](Small& s) {
+         const TensorId condition = flags(s, {2, 3});
+         s.result = s.add(Op::Where, {condition, s.input({2, 3}), s.input({2, 3})}, {2, 3});
+       },
+       {{TensorId(0), {0, 1, 1, 0, 1, 0}}}},
+      {"where of integers, and the least",
+       [=](Small& s) {
+         const TensorId condition = flags(s, {4});
+         const TensorId a = s.input({4}, false, DType::Int64);
+         const TensorId b = s.input({4}, false, DType::Int64);
+         const TensorId chosen = s.add(Op::Where, {condition, a, b}, {4}, {}, DType::Int64);
+         const TensorId least = s.add(Op::Minimum, {chosen, b}, {4}, {}, DType::Int64);
+         s.result = s.add(Op::Index, {s.input({5, 2}), least}, {4, 2});
+       },
+       {{TensorId(0), {0, 1, 1, 0}}, {TensorId(1), {4, 3, 0, 1}}, {TensorId(2), {2, 1, 2, 3}}}},
+      {"masked_fill by a number",
+       [=](Small& s) {
+         const TensorId mask = flags(s, {3, 1});
+         s.result = s.add(Op::MaskedFill, {s.input({3, 4}), mask}, {3, 4}, [](Node& node) { number(node, -3); });
+       },
+       {{TensorId(0), {0, 1, 0}}}},
+      {"flags that are not",
+       [=](Small& s) {
+         const TensorId none = s.add(Op::Equal, {flags(s, {3})}, {3}, {}, DType::Bool);
+         s.result = s.add(Op::MaskedFill, {s.input({3}), none}, {3});
+       },
+       {{TensorId(0), {0, 1, 0}}}},
+      {"div in place",
+       [](Small& s) {
+         const TensorId x = s.add(Op::MulScalar, {s.input({2, 3})}, {2, 3}, [](Node& node) { number(node, 3); });
+         s.result = s.add(Op::Div, {x, s.input({2, 1})}, {2, 3}, [](Node& node) { node.in_place = true; });
+       },
+       {},
+       3},
+  };
+}
+
 inline Case linear(const char* name, Product product, bool bias) {
   return {name, [=](Small& s) {
             const TensorId x = s.input({2, 3, 4});
@@ -335,6 +529,12 @@ inline std::vector<Case> parallel_cases() {
          s.result = s.add(Op::BitwiseOr, {a, s.input({4}, false, DType::Bool)}, {4}, {}, DType::Bool);
        },
        {{TensorId(0), {0, 0, 1, 1}}, {TensorId(1), {0, 1, 0, 1}}}},
+      {"a product with what is narrower, and broadcast",
+       [](Small& s) {
+         const TensorId wide = s.input({2, 3, 4}, true, DType::Float32);
+         const TensorId narrow = s.input({4}, true, DType::BFloat16);
+         s.result = s.add(Op::Mul, {wide, narrow}, {2, 3, 4}, {}, DType::Float32);
+       }},
       {"loss over a rank's words", loss(false), {{TensorId(0), {3, 4, 8, 9, 6, 0}}}},
       {"the same in place", loss(true), {{TensorId(0), {3, 4, 8, 9, 6, 0}}}},
   };

@@ -6,7 +6,7 @@
 
 It never fails the job. What cannot be seen is null, with its reason in `not_measured`; without a GPU that is all bytes.
 A step ends, and peaks are reset, where the next one's forward begins."""
-import json, os, sys, time  # noqa: E401
+import json, os, sys, time, weakref  # noqa: E401
 
 import torch
 
@@ -205,7 +205,7 @@ class receipt:
         self.missing.update({"memory." + key: "no GPU" for key in (*COUNTERS, "process", "peak") if not self.cuda})
         self.path, self.engine, self.config, self.args = str(path), engine, config, training_args
         self.model, self.optimizer = getattr(engine, "module", model), getattr(engine, "optimizer", optimizer)
-        self.wrapper = None
+        self.wrapper, self.outputs = None, None
         while isinstance(getattr(self.model, "module", None), torch.nn.Module):  # DistributedDataParallel's.
             self.wrapper, self.model = self.model, self.model.module
         while hasattr(self.optimizer, "optimizer"):  # DeepSpeed's and accelerate's hold the one that steps.
@@ -216,7 +216,10 @@ class receipt:
         self.save()
         outer = self.model if self.wrapper is None else self.wrapper
         outer.register_forward_pre_hook(self.before_forward, prepend=True, with_kwargs=True)  # Before ZeRO-3 gathers.
-        self.model.register_forward_hook(lambda *_: self.mark("after forward"))
+        self.model.register_forward_hook(self.after_forward)
+        inner = next((m for m in self.model.modules() if isinstance(m, torch.nn.Embedding)), None)
+        if inner is not None and not any(map(sharded, self.model.modules())):
+            inner.register_forward_pre_hook(self.inside_forward)
         self.optimizer.register_step_pre_hook(lambda *_: None if self.stepped else self.mark("before step"))
         self.optimizer.register_step_post_hook(lambda *_: setattr(self, "stepped", True))
 
@@ -230,7 +233,26 @@ class receipt:
             free = torch.cuda.mem_get_info() if self.cuda else None
             self.marks.append({"name": name, **self.counters("current"), "process": free and free[1] - free[0]})
 
+    @quiet
+    def inside_forward(self, module, args):
+        """accelerate puts autocast around forward itself, where nobody sees it from outside."""
+        kind = module.weight.device.type
+        if torch.is_grad_enabled() and torch.is_autocast_enabled(kind):
+            self.seen["autocast"] = SHORT[torch.get_autocast_dtype(kind)]
+
+    @quiet
+    def after_forward(self, module, args, output):
+        logits = getattr(output, "logits", None)
+        self.outputs = weakref.ref(logits) if isinstance(logits, torch.Tensor) else None
+        if getattr(output, "past_key_values", None) is not None and torch.is_grad_enabled():
+            self.missing["use_cache"] = "the model keeps keys and values (use_cache=True), and a prediction has none of them"
+        if self.outputs and self.seen.get("loss") is None and self.args is None:
+            self.seen["loss"] = "native"  # The script's own, of the logits as they are.
+        self.mark("after forward")
+
     def turn(self):
+        if self.phases and self.outputs:  # After backward and step it is a variable of the script's that holds them.
+            self.seen["loop"] = "minimal" if self.outputs() is None else "script"
         self.mark("end")
         peaks = {"peak_" + key: value for key, value in self.counters("peak").items()}
         for key in COUNTERS if self.cuda else ():
@@ -288,6 +310,7 @@ class receipt:
         around, packs = {} if deepspeed else self.parallel(), lambda p: not p.is_floating_point()
         told = {"dsplan": 1, "kind": "training", "source": "python/dsplan/receipt.py", "seq": self.shape[-1] or None,
                 "attention": getattr(config, "_attn_implementation", None), "loss": self.seen.get("loss"),
+                "loop": self.seen.get("loop"),
                 "checkpoint": "full" if ways else "none",
                 "freeze": [name.replace("_checkpoint_wrapped_module.", "") for name, p in named
                            if not p.requires_grad and not adapters]}

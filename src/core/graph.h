@@ -94,7 +94,7 @@ enum class Op : std::uint8_t {
   Glu,  // Half of the last dimension gates the other half.
 
   // Reductions and scans.
-  SumDim,    // Over any dimensions, or all of them.
+  SumDim,    // Over any dimensions, or all of them. Where one dimension goes, Node::number is which.
   MeanLast,  // Over any dimensions, or all of them.
   Amax,      // Values only, over any dimensions; backward shares among equals.
   Amin,
@@ -127,7 +127,8 @@ enum class Op : std::uint8_t {
   Matmul,  // Batched product of two activations.
   Mm,      // Of two matrices.
   Bmm,
-  GroupedMatmul,  // Rows of x against the 3-D weight that their group selects.
+  // Rows of x against the 3-D weight that their group selects: [out, in], or with Node::number 1 [in, out].
+  GroupedMatmul,
   Conv2d,
   SolveTriangular,  // Of a lower triangle with ones on its diagonal: system, right side.
 
@@ -263,6 +264,7 @@ struct Node {
   std::uint32_t first_operand = 0;  // Into Graph::operands: the inputs, then the outputs.
   ModuleId module = 0;
   double number = 0;  // p of dropout, exponent, epsilon of a norm, the number of `x + number`, ...
+  double scale = 0;   // Attention only: of the scores; 0: one by the root of a head's width.
   // View and Slice only: into Graph::view_steps. None: a plain reshape to the output's shape.
   std::uint32_t first_step = 0;
   std::uint32_t step_count = 0;

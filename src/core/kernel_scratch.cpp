@@ -261,6 +261,15 @@ Bytes efficient_backward_workspace(const AttentionSizes& sizes, bool half, const
   return of_head * all_heads;
 }
 
+std::optional<GroupedScratch> grouped_scratch(DType dtype, std::int64_t groups, const DeviceThreads& device) {
+  if (device.multiprocessors == 0 || device.capability < 90 || device.capability >= 110) return std::nullopt;
+  if (dtype != DType::BFloat16) return std::nullopt;
+  const std::int64_t pointers = round_up(groups, 2) * 3 * 8;
+  const std::int64_t problems = groups * 3 * 4;
+  const std::int64_t strides = groups * 3 * 8;
+  return GroupedScratch{Bytes(pointers + problems + strides), Bytes(device.multiprocessors * 4 * 128)};
+}
+
 Bytes cudnn_forward_workspace(const AttentionSizes& sizes, bool dropout, const DeviceThreads& device) {
   constexpr Bytes kBeside{128};
   if (is_blackwell(device)) return dropout ? drawn_beforehand(sizes) + kBeside : Bytes(0);

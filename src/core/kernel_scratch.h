@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "core/cluster.h"
@@ -70,6 +71,16 @@ struct EmbeddingBackward {
 };
 [[nodiscard]] EmbeddingBackward embedding_backward(std::int64_t indices, std::int64_t rows, std::int64_t width,
                                                    const DeviceThreads& device);
+
+// From Hopper on one kernel of CUTLASS multiplies all groups of bf16 (aten/src/ATen/native/cuda/GroupMM.cu): its
+// arguments by group (three pointers, a problem, three strides), and four tensor maps for each multiprocessor. nullopt:
+// groups are multiplied one by one.
+struct GroupedScratch {
+  Bytes arguments;
+  Bytes maps;
+};
+[[nodiscard]] std::optional<GroupedScratch> grouped_scratch(DType dtype, std::int64_t groups,
+                                                            const DeviceThreads& device);
 
 struct AttentionSizes {
   std::int64_t batch = 1;

@@ -73,6 +73,7 @@ struct ModelBuffer {
   // Made of integers that the constructor itself converts to `dtype`, so that zero.Init, which converts what comes in
   // floating point, leaves it as it is: rotary tables that are scaled (transformers modeling_rope_utils.py).
   bool converted = false;
+  double rotary_base = 0;  // Of a table of rotary frequencies, where it is not the model's.
 };
 
 struct ModuleCall {

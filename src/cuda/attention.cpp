@@ -32,8 +32,8 @@ const std::int64_t* integers_of(const dsplan_tensor& tensor) { return static_cas
 
 Attention problem_of(const Args& args, const dsplan_tensor& q, const dsplan_tensor& k, const dsplan_tensor& v,
                      const dsplan_tensor* bias) {
-  expect(q.rank == 4 && k.rank == 4, "attention takes four dimensions");
-  expect_dims(v, dims_of(k), "the values");
+  expect(q.rank == 4 && k.rank == 4 && v.rank == 4, "attention takes four dimensions");
+  expect_dims(v, std::array{k.dims[0], k.dims[1], k.dims[2], v.dims[3]}, "the values");
   Attention a;
   a.batch = q.dims[0];
   a.heads = q.dims[1];
@@ -41,9 +41,10 @@ Attention problem_of(const Args& args, const dsplan_tensor& q, const dsplan_tens
   a.queries = q.dims[2];
   a.keys = k.dims[2];
   a.width = q.dims[3];
-  expect(a.width <= kMostWidth, "heads wider than 256");
+  a.values = v.dims[3];
+  expect(a.width <= kMostWidth && a.values <= kMostWidth, "heads wider than 256");
   expect(a.heads % a.kv_heads == 0, "heads do not divide into groups");
-  a.scale = 1 / std::sqrt(static_cast<double>(a.width - args.integer(DSPLAN_PADDING)));
+  a.scale = exec::host::attention_scale(args, a.width - args.integer(DSPLAN_PADDING));
   a.causal = !args.flag(DSPLAN_FLAG_FULL_ATTENTION) && bias == nullptr;
   a.q = by_head(q);
   a.k = by_head(k);
@@ -72,7 +73,7 @@ void keep_random(const Args& args, const Queue& queue, Attention& a) {
 
 void forward(const Args& args, const Queue& queue) {
   Attention a = problem_of(args, args.in(0), args.in(1), args.in(2), args.has_in(3) ? &args.in(3) : nullptr);
-  expect_dims(args.output(), dims_of(args.in(0)), "the output");
+  expect_dims(args.output(), std::array{a.batch, a.heads, a.queries, a.values}, "the output");
   if (is_flash(args)) keep_random(args, queue, a);
   a.out = by_head(args.output());
   if (const dsplan_tensor* lse = args.find(SlotKind::Extra, 0)) {

@@ -27,6 +27,7 @@ struct Attention {
   std::int64_t queries = 0;
   std::int64_t keys = 0;
   std::int64_t width = 0;
+  std::int64_t values = 0;  // The width of values.
   double scale = 1;
   bool causal = true;
   Heads q, k, v, out;

@@ -72,6 +72,12 @@ bool run_elementwise(const Args& args, const Queue& queue) {
         {*function, {&args.in(0)}, args.number()});
     return true;
   }
+  const bool clones = args.op() == Op::Div && args.flag(DSPLAN_FLAG_IN_PLACE) && args.part() == 0 &&
+                      args.find(SlotKind::Extra, exec::host::kClone) != nullptr;
+  if (clones) {
+    copy_in_order(queue, args.in(0), args.extra(exec::host::kClone));
+    return true;
+  }
   if (const std::optional<Function> function = of_two(args)) {
     // In place: the first input is the result.
     const dsplan_tensor& out = args.flag(DSPLAN_FLAG_IN_PLACE) ? args.in(0) : args.output();

@@ -70,7 +70,7 @@ std::optional<Elementwise> step(const Args& args) {
 }
 
 Elementwise division_step(const Args& args) {
-  if (args.part() == 0) return {Function::Div, {&args.saved_in(0), &args.saved_in(1)}};
+  if (args.part() == 0) return {Function::Div, {&exec::host::saved_first(args), &args.saved_in(1)}};
   if (args.part() == 1) return {Function::Div, {&args.temporary(0), &args.saved_in(1)}};
   return {Function::Neg, {&args.gradient_of()}};
 }
@@ -90,12 +90,8 @@ void binary(const Args& args, const Queue& queue) {
   for (const std::size_t input : {std::size_t{0}, std::size_t{1}}) {
     if (now == slots.code[input]) return map(queue, wide_of(args), args.latest(), at_output(args, input));
   }
-  expect(now / 256 == static_cast<std::int64_t>(SlotKind::Gradient), "an operator of two tensors makes something else");
-  const std::int64_t code = slots.code[now % 256];
-  const dsplan_tensor& from = code < 0
-                                  ? args.gradient_of()
-                                  : args.made(static_cast<SlotKind>(code / 256), static_cast<std::size_t>(code % 256));
-  sum_to(queue, from, args.latest());
+  const exec::host::SumStep step = exec::host::sum_step(args, slots);
+  sum_to(queue, step.from, step.to);
 }
 
 }  // namespace

@@ -37,9 +37,12 @@ void greater_equal(const Args& args, const Queue& queue) {
   map(queue, Arithmetic::Double, flags, {Function::GreaterEqual, {&queries, &keys}});
 }
 
-// The last column against the node's number.
+// The last column against the node's number, or as many elements as there are.
 void equal(const Args& args, const Queue& queue) {
   const dsplan_tensor& from = args.in(0);
+  if (count_of(from) == count_of(args.output())) {
+    return map(queue, Arithmetic::Double, args.output(), {Function::EqualNumber, {&from}, args.number()});
+  }
   const dsplan_tensor last = exec::host::selected(from, static_cast<std::size_t>(from.rank - 1), last_of(from) - 1);
   expect_dims(args.output(), dims_of(last), "the flags");
   map(queue, Arithmetic::Double, args.output(), {Function::EqualNumber, {&last}, args.number()});

@@ -24,12 +24,15 @@ enum class Function : std::uint8_t {
   ReversedSub,  // b - a
   Mul,
   Div,
+  Minimum,
+  Clamp,  // Not below n, not above m.
   AddNumber,
   SubNumber,
   MulNumber,
   DivNumber,
-  Power,       // a ^ n
-  PowerSlope,  // a ^ (n - 1)
+  FloorDivNumber,  // Of integers, by a positive one.
+  Power,           // a ^ n
+  PowerSlope,      // a ^ (n - 1)
   Neg,
   Abs,
   Sign,
@@ -67,6 +70,7 @@ enum class Function : std::uint8_t {
   Both,
   Choose,  // b is set: a, else c.
   LessNumber,
+  LessEqualNumber,
   GreaterEqualNumber,
   Either,
   Masked,  // b is set: n, else a.
@@ -74,7 +78,7 @@ enum class Function : std::uint8_t {
 
 // What integers are asked for; everything else is nothing to them.
 template <class C>
-[[nodiscard]] DSPLAN_KERNEL inline C of_integers(Function function, C a, C b, std::int64_t i, C n) {
+[[nodiscard]] DSPLAN_KERNEL inline C of_integers(Function function, C a, C b, C c, std::int64_t i, C n) {
   switch (function) {
     case Function::Fill: return n;
     case Function::Count: return static_cast<C>(i);
@@ -84,6 +88,9 @@ template <class C>
     case Function::Div: return b == 0 ? C(0) : a / b;
     case Function::AddNumber: return a + n;
     case Function::SubNumber: return a - n;
+    case Function::FloorDivNumber: return a >= 0 ? a / n : -((n - 1 - a) / n);
+    case Function::Minimum: return b < a ? b : a;
+    case Function::Choose: return b != 0 ? a : c;
     case Function::GreaterEqual: return a >= b ? C(1) : C(0);
     case Function::LessNumber: return a < n ? C(1) : C(0);
     case Function::GreaterEqualNumber: return a >= n ? C(1) : C(0);
@@ -115,6 +122,7 @@ template <class C>
     case Function::Equal: return a == b ? C(1) : C(0);
     case Function::Both: return a != C(0) && b != C(0) ? C(1) : C(0);
     case Function::LessNumber: return a < n ? C(1) : C(0);
+    case Function::LessEqualNumber: return a <= n ? C(1) : C(0);
     case Function::GreaterEqualNumber: return a >= n ? C(1) : C(0);
     case Function::Either: return a != C(0) || b != C(0) ? C(1) : C(0);
     case Function::Masked: return b != C(0) ? n : a;
@@ -157,6 +165,8 @@ template <class C>
     case Function::ReversedSub: return b - a;
     case Function::Mul: return a * b;
     case Function::Div: return a / b;
+    case Function::Minimum: return b < a ? b : a;
+    case Function::Clamp: return a < n ? n : a > m ? m : a;
     case Function::AddNumber: return a + n;
     case Function::SubNumber: return a - n;
     case Function::MulNumber: return a * n;
@@ -179,7 +189,7 @@ template <class C>
 template <class C>
 [[nodiscard]] DSPLAN_KERNEL inline C apply(Function function, C a, C b, C c, std::int64_t i, C n, C m) {
   if constexpr (std::is_integral_v<C>) {
-    return of_integers(function, a, b, i, n);
+    return of_integers(function, a, b, c, i, n);
   } else {
     return of_floats(function, a, b, c, i, n, m);
   }

@@ -9,6 +9,7 @@
 #include "cuda/queue.h"
 #include "exec/backend.h"
 #include "exec/host/args.h"
+#include "exec/host/picked_rows.h"
 
 namespace dsplan::cuda {
 
@@ -84,6 +85,37 @@ void sort_indices(const Queue& queue, const dsplan_tensor& ids, const dsplan_ten
 void embedding_backward(const Queue& queue, const dsplan_tensor& gradient, const dsplan_tensor& ids,
                         const dsplan_tensor* sorted, const dsplan_tensor* origins, const dsplan_tensor& to);
 
+// kernels/picks.cpp: as the host's (exec/host/picks.cpp), but that indices outside their dimension pick nothing.
+void index_rows(const Queue& queue, const dsplan_tensor& from, const exec::host::PickedRows& rows,
+                const dsplan_tensor& out);
+void index_backward(const Queue& queue, const dsplan_tensor& gradient, const exec::host::PickedRows& rows,
+                    const dsplan_tensor& to);
+// Along the last dimension of `whole`: what stands at the places, put into `to` in their order; or `from` at the
+// places.
+void gather(const Queue& queue, const dsplan_tensor& whole, const dsplan_tensor& places, const dsplan_tensor& to);
+void put(const Queue& queue, const dsplan_tensor& from, const dsplan_tensor& places, const dsplan_tensor& whole,
+         bool add);
+void put_number(const Queue& queue, double number, const dsplan_tensor& places, const dsplan_tensor& whole);
+void largest(const Queue& queue, const dsplan_tensor& from, const dsplan_tensor& values, const dsplan_tensor& places);
+void histogram(const Queue& queue, const dsplan_tensor& from, const dsplan_tensor& counts);
+void repeat_interleave(const Queue& queue, const dsplan_tensor& from, const dsplan_tensor& to);
+
+// kernels/groups.cpp: rows of `x` times the weight of their group, which ends where its offset says.
+struct Groups {
+  dsplan_tensor x{};
+  dsplan_tensor weights{};
+  dsplan_tensor offsets{};
+  dsplan_tensor out{};
+  bool direct = false;  // Weights lie as [in, out].
+};
+void multiply_groups(const Queue& queue, const Groups& groups);
+void group_weights_gradient(const Queue& queue, const Groups& groups);  // Of `out`'s gradient, into `weights`.
+void group_rows_gradient(const Queue& queue, const Groups& groups);     // Likewise, into `x`.
+// Pairs of the last dimension are complex numbers.
+void multiply_pairs(const Queue& queue, const dsplan_tensor& a, const dsplan_tensor& b, const dsplan_tensor& out);
+void conjugate_pairs(const Queue& queue, const dsplan_tensor& from, const dsplan_tensor& to);
+void polar_pairs(const Queue& queue, const dsplan_tensor& angles, const dsplan_tensor& to);
+
 // kernels/parallel.cpp: what tensor parallelism adds. `rows` are contiguous fp32, a row of `words` for each of
 // `tokens`.
 struct WordRows {
@@ -117,6 +149,8 @@ bool run_elementwise(const Args& args, const Queue& queue);           // element
 bool run_elementwise_backward(const Args& args, const Queue& queue);  // elementwise_backward.cpp
 bool run_moves(const Args& args, const Queue& queue);                 // moves.cpp: copies, joins, reductions
 bool run_flags(const Args& args, const Queue& queue);                 // flags.cpp
+bool run_choices(const Args& args, const Queue& queue);               // choices.cpp: conditions, masks, bounds
+bool run_picks(const Args& args, const Queue& queue);                 // picks.cpp: what picks, orders and counts
 bool run_rows(const Args& args, const Queue& queue);                  // rows.cpp: softmax, norms, losses, lookups
 bool run_products(const Args& args, const Queue& queue);              // products.cpp
 bool run_attention(const Args& args, const Queue& queue);             // attention.cpp

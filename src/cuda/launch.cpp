@@ -13,7 +13,7 @@ bool run(const dsplan_launch& call, const Queue& queue) {
   if (body != Body::Forward && body != Body::Backward) return run_flat(call, queue);
   const Args args(call);
   for (const auto family : {run_parallel, run_moves, run_elementwise, run_elementwise_backward, run_products,
-                            run_attention, run_rows, run_flags}) {
+                            run_attention, run_rows, run_choices, run_flags, run_picks}) {
     if (family(args, queue)) return true;
   }
   return false;

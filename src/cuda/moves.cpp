@@ -131,7 +131,7 @@ bool forward(const Args& args, const Queue& queue) {
     case Op::Cat: cat(args, queue); return true;
     case Op::Pad: pad(args, queue); return true;
     case Op::Tril: tril(args, queue); return true;
-    case Op::SumDim: sum_to(queue, args.in(0), args.output()); return true;
+    case Op::SumDim: sum_to(queue, args.in(0), exec::host::summed_beside(args)); return true;
     case Op::MeanLast: mean(args, queue); return true;
     case Op::CumSum: cumulative_sum(args, queue); return true;
     default: return false;

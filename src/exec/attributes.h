@@ -16,6 +16,7 @@ enum {
   DSPLAN_AXIS,
   DSPLAN_ATTENTION,    /* AttentionKernel. */
   DSPLAN_PADDING,      /* Of attention: columns of each head, its last, that are zeros. */
+  DSPLAN_BOUNDS,       /* Node::bounds. */
   DSPLAN_SAVED,        /* How many tensors backward is given beside gradients. */
   DSPLAN_FORWARD_MADE, /* How many slots forward and backward make. */
   DSPLAN_BACKWARD_MADE,
@@ -25,6 +26,7 @@ enum {
                  * start,  length, rank, and six dimensions. */
 };
 enum { DSPLAN_STEP_LENGTH = 12 };
+enum { DSPLAN_MOST_INDICES = 3 }; /* Of one operator that picks by tensors of indices. */
 enum {
   DSPLAN_FLAG_IN_PLACE = 1,
   DSPLAN_FLAG_SAFE = 2,
@@ -39,7 +41,7 @@ enum {
 /* kind numbers core's SlotKind. */
 #define DSPLAN_SLOT(kind, index) ((kind)*256 + (index))
 
-enum { DSPLAN_NUMBER = 0 /* Node::number. */ };
+enum { DSPLAN_NUMBER = 0 /* Node::number. */, DSPLAN_SCALE /* Node::scale. */ };
 
 #ifdef __cplusplus
 }

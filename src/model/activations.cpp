@@ -64,8 +64,8 @@ TensorId quick_gelu(GraphBuilder& g, TensorId x) {
   return out;
 }
 
-// clip(gelu(x), -10, 10), of which memory knows no numbers.
-TensorId gelu_10(GraphBuilder& g, TensorId x) { return then(g, Op::Clamp, g.unary(Op::Gelu, x, 0)); }
+// clip(gelu(x), -10, 10).
+TensorId gelu_10(GraphBuilder& g, TensorId x) { return then(g, Op::Clamp, g.unary(Op::Gelu, x, 0), 10); }
 
 TensorId relu2(GraphBuilder& g, TensorId x) { return then(g, Op::PowScalar, g.unary(Op::Relu, x), 2); }
 

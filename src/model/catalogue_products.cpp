@@ -50,6 +50,7 @@ class PackedLinear {
       for (const std::uint8_t one : made) w_.forward_drop(one);
     }
     w_.save_input(1, "B", w_.needs(0));
+    if (w_.needs(0)) w_.hold(1, true);  // A view of it, in an attribute.
   }
 
   void backward() {
@@ -191,25 +192,6 @@ void int8_linear(Writer& w) {
   rule.backward();
 }
 
-// From Hopper on one kernel of CUTLASS multiplies all groups (aten/src/ATen/native/cuda/GroupMM.cu): its arguments by
-// group (three pointers, a problem, three strides), and four tensor maps for each multiprocessor. Before, groups are
-// multiplied one by one.
-struct GroupedScratch {
-  Bytes arguments;
-  Bytes maps;
-};
-
-std::optional<GroupedScratch> grouped_scratch(const Writer& w) {
-  const DeviceThreads& device = w.options().device;
-  if (device.multiprocessors == 0 || device.capability < 90 || device.capability >= 110) return std::nullopt;
-  if (w.in(0).dtype != DType::BFloat16) return std::nullopt;
-  const std::int64_t groups = w.in(2).shape.elements().value();
-  const std::int64_t pointers = round_up(Bytes(groups), 2).value() * 3 * 8;
-  const std::int64_t problems = groups * 3 * 4;
-  const std::int64_t strides = groups * 3 * 8;
-  return GroupedScratch{Bytes(pointers + problems + strides), Bytes(device.multiprocessors * 4 * 128)};
-}
-
 }  // namespace
 
 // x W^T (+ b). Saved: mat1 iff the weight needs a gradient, mat2 iff the input does (derivatives.yaml: mm, addmm).
@@ -285,7 +267,8 @@ void stacked_product(Writer& w) {
 
 // The weight's gradient comes first, as in mm (VariableType, GroupedMmBackward0).
 void grouped_matmul(Writer& w) {
-  const std::optional<GroupedScratch> scratch = grouped_scratch(w);
+  const std::optional<GroupedScratch> scratch =
+      grouped_scratch(w.in(0).dtype, w.in(2).shape.elements().value(), w.options().device);
   w.output();
   if (scratch) {
     const std::uint8_t arguments = w.forward_temporary(scratch->arguments, DType::UInt8, Visibility::Kernel);

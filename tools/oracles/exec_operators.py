@@ -2,7 +2,7 @@
 """What PyTorch computes, for the executor's kernels: whole tiny models, and single operators. Needs torch and
 transformers.
 
-  tools/oracles/exec_operators.py tests/witnesses/exec
+  tools/oracles/exec_operators.py tests/witnesses/exec [NAME...]
 
 Everything is computed in float64 and written with nine digits, so that it is exact for what runs in fp32. Weights and
 inputs are sines of their place, so that the tests make the same ones without reading them. A model's weights are those
@@ -27,6 +27,14 @@ SMALL = {"vocab_size": 19, "hidden_size": 16, "intermediate_size": 12, "num_hidd
          "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "rope_theta": 10000.0}
 PLAIN = {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}
 KINDS = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 16}
+TABLES = {"rope_parameters": {"sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+                              "full_attention": {"rope_type": "default", "rope_theta": 500.0}}}
+MIXED = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 12, "router_aux_loss_coef": 0.0,
+         "output_router_logits": False}
+CHOSEN = {"n_routed_experts": 4, "n_shared_experts": 1, "n_group": 2, "topk_group": 1, "first_k_dense_replace": 1,
+          "routed_scaling_factor": 1.5, "norm_topk_prob": True}
+LATENT = {"q_lora_rank": 8, "kv_lora_rank": 8, "qk_nope_head_dim": 4, "qk_rope_head_dim": 4, "v_head_dim": 4,
+          "num_key_value_heads": 4, **CHOSEN}
 # What each family has beside SMALL.
 FAMILIES = {
     "mistral": {}, "qwen2": {"tie_word_embeddings": True}, "qwen3": {"head_dim": 4},
@@ -36,6 +44,26 @@ FAMILIES = {
     "olmo": {}, "exaone4": KINDS, "nemotron": {"norm_eps": 1e-6}, "hunyuan_v1_dense": {"head_dim": 4},
     "arcee": {}, "seed_oss": {"head_dim": 4, "attention_dropout": 0.0, "residual_dropout": 0.0},
     "cwm": {"head_dim": 4, **KINDS, **PLAIN}, "ministral": {"head_dim": 4, **KINDS},
+    "gemma2": {"head_dim": 4, "attn_logit_softcapping": None, "final_logit_softcapping": 5.0, **KINDS},
+    "gemma3_text": {"head_dim": 4, **KINDS, **TABLES},
+    "granite": {"embedding_multiplier": 3.0, "residual_multiplier": 0.4, "attention_multiplier": 0.3, "logits_scaling": 2.0},
+    "olmo2": {}, "olmo3": {**KINDS, **TABLES}, "stablelm": {"layer_norm_eps": 1e-6, "partial_rotary_factor": 0.5, "use_qkv_bias": True},
+    "opt": {"ffn_dim": 12, "word_embed_proj_dim": 16, "dropout": 0.0},
+    "cohere": {"layer_norm_eps": 1e-6}, "cohere2": {"layer_norm_eps": 1e-6, "head_dim": 4, **KINDS},
+    "glm": {"head_dim": 4}, "glm4": {"head_dim": 4, "rms_norm_eps": 1e-3}, "ernie4_5": {"head_dim": 4}, "helium": {"head_dim": 4},
+    "mixtral": {**MIXED, "num_local_experts": 4}, "qwen3_moe": {"head_dim": 4, **MIXED, "norm_topk_prob": True},
+    "qwen2_moe": {**MIXED, "shared_expert_intermediate_size": 12}, "olmoe": MIXED,
+    "granitemoe": {**MIXED, "num_local_experts": 4, "embedding_multiplier": 3.0, "attention_multiplier": 0.3},
+    "deepseek_v2": {**MIXED, **LATENT, "topk_method": "group_limited_greedy", "aux_loss_alpha": 0.0},
+    "deepseek_v3": {**MIXED, **LATENT, "norm_topk_prob": True},
+    "minicpm3": {"q_lora_rank": 8, "kv_lora_rank": 8, "qk_nope_head_dim": 4, "qk_rope_head_dim": 4, "v_head_dim": 4,
+                 "num_key_value_heads": 4},
+    "dots1": {**MIXED, **CHOSEN}, "glm4_moe": {"head_dim": 4, **MIXED, **CHOSEN},
+    "solar_open": {"head_dim": 4, **MIXED, **CHOSEN}, "hunyuan_v1_moe": {"head_dim": 4, **MIXED, "moe_topk": 2},
+    "ernie4_5_moe": {"head_dim": 4, **MIXED, "moe_num_experts": 4, "moe_k": 2, "moe_layer_start_index": 0},
+    "minimax_m2": {"head_dim": 4, **MIXED, "num_local_experts": 4},
+    "gpt_oss": {"head_dim": 4, **MIXED, "num_local_experts": 4, **KINDS},
+    "bloom": {"n_head": 4, "n_layer": 2, "hidden_dropout": 0.0, "attention_dropout": 0.0}, "falcon": {"n_head": 4},
 }
 
 
@@ -50,6 +78,7 @@ def line(name, tensor):
 
 def model(config):
     """Loss, gradients of all parameters, and of what the token embedding gives."""
+    config._experts_implementation = "eager"  # The grouped product takes no float64.
     made = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="sdpa").double().train()
     for at, (name, parameter) in enumerate(made.named_parameters()):
         values = wave(parameter.numel(), at).reshape(parameter.shape)
@@ -106,18 +135,19 @@ def operators():
     return lines
 
 
-def main(folder):
+def main(folder, *names):
     head = f"# torch {torch.__version__.split('+')[0]}, transformers {transformers.__version__}; " \
            "tools/oracles/exec_operators.py"
-    texts = {"gpt2": model(transformers.GPT2Config(**GPT2)),
-             "llama": model(transformers.LlamaConfig(**LLAMA)),
-             "operators": operators(),
-             **{kind: family(kind, more) for kind, more in FAMILIES.items()}}
-    for name, lines in texts.items():
+    texts = {"gpt2": lambda: model(transformers.GPT2Config(**GPT2)),
+             "llama": lambda: model(transformers.LlamaConfig(**LLAMA)),
+             "operators": operators,
+             **{kind: (lambda kind=kind, more=more: family(kind, more)) for kind, more in FAMILIES.items()}}
+    for name in names or texts:
+        lines = texts[name]()
         (pathlib.Path(folder) / f"{name}.txt").write_text("\n".join([head, *lines]) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
+    if len(sys.argv) < 2:
         sys.exit(__doc__)
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -251,6 +251,13 @@ def numbers(*shape, most=8):
     return torch.randint(0, most, shape)
 
 
+def timm_model():
+    """A model of timm 1.0.22 as it comes: deep stem, squeezed channels, pooled shortcuts."""
+    import timm
+    return (timm.create_model("seresnext26d_32x4d", num_classes=10, layers=[1, 1, 1, 1]), (torch.empty(2, 3, 32, 32),),
+            lambda out: F.cross_entropy(out, numbers(2)))
+
+
 CASES = {
     "resnet": lambda: (ResNet(), (torch.empty(2, 3, 32, 32), numbers(2))),
     "unet": lambda: (UNet(), (torch.empty(2, 3, 16, 16),), lambda out: out.square().mean()),
@@ -261,4 +268,5 @@ CASES = {
     "torchtitan-llama": lambda: (TitanLlama(), (numbers(2, 16),),
                                  lambda out: F.cross_entropy(out.flatten(0, 1).float(), numbers(2, 16).flatten())),
     "hand-written-function": lambda: (HandWritten(), (torch.empty(4, 16),)),
+    "timm": timm_model,
 }

@@ -112,6 +112,10 @@ std::string runtime_text(const Job& job) {
   const Parallelism& ranks = job.parallelism;
   const std::string gpus = formatted("{} GPU{}", ranks.world, ranks.world == 1 ? "" : "s");
   if (t.runtime == Runtime::DeepSpeed) return formatted("ZeRO-{} on {}", t.zero.stage, gpus);
+  const std::int64_t replicas = t.fsdp.replicate;
+  if (t.runtime == Runtime::Fsdp2 && replicas > 1) {
+    return formatted("HSDP {} x {} on {}", replicas, ranks.dp / replicas, gpus);
+  }
   if (t.runtime == Runtime::Fsdp2) return "FSDP2 on " + gpus;
   return (ranks.dp > 1 ? "DDP on " : "PyTorch on ") + gpus;
 }

@@ -16,8 +16,8 @@ struct DeltaKernel {
     const std::int64_t i = item % a.queries;
     Row<Team, C, kWidth> gradient;
     Row<Team, C, kWidth> out;
-    gradient.load(team, g.incoming, row_of(g.incoming, head / a.heads, head % a.heads, i), a.width);
-    out.load(team, a.out, row_of(a.out, head / a.heads, head % a.heads, i), a.width);
+    gradient.load(team, g.incoming, row_of(g.incoming, head / a.heads, head % a.heads, i), a.values);
+    out.load(team, a.out, row_of(a.out, head / a.heads, head % a.heads, i), a.values);
     const double sum = team.sum(gradient.times_in_double(out));
     if (team.lane() == 0) cuda::store(g.delta, head * g.delta_rows + i, sum);
   }
@@ -57,12 +57,12 @@ struct QueryKernel {
     Row<Team, C, kWidth> value;
     Row<Team, C, kWidth> sum;
     query.load(team, a.q, row_of(a.q, b, h, i), a.width);
-    gradient.load(team, g.incoming, row_of(g.incoming, b, h, i), a.width);
+    gradient.load(team, g.incoming, row_of(g.incoming, b, h, i), a.values);
     sum.clear();
     const std::int64_t end = a.causal && i + 1 < a.keys ? i + 1 : a.keys;
     for (std::int64_t j = 0; j < end; ++j) {
       key.load(team, a.k, row_of(a.k, b, own, j), a.width);
-      value.load(team, a.v, row_of(a.v, b, own, j), a.width);
+      value.load(team, a.v, row_of(a.v, b, own, j), a.values);
       const C product = team.sum(query.times(key));
       const C incoming = team.sum(gradient.times(value));
       sum.add(C(1), key, Slope<C>(a, g, head, i, j, product, incoming).slope);
@@ -91,14 +91,14 @@ struct KeyKernel {
     Row<Team, C, kWidth> of_key;
     Row<Team, C, kWidth> of_value;
     key.load(team, a.k, row_of(a.k, b, own, j), a.width);
-    value.load(team, a.v, row_of(a.v, b, own, j), a.width);
+    value.load(team, a.v, row_of(a.v, b, own, j), a.values);
     of_key.clear();
     of_value.clear();
     const std::int64_t first = g.expanded ? line : line * group;
     for (std::int64_t h = first; h < first + (g.expanded ? 1 : group); ++h)
       add_head(team, b, h, j, key, value, of_key, of_value);
     of_key.store(team, g.k, row_of(g.k, b, line, j), a.width);
-    of_value.store(team, g.v, row_of(g.v, b, line, j), a.width);
+    of_value.store(team, g.v, row_of(g.v, b, line, j), a.values);
   }
 
   template <class Team>
@@ -109,7 +109,7 @@ struct KeyKernel {
     Row<Team, C, kWidth> gradient;
     for (std::int64_t i = a.causal ? j : 0; i < a.queries; ++i) {
       query.load(team, a.q, row_of(a.q, b, h, i), a.width);
-      gradient.load(team, g.incoming, row_of(g.incoming, b, h, i), a.width);
+      gradient.load(team, g.incoming, row_of(g.incoming, b, h, i), a.values);
       const C product = team.sum(query.times(key));
       const C incoming = team.sum(gradient.times(value));
       const Slope<C> at(a, g, b * a.heads + h, i, j, product, incoming);

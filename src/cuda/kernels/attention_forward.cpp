@@ -32,13 +32,13 @@ struct ForwardKernel {
       const C weight = std::exp(x - next);
       total = total * factor + weight;
       largest = next;
-      other.load(team, a.v, row_of(a.v, b, own, j), a.width);
+      other.load(team, a.v, row_of(a.v, b, own, j), a.values);
       sum.add(factor, other, weight * dropped<C>(a, head, i, j));
     }
     Row<Team, C, kWidth> result;
     result.clear();
     result.add(C(1), sum, total > C(0) ? C(1) / total : C(0));
-    result.store(team, a.out, row_of(a.out, b, h, i), a.width);
+    result.store(team, a.out, row_of(a.out, b, h, i), a.values);
     if (a.lse.data == nullptr || team.lane() != 0) return;
     const C logarithm = total > C(0) ? largest + std::log(total) : std::numeric_limits<C>::infinity();
     cuda::store(a.lse, head * a.lse_rows + i, logarithm);

@@ -93,8 +93,9 @@ template <class C>
 template <class F>
 void with_width(const Attention& a, const F& f) {
   if (a.q.dtype == DType::Float64) return f.template operator()<double, 256>();
-  if (a.width <= 64) return f.template operator()<float, 64>();
-  if (a.width <= 128) return f.template operator()<float, 128>();
+  const std::int64_t widest = a.width > a.values ? a.width : a.values;
+  if (widest <= 64) return f.template operator()<float, 64>();
+  if (widest <= 128) return f.template operator()<float, 128>();
   f.template operator()<float, 256>();
 }
 

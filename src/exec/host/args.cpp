@@ -1,6 +1,8 @@
 #include "exec/host/args.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 
 #include "core/format.h"
 #include "core/program.h"
@@ -104,6 +106,31 @@ dsplan_tensor corner(dsplan_tensor whole, const dsplan_tensor& of) {
     whole.dims[d] = of.dims[d];
   }
   return whole;
+}
+
+dsplan_tensor summed_beside(const Args& args) {
+  const dsplan_tensor& to = args.output();
+  const auto rank = static_cast<std::size_t>(args.in(0).rank);
+  return with_layout(to, beside_summed(layout_of(to), rank, static_cast<std::size_t>(args.number())), 0);
+}
+
+double attention_scale(const Args& args, std::int64_t width) {
+  const dsplan_launch& call = args.call();
+  const double own = call.number_count > DSPLAN_SCALE ? call.numbers[DSPLAN_SCALE] : 0;
+  return own > 0 ? own : 1 / std::sqrt(static_cast<double>(width));
+}
+
+Bounds bounds_of(const Args& args) {
+  constexpr double kNone = std::numeric_limits<double>::infinity();
+  const std::int64_t which = args.integer(DSPLAN_BOUNDS);
+  if (which == Node::kLowerBound) return {args.number(), kNone, true, false};
+  if (which == Node::kUpperBound) return {-kNone, args.number(), false, false};
+  return {-args.number(), args.number(), false, true};
+}
+
+bool fills_masked(const Args& args) {
+  if (args.op() != Op::MaskedFill) return false;
+  return args.backward() || (args.call().input_count == 2 && is_floating(dtype_of(args.output())));
 }
 
 }  // namespace dsplan::exec::host

@@ -15,6 +15,9 @@
 
 namespace dsplan::exec::host {
 
+// The by-product that is a clone of input 0 (exec/operators/maker.h).
+inline constexpr std::size_t kClone = 15;
+
 class Args {
  public:
   explicit Args(const dsplan_launch& call);
@@ -70,6 +73,9 @@ bool run_elementwise(const Args& args);           // elementwise.cpp
 bool run_elementwise_backward(const Args& args);  // elementwise_backward.cpp
 bool run_moves(const Args& args);                 // moves.cpp: copies, joins, reductions, integers
 bool run_flags(const Args& args);                 // flags.cpp
+bool run_choices(const Args& args);               // choices.cpp: bounds, conditions, masks
+bool run_picks(const Args& args);                 // picks.cpp: what picks, places, orders and counts elements
+bool run_groups(const Args& args);                // groups.cpp: products of groups of rows
 bool run_products(const Args& args);              // products.cpp
 bool run_attention(const Args& args);             // attention.cpp
 bool run_rows(const Args& args);                  // rows.cpp: softmax, norms, losses
@@ -77,6 +83,24 @@ bool run_lookups(const Args& args);               // lookups.cpp
 bool run_parallel(const Args& args);              // parallel.cpp: what tensor parallelism adds
 bool run_flat(const dsplan_launch& call);         // flat.cpp: bodies that work on ranges
 
+// What a sum over one dimension is written into, with that dimension beside the others.
+[[nodiscard]] dsplan_tensor summed_beside(const Args& args);
+// Of attention's scores over heads of so many columns.
+[[nodiscard]] double attention_scale(const Args& args, std::int64_t width);
+// Input 0 as it was, or the clone of what was written over.
+[[nodiscard]] inline const dsplan_tensor& saved_first(const Args& args) {
+  return args.keeps_in(0) ? args.saved_in(0) : args.saved_extra(kClone);
+}
+// What the bounds of a clamp are: the lower one of both is the upper one's negative.
+struct Bounds {
+  double low = 0;
+  double high = 0;
+  bool lower_alone = false;
+  bool both = false;
+};
+[[nodiscard]] Bounds bounds_of(const Args& args);
+// A masked_fill that fills with a number, and joins no flags.
+[[nodiscard]] bool fills_masked(const Args& args);
 // gradient[i] += or = what was broadcast, summed: `to` has the dimensions of the input.
 void sum_to(const dsplan_tensor& from, const dsplan_tensor& to, double scale = 1);
 // Element by element in logical order, whatever the dimensions of both: as many elements.

@@ -29,7 +29,7 @@ void exponentiate(const Problem& p, const Block& at, RunningRows<C>& so_far, Wor
     }
     so_far.total[k] = so_far.total[k] * factor + sum;
     so_far.largest[k] = next;
-    for (std::int64_t d = 0; d < p.width; ++d) w.sum.at[static_cast<std::size_t>(r * p.width + d)] *= factor;
+    for (std::int64_t d = 0; d < p.values; ++d) w.sum.at[static_cast<std::size_t>(r * p.values + d)] *= factor;
   }
 }
 
@@ -42,7 +42,7 @@ void forward_block(const Problem& p, const Args& args, std::int64_t b, std::int6
   RunningRows<C> so_far;
   so_far.largest.fill(-std::numeric_limits<C>::infinity());
   so_far.total.fill(C(0));
-  std::fill_n(w.sum.at.begin(), rows * p.width, C(0));
+  std::fill_n(w.sum.at.begin(), rows * p.values, C(0));
   load_rows(args.in(0), b, h, i, rows, w.q);
   for (std::int64_t j = 0; j < p.keys && !beyond(p, i, rows, j); j += kBlock) {
     const Block at{b, h, i, j, rows, std::min(kBlock, p.keys - j)};
@@ -50,9 +50,9 @@ void forward_block(const Problem& p, const Args& args, std::int64_t b, std::int6
     load_rows(args.in(2), b, h / group, j, at.columns, w.v);
     scores(p, at, w);
     exponentiate(p, at, so_far, w);
-    multiply(matrix(w.scores.at.data(), rows, at.columns, kBlock), matrix(w.v.at.data(), at.columns, p.width, p.width),
-             matrix(w.part.at.data(), rows, p.width, p.width));
-    for (std::int64_t d = 0; d < rows * p.width; ++d) {
+    multiply(matrix(w.scores.at.data(), rows, at.columns, kBlock),
+             matrix(w.v.at.data(), at.columns, p.values, p.values), matrix(w.part.at.data(), rows, p.values, p.values));
+    for (std::int64_t d = 0; d < rows * p.values; ++d) {
       w.sum.at[static_cast<std::size_t>(d)] += w.part.at[static_cast<std::size_t>(d)];
     }
   }
@@ -61,11 +61,11 @@ void forward_block(const Problem& p, const Args& args, std::int64_t b, std::int6
     const auto k = static_cast<std::size_t>(r);
     const C total = so_far.total[k];
     const C share = total > C(0) ? C(1) / total : C(0);
-    for (std::int64_t d = 0; d < p.width; ++d) w.sum.at[static_cast<std::size_t>(r * p.width + d)] *= share;
+    for (std::int64_t d = 0; d < p.values; ++d) w.sum.at[static_cast<std::size_t>(r * p.values + d)] *= share;
     const C logarithm = total > C(0) ? so_far.largest[k] + std::log(total) : std::numeric_limits<C>::infinity();
     if (lse != nullptr) store(strided(*lse), (b * p.heads + h) * last_of(*lse) + i + r, 1, &logarithm);
   }
-  store_rows(args.output(), b, h, i, rows, w.sum.at.data(), p.width);
+  store_rows(args.output(), b, h, i, rows, w.sum.at.data(), p.values);
 }
 
 // Flash keeps what decides dropout on the device, as its kernel keeps the state of its generator.
@@ -81,9 +81,8 @@ void keep_random(const Problem& p, const Args& args) {
 
 void forward(const Args& args) {
   const dsplan_tensor& q = args.in(0);
-  const Problem p = problem_of(args, q, args.in(1), args.has_in(3) ? &args.in(3) : nullptr);
-  expect_dims(args.in(2), dims_of(args.in(1)), "the values");
-  expect_dims(args.output(), dims_of(q), "the output");
+  const Problem p = problem_of(args, q, args.in(1), args.in(2), args.has_in(3) ? &args.in(3) : nullptr);
+  expect_dims(args.output(), std::array{p.batch, p.heads, p.queries, p.values}, "the output");
   if (is_flash(args)) keep_random(p, args);
   with_arithmetic(dtype_of(q), [&]<class C>(C) {
     if (const dsplan_tensor* lse = args.find(SlotKind::Extra, 0)) {

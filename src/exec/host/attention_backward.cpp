@@ -42,8 +42,8 @@ Gradients gradients_of(const Args& args) {
 template <class C>
 void slopes(const Problem& p, const Args& args, const Gradients& made, const Block& at, Workspace<C>& w) {
   scores(p, at, w);
-  multiply(matrix(w.grad.at.data(), at.rows, p.width, p.width),
-           matrix(w.v.at.data(), at.columns, p.width, p.width, true),
+  multiply(matrix(w.grad.at.data(), at.rows, p.values, p.values),
+           matrix(w.v.at.data(), at.columns, p.values, p.values, true),
            matrix(w.slopes.at.data(), at.rows, at.columns, kBlock));
   const dsplan_tensor& lse = args.saved_extra(0);
   for (std::int64_t r = 0; r < at.rows; ++r) {
@@ -77,8 +77,8 @@ void sum_outputs(const Problem& p, const Args& args, const Gradients& made, Work
       load_rows(args.saved_out(0), head / p.heads, head % p.heads, i, rows, w.out);
       for (std::int64_t r = 0; r < rows; ++r) {
         double sum = 0;  // It is taken off what is about as large.
-        for (std::int64_t d = 0; d < p.width; ++d) {
-          const auto k = static_cast<std::size_t>(r * p.width + d);
+        for (std::int64_t d = 0; d < p.values; ++d) {
+          const auto k = static_cast<std::size_t>(r * p.values + d);
           sum += static_cast<double>(w.grad.at[k]) * static_cast<double>(w.out.at[k]);
         }
         store(strided(made.delta), head * last_of(made.delta) + i + r, 1, &sum);
@@ -134,8 +134,9 @@ void key_block(const Problem& p, const Args& args, const Gradients& made, std::i
              matrix(w.q.at.data(), at.rows, p.width, p.width), matrix(w.part.at.data(), columns, p.width, p.width));
     add_to_sum(w.sum, w.part, columns * p.width);
     multiply(matrix(w.scores.at.data(), at.rows, columns, kBlock, true),
-             matrix(w.grad.at.data(), at.rows, p.width, p.width), matrix(w.part.at.data(), columns, p.width, p.width));
-    add_to_sum(w.other, w.part, columns * p.width);
+             matrix(w.grad.at.data(), at.rows, p.values, p.values),
+             matrix(w.part.at.data(), columns, p.values, p.values));
+    add_to_sum(w.other, w.part, columns * p.values);
   }
 }
 
@@ -159,16 +160,16 @@ void key_gradients(const Problem& p, const Args& args, const Gradients& made, Wo
       for (std::int64_t h = own * group; h < (own + 1) * group; ++h) {
         if (h == own * group || made.expanded_k != nullptr) {
           std::fill_n(w.sum.at.begin(), columns * p.width, C(0));
-          std::fill_n(w.other.at.begin(), columns * p.width, C(0));
+          std::fill_n(w.other.at.begin(), columns * p.values, C(0));
         }
         key_block(p, args, made, b, h, j, w);
         if (made.expanded_k == nullptr) continue;
         store_rows(by_head(*made.expanded_k), b, h, j, columns, w.sum.at.data(), p.width);
-        store_rows(by_head(*made.expanded_v), b, h, j, columns, w.other.at.data(), p.width);
+        store_rows(by_head(*made.expanded_v), b, h, j, columns, w.other.at.data(), p.values);
       }
       if (made.expanded_k != nullptr) continue;
       store_rows(made.k, b, own, j, columns, w.sum.at.data(), p.width);
-      store_rows(made.v, b, own, j, columns, w.other.at.data(), p.width);
+      store_rows(made.v, b, own, j, columns, w.other.at.data(), p.values);
     }
   }
 }
@@ -219,7 +220,8 @@ void prepare(const Args& args) {
 void attention_backward(const Args& args) {
   if (is_preparation(args)) return prepare(args);
   const std::int64_t kept_inputs = args.integer(DSPLAN_INPUTS);
-  Problem p = problem_of(args, args.saved_in(0), args.saved_in(1), kept_inputs > 3 ? &args.saved_in(3) : nullptr);
+  Problem p = problem_of(args, args.saved_in(0), args.saved_in(1), args.saved_in(2),
+                         kept_inputs > 3 ? &args.saved_in(3) : nullptr);
   if (is_flash(args)) {
     std::int64_t key = 0;
     load(strided(args.saved_extra(1)), 0, 1, &key);

@@ -52,6 +52,7 @@ Matrix matrix(C* data, std::int64_t rows, std::int64_t columns, std::int64_t wid
 
 struct Problem {
   std::int64_t batch, heads, kv_heads, queries, keys, width;
+  std::int64_t values;  // The width of values.
   double scale;
   bool causal;
   double p;
@@ -61,13 +62,15 @@ struct Problem {
   std::int64_t bias_columns = 0;
 };
 
-inline Problem problem_of(const Args& args, const dsplan_tensor& q, const dsplan_tensor& k, const dsplan_tensor* bias) {
-  expect(q.rank == 4 && k.rank == 4, "attention takes four dimensions");
-  Problem problem{q.dims[0], q.dims[1],     k.dims[1], q.dims[2], k.dims[2], q.dims[3], 0,
+inline Problem problem_of(const Args& args, const dsplan_tensor& q, const dsplan_tensor& k, const dsplan_tensor& v,
+                          const dsplan_tensor* bias) {
+  expect(q.rank == 4 && k.rank == 4 && v.rank == 4, "attention takes four dimensions");
+  expect_dims(v, std::array{k.dims[0], k.dims[1], k.dims[2], v.dims[3]}, "the values");
+  Problem problem{q.dims[0], q.dims[1],     k.dims[1], q.dims[2], k.dims[2], q.dims[3], v.dims[3], 0,
                   true,      args.number(), 0,         0,         1,         {},        0};
-  expect(problem.width <= kMostWidth, "heads wider than 256");
+  expect(problem.width <= kMostWidth && problem.values <= kMostWidth, "heads wider than 256");
   expect(problem.heads % problem.kv_heads == 0, "heads do not divide into groups");
-  problem.scale = 1 / std::sqrt(static_cast<double>(problem.width - args.integer(DSPLAN_PADDING)));
+  problem.scale = attention_scale(args, problem.width - args.integer(DSPLAN_PADDING));
   problem.causal = !args.flag(DSPLAN_FLAG_FULL_ATTENTION) && bias == nullptr;
   problem.key = args.random().key;
   problem.first_sample = args.random().first_sample;

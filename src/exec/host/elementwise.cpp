@@ -89,6 +89,11 @@ void add_number(const Args& args) {
   map<C, 1>(out, {&in}, [=](C x) { return x + number; });
 }
 
+// In place, where backward will ask for what is divided: a clone of it comes first.
+bool clones_first(const Args& args) {
+  return args.flag(DSPLAN_FLAG_IN_PLACE) && args.find(SlotKind::Extra, kClone) != nullptr && args.part() == 0;
+}
+
 // By arithmetic type: integers are integers, fp64 is fp64, all else is fp32.
 void by_type(const dsplan_tensor& of, auto f) {
   if (!is_floating(dtype_of(of))) return f(std::int64_t{});
@@ -126,6 +131,10 @@ bool run_elementwise(const Args& args) {
   }
   if (is_unary(op)) {
     with_arithmetic(dtype_of(args.in(0)), [&]<class C>(C) { unary<C>(args); });
+    return true;
+  }
+  if (op == Op::Div && clones_first(args)) {
+    copy_in_order(args.in(0), args.extra(kClone));
     return true;
   }
   if (op == Op::Add || op == Op::Mul || op == Op::Div || (op == Op::Sub && args.has_in(1))) {

@@ -122,15 +122,11 @@ bool stepwise(const Args& args) {
   }
 }
 
-const dsplan_tensor& by_code(const Args& args, std::int64_t code) {
-  return args.made(static_cast<SlotKind>(code / 256), static_cast<std::size_t>(code % 256));
-}
-
 template <class C>
 void division_step(const Args& args) {
   const dsplan_tensor& to = args.latest();
   if (args.part() == 0) {
-    map<C, 2>(to, {&args.saved_in(0), &args.saved_in(1)}, [](C a, C b) { return a / b; });
+    map<C, 2>(to, {&saved_first(args), &args.saved_in(1)}, [](C a, C b) { return a / b; });
   } else if (args.part() == 1) {
     map<C, 2>(to, {&args.temporary(0), &args.saved_in(1)}, [](C a, C b) { return a / b; });
   } else {
@@ -161,9 +157,8 @@ void binary_backward(const Args& args) {
   for (const std::size_t input : {std::size_t{0}, std::size_t{1}}) {
     if (now == slots.code[input]) return at_output<C>(args, input);
   }
-  expect(now / 256 == static_cast<std::int64_t>(SlotKind::Gradient), "an operator of two tensors makes something else");
-  const auto input = static_cast<std::size_t>(now % 256);
-  sum_to(slots.code[input] < 0 ? args.gradient_of() : by_code(args, slots.code[input]), args.latest());
+  const SumStep step = sum_step(args, slots);
+  sum_to(step.from, step.to);
 }
 
 }  // namespace

@@ -43,10 +43,13 @@ void not_equal(const Args& args) {
   map<double, 1>(args.output(), {&args.in(0)}, [=](double x) { return x != number ? 1.0 : 0.0; });
 }
 
-// The last column against the node's number.
+// The last column against the node's number, or as many elements as there are.
 void equal(const Args& args) {
   const dsplan_tensor& from = args.in(0);
   const double number = args.number();
+  if (count_of(from) == count_of(args.output())) {
+    return map<double, 1>(args.output(), {&from}, [=](double x) { return x == number ? 1.0 : 0.0; });
+  }
   const dsplan_tensor last = selected(from, static_cast<std::size_t>(from.rank - 1), last_of(from) - 1);
   expect_dims(args.output(), dims_of(last), "the flags");
   map<double, 1>(args.output(), {&last}, [=](double x) { return x == number ? 1.0 : 0.0; });

@@ -29,4 +29,37 @@ struct GradientSlots {
   return slots;
 }
 
+// What a kernel behind them sums, or brings to another dtype, and where to.
+struct SumStep {
+  const dsplan_tensor& from;
+  const dsplan_tensor& to;
+};
+
+// A gradient may have a sum of its own before it, in the incoming dtype; behind it may stand what a GPU's kernel works
+// in, bytes and integers.
+[[nodiscard]] inline SumStep sum_step(const Args& args, const GradientSlots& slots) {
+  const auto is_gradient = [&](std::size_t j) {
+    return args.slot(j) / 256 == static_cast<std::int64_t>(SlotKind::Gradient);
+  };
+  const auto at = [&](std::int64_t code) -> const dsplan_tensor& {
+    return args.made(static_cast<SlotKind>(code / 256), static_cast<std::size_t>(code % 256));
+  };
+  const auto whole = [&](std::int64_t input) -> const dsplan_tensor& {
+    return slots.code[input] < 0 ? args.gradient_of() : at(slots.code[input]);
+  };
+  std::size_t last = args.made_count() - 1;
+  if (!is_gradient(last) && is_floating(dtype_of(args.latest()))) {
+    return {whole(args.slot(last + 1) % 256), args.latest()};
+  }
+  while (!is_gradient(last)) {
+    expect(last > slots.steps, "an operator of two tensors makes something else");
+    --last;
+  }
+  const std::int64_t input = args.slot(last) % 256;
+  const std::int64_t before = last > slots.steps ? args.slot(last - 1) : -1;
+  const bool own_sum = before >= 0 && before != slots.code[0] && before != slots.code[1] && !is_gradient(last - 1) &&
+                       is_floating(dtype_of(at(before)));
+  return {own_sum ? at(before) : whole(input), at(args.slot(last))};
+}
+
 }  // namespace dsplan::exec::host

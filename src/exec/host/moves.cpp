@@ -148,7 +148,7 @@ bool move_forward(const Args& args) {
     case Op::Cat: cat(args); return true;
     case Op::Pad: pad(args); return true;
     case Op::Tril: tril(args); return true;
-    case Op::SumDim: sum_to(args.in(0), args.output()); return true;
+    case Op::SumDim: sum_to(args.in(0), summed_beside(args)); return true;
     case Op::MeanLast: mean(args); return true;
     case Op::CumSum:
       if (!is_floating(dtype_of(args.output()))) {

@@ -131,6 +131,11 @@ void sums(Maker& m, std::size_t count) {
     if (has_its_shape(m, i)) {
       m.gradient(i, {m.in(i).dtype, contiguous_like(m.in(i).layout)});
       m.next();
+    } else if (m.in(i).dtype != m.gradient_of().dtype) {  // First over what was broadcast, then to the input's dtype.
+      m.temporary({m.gradient_of().dtype, contiguous_like(m.in(i).layout)});
+      m.next();
+      m.gradient(i, {m.in(i).dtype, contiguous_like(m.in(i).layout)});
+      m.next();
     } else {
       m.summed_gradient(i);
     }
@@ -188,14 +193,61 @@ void div_backward(Maker& m) {
   sums(m, 2);
 }
 
+// What is divided in place is cloned first, where backward will ask for it.
+void div_forward(Maker& m) {
+  if (!m.node().in_place) return binary_forward(m);
+  if (m.needs(1)) m.extra(kClone, like(m.in(0), m.in(0).dtype));
+}
+
 std::vector<Kept> div_kept(const Graph& graph, const Node& node) {
   std::vector<Kept> kept{{Kept::Kind::Input, 1}};
-  if (graph.tensor(graph.input(node, 1)).requires_grad) kept.push_back({Kept::Kind::Input, 0});
+  if (!graph.tensor(graph.input(node, 1)).requires_grad) return kept;
+  kept.push_back(node.in_place ? Kept{Kept::Kind::Extra, kClone} : Kept{Kept::Kind::Input, 0});
   return kept;
 }
 
-// where(flags, first, third) of three; the conjunction of two. At the graph's shape, to which the batch is expanded.
+// where(flags, first, third) of three; of two flags their conjunction, of a tensor and flags the node's number where
+// they are set. At the graph's shape, to which the batch is expanded.
 void masked_fill(Maker& m) { m.output(0, {m.in(0).dtype, contiguous(m.told().shape)}); }
+
+void masked_fill_backward(Maker& m) {
+  if (m.needs(0)) m.gradient(0, {m.in(0).dtype, contiguous_like(m.gradient_of().layout)});
+}
+
+std::vector<Kept> second_input(const Graph&, const Node&) { return {{Kept::Kind::Input, 1}}; }
+
+// where(condition, gradient, 0) for both choices, the later one first; the zero is a tensor.
+void where(Maker& m) { m.output(0, {m.told().dtype, contiguous(m.told().shape)}); }
+
+void where_backward(Maker& m) {
+  for (const std::size_t i : {std::size_t{2}, std::size_t{1}}) {
+    if (!m.needs(i)) continue;
+    const Described& grad = m.gradient_of();
+    m.temporary({grad.dtype, contiguous(Shape{})});
+    m.next();
+    m.gradient(i, {grad.dtype, contiguous_like(grad.layout)});
+    m.next();
+  }
+}
+
+std::vector<Kept> condition_kept(const Graph&, const Node&) { return {{Kept::Kind::Input, 0}}; }
+
+// where(within, gradient, 0): the zero is a tensor, and a mask for each bound, the second joined to the first.
+void clamp(Maker& m) { m.output(0, like(m.in(0), m.in(0).dtype)); }
+
+void clamp_backward(Maker& m) {
+  if (!m.needs(0)) return;
+  const Described& grad = m.gradient_of();
+  m.temporary({grad.dtype, contiguous(Shape{})});
+  m.next();
+  for (int i = m.node().bounds == Node::kBothBounds ? 2 : 1; i > 0; --i) {
+    m.temporary(like(m.in(0), DType::Bool));
+    m.next();
+  }
+  m.gradient(0, combined(grad, m.in(0), m.in(0).dtype));
+}
+
+std::vector<Kept> input_kept(const Graph&, const Node&) { return {{Kept::Kind::Input, 0}}; }
 
 void compared(Maker& m) { m.output(0, {DType::Bool, contiguous(m.told().shape)}); }
 
@@ -215,7 +267,8 @@ void mean_backward(Maker& m) {
 
 // Integers and flags are brought to int64 first.
 void cumulative_sum(Maker& m) {
-  const DType dtype = is_floating(m.in(0).dtype) ? m.in(0).dtype : DType::Int64;
+  const bool asked = m.told().dtype == DType::Int32;  // dtype=torch.int32.
+  const DType dtype = is_floating(m.in(0).dtype) ? m.in(0).dtype : asked ? DType::Int32 : DType::Int64;
   m.output(0, {dtype, contiguous_like(m.in(0).layout)});
   if (m.in(0).dtype != dtype) m.extra(0, {dtype, contiguous_like(m.in(0).layout)});
 }
@@ -245,8 +298,11 @@ Rules elementwise(Op op) {
     case Op::Add: return {binary_forward, add_backward, nothing};
     case Op::Sub: return {sub_forward, sub_backward, nothing};
     case Op::Mul: return {binary_forward, mul_backward, mul_kept};
-    case Op::Div: return {binary_forward, div_backward, div_kept};
-    case Op::MaskedFill: return {masked_fill, nullptr, nothing};
+    case Op::Div: return {div_forward, div_backward, div_kept};
+    case Op::Minimum: return {binary_forward, nullptr, nothing};
+    case Op::Where: return {where, where_backward, condition_kept};
+    case Op::Clamp: return {clamp, clamp_backward, input_kept};
+    case Op::MaskedFill: return {masked_fill, masked_fill_backward, second_input};
     case Op::NotEqual:
     case Op::Equal:
     case Op::GreaterEqual:

@@ -130,6 +130,19 @@ Layout elementwise_layout(std::span<const std::int64_t> dims, std::span<const La
 
 Layout laid_out_like(const Layout& like) { return elementwise_layout(like.extents(), {&like, 1}); }
 
+Layout beside_summed(const Layout& sum, std::size_t rank, std::size_t summed) {
+  if (sum.rank + 1U != rank || summed >= rank) return sum;
+  Layout whole = sum;
+  for (std::size_t d = sum.rank; d > summed; --d) {
+    whole.dims[d] = sum.dims[d - 1];
+    whole.strides[d] = sum.strides[d - 1];
+  }
+  whole.dims[summed] = 1;
+  whole.strides[summed] = 0;
+  ++whole.rank;
+  return whole;
+}
+
 std::optional<Layout> reshaped(const Layout& from, std::span<const std::int64_t> dims) {
   Layout to = with_dims(dims);
   if (from.elements() != to.elements()) return std::nullopt;

@@ -37,6 +37,9 @@ struct Layout {
 [[nodiscard]] Layout laid_out_like(const Layout& like);
 // Seen at `dims`, to which it broadcasts: repeated elements have stride 0. The dimensions must allow it.
 [[nodiscard]] Layout broadcast_to(const Layout& from, std::span<const std::int64_t> dims);
+// What is left of a sum over one dimension, `summed` of `rank`, with that dimension beside the others, of one element;
+// as it is, where the sum has as many dimensions, or others were summed.
+[[nodiscard]] Layout beside_summed(const Layout& sum, std::size_t rank, std::size_t summed);
 // What reshape makes without a copy (ATen's computeStride); nullopt where it has to copy.
 [[nodiscard]] std::optional<Layout> reshaped(const Layout& from, std::span<const std::int64_t> dims);
 

@@ -58,6 +58,9 @@ class Maker {
   std::size_t temporaries_ = 0;
 };
 
+// The by-product that is a clone of input 0.
+inline constexpr std::uint8_t kClone = 15;
+
 // Rules of operators that make, or keep, nothing.
 inline void no_gradient(Maker&) {}
 inline void makes_nothing(Maker&) {}
@@ -82,6 +85,7 @@ struct Rules {
 [[nodiscard]] Rules elementwise(Op op);
 [[nodiscard]] Rules products(Op op);
 [[nodiscard]] Rules others(Op op);
+[[nodiscard]] Rules selection(Op op);
 [[nodiscard]] Rules parallel(Op op);
 
 }  // namespace rules

@@ -13,7 +13,7 @@ namespace dsplan::exec {
 namespace {
 
 rules::Rules rules_of(Op op) {
-  for (const auto family : {rules::elementwise, rules::products, rules::others, rules::parallel}) {
+  for (const auto family : {rules::elementwise, rules::products, rules::others, rules::selection, rules::parallel}) {
     const rules::Rules found = family(op);
     if (found.forward != nullptr) return found;
   }
@@ -63,6 +63,19 @@ std::vector<Viewed> split_views(const Call& call) {
   return views;
 }
 
+// One of the parts that stand beside each other in a dimension of their own.
+Viewed stacked_part(const Call& call, std::size_t input, const Described& gradient) {
+  const auto axis = static_cast<std::size_t>(call.node.axis);
+  Layout part;
+  for (std::size_t d = 0; d < gradient.layout.rank; ++d) {
+    if (d == axis) continue;
+    part.dims[part.rank] = gradient.layout.dims[d];
+    part.strides[part.rank++] = gradient.layout.strides[d];
+  }
+  if (!std::ranges::equal(part.extents(), call.inputs[input].layout.extents())) no_view(call);
+  return {static_cast<std::int64_t>(input) * gradient.layout.strides[axis], {gradient.dtype, part}};
+}
+
 Viewed joined_part(const Call& call, std::size_t input, const Described& gradient) {
   const auto axis = static_cast<std::size_t>(call.node.axis);
   std::int64_t start = 0;
@@ -72,18 +85,45 @@ Viewed joined_part(const Call& call, std::size_t input, const Described& gradien
   return {part.offset, {gradient.dtype, part.layout}};
 }
 
-// x[indices] along the first dimension.
+// What an index picks: of the first dimensions, as its tensors broadcast, or each with each; then what is left of the
+// dimensions.
 bool picks_rows(const Graph& graph, const Node& node) {
   const Shape& from = graph.tensor(graph.input(node, 0)).shape;
-  Shape shape = graph.tensor(graph.input(node, 1)).shape;
-  for (std::uint8_t i = 1; i < from.rank; ++i) shape.dims[shape.rank++] = from.dims[i];
-  return shape == graph.tensor(graph.output(node)).shape;
+  const Shape& picked = graph.tensor(graph.output(node)).shape;
+  const std::size_t indexed = node.input_count - 1U;
+  if (indexed > DSPLAN_MOST_INDICES || indexed > from.rank || from.rank - indexed > picked.rank) return false;
+  std::int64_t columns = 1;
+  for (std::size_t d = indexed; d < from.rank; ++d) {
+    columns *= from.dims[d];
+    if (picked.dims[picked.rank - from.rank + d] != from.dims[d]) return false;
+  }
+  std::int64_t longest = 1;
+  std::int64_t each = 1;
+  for (std::size_t i = 1; i <= indexed; ++i) {
+    const std::int64_t count = graph.tensor(graph.input(node, i)).shape.elements().value();
+    longest = std::max(longest, count);
+    each *= count;
+  }
+  const std::int64_t made = picked.elements().value();
+  return made == longest * columns || made == each * columns;
 }
 
 std::optional<std::string> operands_without_kernel(const Graph& graph, const Node& node) {
-  if (node.op == Op::Index && (node.input_count > 2 || !picks_rows(graph, node))) {
-    return "an index of another dimension than the first, or of several, has no kernel";
+  if (node.op == Op::Index && !picks_rows(graph, node)) {
+    return "an index of another dimension than the first ones has no kernel";
   }
+  const Shape& made = graph.tensor(graph.output(node)).shape;
+  for (std::size_t i = 1; node.op == Op::Where && i < node.input_count; ++i) {
+    const Tensor& choice = graph.tensor(graph.input(node, i));
+    if (choice.requires_grad && choice.shape != made)
+      return "the gradient of a choice that was broadcast has no kernel";
+  }
+  if (node.op == Op::Clamp && node.bounds == Node::kBothBounds && node.number <= 0) {
+    return "bounds that the graph does not say have no kernel";
+  }
+  const bool last = static_cast<std::size_t>(node.axis) + 1U == made.rank;
+  if (node.op == Op::Scatter && !last) return "a scatter over another dimension than the last has no kernel";
+  if (node.op == Op::Max && node.output_count != 2) return "the largest element of all has no kernel";
   if (node.op == Op::PowScalar && node.input_count > 1) return "a power of two tensors has no kernel";
   return std::nullopt;
 }
@@ -113,7 +153,9 @@ std::optional<std::string> cannot_run(const Graph& graph, const Node& node) {
     return "the gradient of attention's bias has no kernel";
   }
   const auto width = [&](std::size_t i) { return graph.tensor(graph.input(node, i)).shape.dims[3]; };
-  if (node.op == Op::Attention && width(0) != width(2)) return "attention with values of another width has no kernel";
+  if (node.op == Op::Attention && node.attention == AttentionKernel::Flash && width(0) != width(2)) {
+    return "flash attention with values of another width has no kernel";
+  }
   if (node.op == Op::Cat && graph.tensor(graph.input(node, 0)).dtype != graph.tensor(graph.input(node, 1)).dtype) {
     return "a join of two dtypes has no kernel";
   }
@@ -127,7 +169,8 @@ std::optional<std::string> cannot_run(const Graph& graph, const Node& node) {
     return formatted("the operator {} to more dimensions", name(node.op));
   }
   const bool overwrites = node.op == Op::Add || node.op == Op::AllReduce || node.op == Op::MaskedFillInPlace ||
-                          node.op == Op::ParallelCrossEntropy;
+                          node.op == Op::ParallelCrossEntropy || node.op == Op::Div || node.op == Op::Scatter ||
+                          node.op == Op::CopyInto;
   if (node.in_place && !overwrites) return formatted("{} in place has no kernel", name(node.op));
   return std::nullopt;
 }
@@ -166,12 +209,17 @@ std::vector<Viewed> forward_view(const Call& call) {
   check_inputs(call);
   if (call.node.op == Op::Split) return split_views(call);
   if (call.node.in_place || call.node.op == Op::Detach) return {{0, call.inputs[0]}};
+  if (call.node.op == Op::Expand) {
+    const Shape& to = call.graph.tensor(call.graph.output(call.node)).shape;
+    return {{0, {call.inputs[0].dtype, broadcast_to(call.inputs[0].layout, extents(to))}}};
+  }
   const OffsetLayout seen = stepped(call, call.inputs[0].layout);
   return {{seen.offset, {call.inputs[0].dtype, seen.layout}}};
 }
 
 Viewed backward_view(const Call& call, std::size_t input, const Described& gradient) {
   if (call.node.op == Op::Cat) return joined_part(call, input, gradient);
+  if (call.node.op == Op::Stack) return stacked_part(call, input, gradient);
   const Shape& shape = call.graph.tensor(call.graph.input(call.node, input)).shape;
   const auto seen_as = [&](const std::optional<Layout>& layout) -> Viewed {
     if (!layout) no_view(call);
@@ -183,7 +231,10 @@ Viewed backward_view(const Call& call, std::size_t input, const Described& gradi
       if (!steps.empty()) return seen_as(undo_steps(gradient.layout, extents(shape), steps));
       return seen_as(reshaped(gradient.layout, extents(shape)));
     }
-    case Op::SumDim: return seen_as(broadcast_to(gradient.layout, extents(shape)));
+    case Op::SumDim: {
+      const Layout whole = beside_summed(gradient.layout, shape.rank, static_cast<std::size_t>(call.node.number));
+      return seen_as(broadcast_to(whole, extents(shape)));
+    }
     case Op::Contiguous:
     case Op::AllReduce:
     case Op::CopyToParallel:
@@ -252,6 +303,7 @@ Attributes attributes_of(const Graph& graph, const Node& node) {
                          node.axis,
                          static_cast<std::int64_t>(node.attention),
                          node.padding,
+                         node.bounds,
                          static_cast<std::int64_t>(kept.size()),
                          static_cast<std::int64_t>(forward.size()),
                          static_cast<std::int64_t>(backward.size()),
@@ -265,7 +317,7 @@ Attributes attributes_of(const Graph& graph, const Node& node) {
                                                            step.start, step.length, step.shape.rank});
     attributes.integers.insert(attributes.integers.end(), step.shape.dims.begin(), step.shape.dims.end());
   }
-  attributes.numbers = {node.number};
+  attributes.numbers = {node.number, node.scale};
   return attributes;
 }
 

@@ -102,7 +102,7 @@ std::vector<Kept> indices_kept(const Graph&, const Node&) { return {{Kept::Kind:
 
 // Attention. Queries [B, H, S, D]; keys and values may have fewer heads.
 AttentionSizes sizes_of(const Maker& m) {
-  return {m.dim(0, 0), m.dim(0, 1), m.dim(1, 1), m.dim(0, 2), m.dim(1, 2), m.dim(0, 3)};
+  return {m.dim(0, 0), m.dim(0, 1), m.dim(1, 1), m.dim(0, 2), m.dim(1, 2), m.dim(0, 3), m.dim(2, 3)};
 }
 
 // [B, S, H, D] in memory, seen as [B, H, S, D].
@@ -143,7 +143,9 @@ void flash(Maker& m) {
 void attention(Maker& m) {
   if (is_flash(m.node())) return flash(m);
   const AttentionSizes s = sizes_of(m);
-  m.output(0, by_token(m.in(0)));
+  Described out = m.in(0);
+  out.layout.dims[3] = s.value_width();
+  m.output(0, by_token(out));
   const DType sums = accumulating(m.in(0).dtype);
   if (m.node().requires_grad) m.extra(0, dense(sums, {s.batch, s.heads, rounded(s.queries, 32)}));
 }
@@ -186,7 +188,7 @@ void attention_backward(Maker& m) {
   const Described rows = dense(sums, {s.batch, s.heads, s.queries});
   const bool half = is_half(m.in(0).dtype);
   if (!half) {
-    m.temporary(dense(sums, {s.batch, s.heads, s.queries, s.width}));
+    m.temporary(dense(sums, {s.batch, s.heads, s.queries, s.value_width()}));
     m.next();
   }
   m.temporary(rows);

@@ -90,8 +90,8 @@ std::optional<Layout> undo_steps(const Layout& gradient, std::span<const std::in
       layout = swapped(layout, steps[i].a, steps[i].b);
     } else if (steps[i].kind == ViewStep::Kind::Reshape) {
       const std::optional<Layout> back = reshaped(layout, before[i]);
-      if (!back) return std::nullopt;
-      layout = *back;
+      if (!back && i > 0) return std::nullopt;
+      if (back) layout = *back;
     } else {
       return std::nullopt;  // Such a gradient is made, not seen.
     }

@@ -21,7 +21,8 @@ struct OffsetLayout {
 [[nodiscard]] std::optional<OffsetLayout> apply_steps(const Layout& from, std::span<const ViewStep> steps);
 
 // The gradient of what the steps start from (of dimensions `dims`), as a view of the gradient of their result: only of
-// reshapes and swaps. nullopt where this layout does not allow it.
+// reshapes and swaps. A reshape that comes first is left out where the layout does not allow it without a copy, as
+// above. nullopt where no view shows it.
 [[nodiscard]] std::optional<Layout> undo_steps(const Layout& gradient, std::span<const std::int64_t> dims,
                                                std::span<const ViewStep> steps);
 

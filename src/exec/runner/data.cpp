@@ -54,8 +54,9 @@ std::vector<double> values_of(const ModelSpec& model, const ModelBuffer& buffer)
   if (!buffer.name.ends_with("inv_freq")) {
     throw Refusal("run", "buffer \"" + buffer.name + "\" cannot be filled yet");
   }
+  const double base = buffer.rotary_base > 0 ? buffer.rotary_base : model.dims.rotary_base;
   for (std::int64_t i = 0; i < count; ++i) {
-    values.push_back(std::pow(model.dims.rotary_base, -static_cast<double>(i) / static_cast<double>(count)));
+    values.push_back(std::pow(base, -static_cast<double>(i) / static_cast<double>(count)));
   }
   return values;
 }

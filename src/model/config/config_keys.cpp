@@ -173,7 +173,6 @@ const std::vector<ConfigKey>& later_decoder_keys() {
       {"gemma gemma2 gemma3_text", "use_bidirectional_attention", kGraph, "null|false", "attention without order"},
       {"gemma", "hidden_activation", kInert, "", "GemmaMLP reads hidden_act"},
       {"gemma2 gemma3_text", "hidden_act", kInert, "", "the feed-forward reads hidden_activation"},
-      {"gemma2 gemma3_text", "query_pre_attn_scalar", kInert, "", kScale},
       {"gemma2", "sliding_window_size", kInert, "", "sliding_window says it"},
       {"gemma3_text", "rope_local_base_freq", kInert, "", "values of the rotary tables"},
       {"phi3", "attention_bias", kInert, "", "Phi3Attention has no biases whatever it says"},

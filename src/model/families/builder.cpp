@@ -169,6 +169,18 @@ bool scales_rotary(const Value& config, std::string_view kind) {
   return false;
 }
 
+// The base of one kind of layers, where they have one of their own; else 0.
+double rotary_base_of(const Value& config, std::string_view kind) {
+  if (kind.empty()) return 0;
+  const Value* rope = config.find("rope_parameters");
+  const Value* of_kind = rope != nullptr && rope->is(Value::Kind::Object) ? rope->find(kind) : nullptr;
+  const Value* base = of_kind != nullptr && of_kind->is(Value::Kind::Object) ? of_kind->find("rope_theta")
+                      : kind == "sliding_attention"                          ? config.find("rope_local_base_freq")
+                                                                             : nullptr;
+  const bool numeric = base != nullptr && (base->is(Value::Kind::Real) || base->is(Value::Kind::Integer));
+  return numeric ? base->real : 0;
+}
+
 }  // namespace
 
 void ModelBuilder::rotary(std::string_view name, std::string_view type, std::int64_t rotated,
@@ -179,7 +191,9 @@ void ModelBuilder::rotary(std::string_view name, std::string_view type, std::int
     const bool scaled = scales_rotary(config_->root(), kind);
     const std::string prefix = kind.empty() ? "" : kind + "_";
     buffer(prefix + "inv_freq", frequencies, DType::Float32, false, scaled);
+    spec_.buffers.back().rotary_base = rotary_base_of(config_->root(), kind);
     buffer(prefix + "original_inv_freq", frequencies, DType::Float32, false, scaled);
+    spec_.buffers.back().rotary_base = spec_.buffers[spec_.buffers.size() - 2].rotary_base;
   }
 }
 

@@ -1,5 +1,7 @@
 // gemma, gemma2 and the text part of gemma3: Decoders with a scaled embedding; the later two with norms on both sides
 // of attention and MLP, the last with one rotary table per kind of layer.
+#include <cmath>
+
 #include "model/families/decoder.h"
 #include "model/families/family.h"
 
@@ -13,6 +15,11 @@ void norm_both_sides(Decoder& decoder) {
   decoder.parts.after_attention = "post_attention_layernorm";
   decoder.parts.before_mlp = "pre_feedforward_layernorm";
   decoder.parts.after_mlp = "post_feedforward_layernorm";
+}
+
+// Of the scores: by a number of the config, not by the width of a head.
+void read_scale(ConfigReader& config, Decoder& decoder) {
+  decoder.parts.attention_scale = 1 / std::sqrt(config.maybe_number("query_pre_attn_scalar", 256).value_or(256));
 }
 
 // All three.
@@ -58,6 +65,7 @@ ModelSpec build_gemma2(ConfigReader& config) {
   config.require_divides("num_attention_heads", d.heads, "hidden_size", d.hidden);
   read_gemma(config, decoder);
   norm_both_sides(decoder);
+  read_scale(config, decoder);
   decoder.parts.both_masks = true;
   decoder.parts.kinds = read_layer_kinds(
       config, d.layers, [](std::int64_t layer) { return layer % 2 == 0 ? LayerKind::Sliding : LayerKind::Full; });
@@ -85,6 +93,7 @@ ModelSpec build_gemma3_text(ConfigReader& config) {
   config.require_divides("num_attention_heads", d.heads, "hidden_size", d.hidden);
   read_gemma(config, decoder);
   norm_both_sides(decoder);
+  read_scale(config, decoder);
   decoder.body_class = "TextModel";
   decoder.parts.head_norm = HeadNorm::ByHead;
   decoder.parts.tables_by_kind = decoder.parts.both_masks = true;

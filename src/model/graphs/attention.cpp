@@ -271,7 +271,7 @@ TensorId biased_kernel(GraphBuilder& g, const AttentionCall& call) {
   const TensorId low_k = g.lowered(call.k);
   const TensorId low_q = g.lowered(call.q);
   const TensorId bias = spread_bias(g, call, low_mask);
-  const TensorId output = g.attention(low_q, low_k, low_v, bias, call.dropout, {false, 0, true});
+  const TensorId output = g.attention(low_q, low_k, low_v, bias, call.dropout, {false, 0, true, call.scale});
   g.drop({bias, low_q, low_k, low_v, low_mask, masked});
   return output;
 }
@@ -296,7 +296,7 @@ TensorId padded_flash(GraphBuilder& g, const Heads& query, const Heads& key, con
   const TensorId k = padded(g, low_k, columns);
   const TensorId v = padded(g, low_v, columns);
   const bool by_head = heads_of(g, q) > 1 && seq_of(g, q) > 1;
-  const TensorId whole = g.attention(q, k, v, kNone, call.dropout, {by_head, columns, call.full});
+  const TensorId whole = g.attention(q, k, v, kNone, call.dropout, {by_head, columns, call.full, call.scale});
   const TensorId output = g.slice(whole, 3, 0, width);
   g.drop({whole, v, k, q, low_q, low_k, low_v});
   return output;
@@ -310,14 +310,14 @@ TensorId fused_kernel(GraphBuilder& g, const Heads& query, const Heads& key, con
     }
     const bool several = heads_of(g, query.tensor) > 1 && seq_of(g, query.tensor) > 1;
     const bool by_head = query.layout == Layout::Plain && several;
-    return g.attention(query.tensor, key.tensor, value.tensor, kNone, call.dropout, {by_head, 0, call.full});
+    return g.attention(query.tensor, key.tensor, value.tensor, kNone, call.dropout, {by_head, 0, call.full, call.scale});
   }
   const TensorId low_mask = g.lowered(call.mask);
   const TensorId low_v = g.lowered(value.tensor);
   const TensorId low_k = g.lowered(key.tensor);
   const TensorId low_q = g.lowered(query.tensor);
   const TensorId bias = added_bias(g, low_mask, low_q);
-  const TensorId output = g.attention(low_q, low_k, low_v, bias, call.dropout, {false, 0, call.full});
+  const TensorId output = g.attention(low_q, low_k, low_v, bias, call.dropout, {false, 0, call.full, call.scale});
   g.drop({bias, low_q, low_k, low_v, low_mask});
   return output;
 }

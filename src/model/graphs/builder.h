@@ -126,6 +126,7 @@ class GraphBuilder {
     bool by_head = false;
     std::int64_t padding = 0;
     bool full = false;  // Node::full_attention.
+    double scale = 0;   // Node::scale.
   };
   TensorId attention(TensorId q, TensorId k, TensorId v, TensorId bias, double dropout, HeadsLie heads);
   TensorId make(Op op, Shape shape, DType dtype, std::initializer_list<TensorId> inputs, bool differentiable = false,

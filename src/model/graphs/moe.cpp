@@ -187,14 +187,14 @@ TensorId kept_out(GraphBuilder& g, const ExpertParts& parts, TensorId keys, Gate
   const auto [values, places] =
       pairs ? g.select(Op::TopK, grouped, Shape{tokens, parts.groups, 2}) : g.select(Op::Max, grouped, by_group);
   g.drop({places});
-  const TensorId best = pairs ? g.make(Op::SumDim, by_group, DType::Float32, {values}, true) : g.keep(values);
+  const TensorId best = pairs ? g.make(Op::SumDim, by_group, DType::Float32, {values}, true, 2) : g.keep(values);
   g.drop({grouped, values});
   frame.unasked.push_back(values);
   const auto [unread, chosen] = g.select(Op::TopK, best, Shape{tokens, parts.kept_groups});
   g.drop({unread});
   g.forget(unread);
   const TensorId zeros = g.filled(by_group, DType::Float32, 0);
-  const TensorId marks = g.in_place(Op::Scatter, zeros, chosen);
+  const TensorId marks = g.in_place(Op::Scatter, zeros, chosen, 1, 1);
   const TensorId column = g.view(marks, Shape{tokens, parts.groups, 1});
   const TensorId spread = g.view(column, each, Op::Expand);
   // One group is one element that stands for all.
@@ -307,7 +307,7 @@ TensorId apply_gate(GraphBuilder& g, ModuleId experts, TensorId both) {
 TensorId grouped_linear(GraphBuilder& g, TensorId x, const char* weight, TensorId offsets, TensorId mask, TensorId bias,
                         std::int64_t features, bool consumes) {
   TensorId product = g.make(Op::GroupedMatmul, Shape{g.shape(x).dims[0], features}, g.dtype(x),
-                            {x, g.parameter(weight), offsets}, true);
+                            {x, g.parameter(weight), offsets}, true, bias != kNone ? 1 : 0);
   if (bias != kNone) {
     const TensorId sum = g.in_place(Op::Add, product, bias);
     g.drop({product});
@@ -332,7 +332,7 @@ TensorId combine(GraphBuilder& g, TensorId weighted, TensorId order, std::int64_
   const Shape by_token{tokens, d.experts_per_token, d.hidden};
   const bool copied = d.experts_per_token > 1 && tokens > 1;
   const TensorId grouped = copied ? g.view_copied_back(ordered, by_token) : g.view(ordered, by_token);
-  const TensorId sum = g.make(Op::SumDim, Shape{tokens, d.hidden}, g.dtype(weighted), {grouped}, true);
+  const TensorId sum = g.make(Op::SumDim, Shape{tokens, d.hidden}, g.dtype(weighted), {grouped}, true, 1);
   g.drop({grouped});
   const TensorId out = g.cast(sum, dtype);
   g.drop({ordered, inverse, sum});
@@ -348,14 +348,16 @@ TensorId run_experts(GraphBuilder& g, const ExpertParts& parts, ModuleId experts
   const TensorId weights = g.view(routing.weights, Shape{rows});
   const TensorId ids = g.view(routing.experts, Shape{rows});
   const auto [sorted, order] = g.select(Op::Sort, ids, Shape{rows});
-  const TensorId source = g.make(Op::FloorDivScalar, Shape{rows}, DType::Int64, {order});
+  const TensorId source =
+      g.make(Op::FloorDivScalar, Shape{rows}, DType::Int64, {order}, false, static_cast<double>(d.experts_per_token));
   const TensorId gathered = g.make(Op::Index, Shape{rows, d.hidden}, g.dtype(hidden), {hidden, source}, true);
   g.drop({source});
   const TensorId row_weights = g.make(Op::Index, Shape{rows}, g.dtype(weights), {weights, order}, true);
   const TensorId narrow_ids = g.make(Op::Cast, Shape{rows}, DType::Int32, {sorted});
   const TensorId counts = g.make(Op::Histogram, Shape{d.experts}, DType::Int32, {narrow_ids});
   const TensorId offsets = g.make(Op::CumSum, Shape{d.experts}, DType::Int32, {counts});
-  const TensorId flags = g.make(Op::GreaterEqual, Shape{rows}, DType::Bool, {sorted});
+  const TensorId flags =
+      g.make(Op::GreaterEqual, Shape{rows}, DType::Bool, {sorted}, false, static_cast<double>(d.experts));
   const TensorId mask = g.view(flags, Shape{rows, 1});
   g.drop({flags});
   const auto biases = [&, by = sorted](const char* name, std::int64_t width) {

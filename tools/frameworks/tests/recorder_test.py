@@ -34,6 +34,15 @@ def batch():
     return {"input_ids": ids, "labels": ids}
 
 
+def train_holding(model, optimizer, steps):
+    """As most scripts are: the variable of the outputs lives on."""
+    for _ in range(steps):
+        outputs = model(**batch())
+        outputs.loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
 def train(model, optimizer, steps, accumulate=1, fail_at=None):
     for step in range(steps):
         for _ in range(accumulate):
@@ -75,6 +84,37 @@ class Recording(unittest.TestCase):
             self.assertEqual((training["micro_batch"], training["seq"], training["grad_accum"], training["dtype"]),
                              (2, 16, 2, "bf16"))
             self.assertEqual(training["optimizer"], {"name": "adamw", "implementation": "foreach"})
+
+    def test_what_the_loop_holds(self):
+        self.assertEqual(self.recorded(tiny(), 3)["inputs"]["training"]["loop"], "minimal")
+        model = tiny()
+        optimizer = torch.optim.AdamW(model.parameters())
+        with receipt(self.path, model=model, optimizer=optimizer):
+            train_holding(model, optimizer, 3)
+        value = self.written()
+        self.assertEqual(value["inputs"]["training"]["loop"], "script")
+        self.assertIn("use_cache", [row["what"] for row in value["ranks"][0]["not_measured"]])
+
+    def test_a_loss_of_its_own(self):
+        model = tiny()
+        optimizer = torch.optim.AdamW(model.parameters())
+        with receipt(self.path, model=model, optimizer=optimizer):
+            for _ in range(3):
+                given = batch()
+                with torch.autocast("cpu", dtype=torch.bfloat16):
+                    logits = model(input_ids=given["input_ids"], use_cache=False).logits
+                torch.nn.functional.cross_entropy(logits.flatten(0, 1), given["labels"].flatten()).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+        training = self.written()["inputs"]["training"]
+        self.assertEqual((training["loss"], training["loop"], training["autocast"]), ("native", "script", "bf16"))
+
+    def test_autocast_inside_of_forward(self):
+        """accelerate puts it around the model's forward."""
+        model = tiny()
+        model.forward = torch.autocast("cpu", dtype=torch.bfloat16)(model.forward)
+        value = self.recorded(model, 2)
+        self.assertEqual(value["inputs"]["training"]["autocast"], "bf16")
 
     def test_one_step_is_not_complete(self):
         value = self.recorded(tiny(), 1)

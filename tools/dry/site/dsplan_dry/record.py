@@ -4,6 +4,7 @@ The first module that is called with gradients on, and holds parameters of an op
 python/dsplan/receipt.py that records; here are the marks that it cannot see from outside, and what the dry device adds:
 collectives, pinned memory, and a second file with every step and every guess (dsplan.dry/1)."""
 import atexit
+import functools
 import importlib.util
 import json
 import os
@@ -13,7 +14,7 @@ import weakref
 from . import answers, device, imports, reads
 
 FOUND = {"optimizers": [], "training_arguments": None, "engine": None, "receipt": None, "backward": False,
-         "clipped": None, "sharded_on": None, "peaks": {}}
+         "clipped": None, "norm": None, "sharded_on": None, "moved": False, "peaks": {}}
 STEPS = []  # A row for each mark of every step.
 
 
@@ -101,6 +102,8 @@ def make_class(base, torch):
                 self.step += 1
             self.zeroed = False
             super().turn()
+            if self.seen.get("loop") == "minimal" and FOUND["norm"] and FOUND["norm"]() is not None:
+                self.seen["loop"] = "trainer"  # It keeps the latest norm as the Trainer does.
             FOUND["peaks"] = {}
             if self.closed and device.setting("SNAPSHOT"):
                 torch.cuda.memory._dump_snapshot(self.snapshot_path())
@@ -123,6 +126,8 @@ def make_class(base, torch):
                 told["model_init"] = FOUND["sharded_on"]
             if FOUND["clipped"]:
                 told["max_grad_norm"] = FOUND["clipped"]
+            if FOUND["moved"] and "fsdp" not in told and self.args is None:
+                told["model_init"] = "host"
             return told
 
         def cleared(self):
@@ -235,6 +240,7 @@ def hook_torch(torch):
         return real(self, *args, **kwargs)
 
     torch.nn.Module.__call__ = __call__
+    hook_moves(torch.nn.Module)
     hook_loop(torch)
     hook_clipping(torch.nn.utils)
     hook_peaks(torch.cuda)
@@ -279,17 +285,35 @@ def hook_loop(torch):
     clearing(torch.nn.Module)
 
 
+def hook_moves(module):
+    """Whether what trains was made in the host's memory and moved: a tied weight is then never there twice."""
+    def moving(name):
+        real = getattr(module, name)
+
+        def call(self, *args, **kwargs):
+            before = {p.device.type for p in self.parameters()}
+            result = real(self, *args, **kwargs)
+            FOUND["moved"] |= before == {"cpu"} and {p.device.type for p in self.parameters()} == {"cuda"}
+            return result
+
+        setattr(module, name, functools.wraps(real)(call))
+
+    moving("to")
+    moving("cuda")
+
+
 def hook_clipping(utils):
     clip = utils.clip_grad_norm_
 
     def call(parameters, max_norm, *args, **kwargs):
         FOUND["clipped"], receipt = float(max_norm), FOUND["receipt"]
         traffic = getattr(receipt, "traffic", None)
-        if traffic is None:
-            return clip(parameters, max_norm, *args, **kwargs)
-        traffic.look(receipt.stretch(), "step")
+        if traffic:
+            traffic.look(receipt.stretch(), "step")
         total = clip(parameters, max_norm, *args, **kwargs)
-        traffic.look(receipt.stretch(), "step", "control")  # Sums of squares, weight by weight.
+        FOUND["norm"] = weakref.ref(total)
+        if traffic:
+            traffic.look(receipt.stretch(), "step", "control")  # Sums of squares, weight by weight.
         return total
 
     utils.clip_grad_norm_ = call
