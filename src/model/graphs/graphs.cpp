@@ -184,8 +184,19 @@ std::optional<std::string> int8_unsupported(const ModelSpec& model, const Traini
   return std::nullopt;
 }
 
-// Below 1,537 rows bitsandbytes has a kernel that unpacks nothing, chosen by device and shape (backends/cuda/ops.py,
-// _gemm_4bit_use_custom_cuda); in fp32 below 8.
+// So many rows are multiplied by unpacked weights on every device. Below, bitsandbytes has a kernel that unpacks
+// nothing, chosen by device and shape (backends/cuda/ops.py, _gemm_4bit_use_custom_cuda); a small weight has it longer.
+std::int64_t rows_that_unpack(const ModelSpec& model, const Quantization& packing) {
+  if (packing.compute == DType::Float32) return 8;
+  constexpr std::int64_t kSmall = std::int64_t{4} << 20;
+  const bool small = std::any_of(model.parameters.begin(), model.parameters.end(), [&](const Parameter& parameter) {
+    const bool packed =
+        packing_of(model.modules[static_cast<std::size_t>(parameter.module)]) && parameter.shape.rank == 2;
+    return packed && unpacked_elements(parameter, packing).value() < kSmall;
+  });
+  return small ? 1537 : 513;
+}
+
 std::optional<std::string> packed_unsupported(const ModelSpec& model, const Training& training) {
   const std::optional<Quantization> packing = packing_of(model);
   if (!packing) return std::nullopt;
@@ -194,7 +205,7 @@ std::optional<std::string> packed_unsupported(const ModelSpec& model, const Trai
   if (training.autocast && *training.autocast != packing->compute && packing->compute != DType::Float32) {
     return "4-bit products in another dtype than autocast's";
   }
-  const std::int64_t least = packing->compute == DType::Float32 ? 8 : 1537;
+  const std::int64_t least = rows_that_unpack(model, *packing);
   for (std::size_t k = 0; k < std::max<std::size_t>(1, training.seq_list.size()); ++k) {
     if (training.rows() * training.seq_of(static_cast<std::int64_t>(k)) < least) {
       return formatted("4-bit products of fewer than {} rows, for which bitsandbytes has another kernel", least);
