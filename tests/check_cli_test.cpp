@@ -339,6 +339,20 @@ TEST_CASE("--init: what is assumed is recorded as given, in one try") {
   CHECK(other.err.find("context was accepted as 500.00 MiB, and is now assumed to be 600.00 MiB") != std::string::npos);
 }
 
+TEST_CASE("--init without FILE: the baseline is called as MODEL is, whatever names it") {
+  const Folder folder;
+  const std::string words = " --gpus 2 --zero-stage 2 --hardware h100-sxm";
+  fs::create_directory(folder / "mine");
+  fs::copy(kRoot + "/models/tiny-llama.json", folder / "mine/config.json");
+  for (const char* model : {"mine", "mine/config.json"}) {
+    const Ran ran = check(folder, std::string("--init ") + model + words);
+    CHECK_MESSAGE(ran.code == 0, ran.err);
+    CHECK(fs::remove(folder / "baselines/mine.json"));
+  }
+  CHECK(check(folder, "--init a.json tiny-llama" + words).code == 0);
+  CHECK(check(folder, "--init a.json tiny-llama" + words).err.starts_with("--init: error: a.json is there already"));
+}
+
 TEST_CASE("a baseline has a verdict, and may have a threshold") {
   const Project project;
   const Ran unknown = check(project.folder, "--init u.json tiny-llama");

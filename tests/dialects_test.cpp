@@ -689,6 +689,16 @@ TEST_CASE("packed weights in dialects: as each program hands them to bitsandbyte
   CHECK(has(refused("base_model: a\nadapter: qlora\n"), "adapter: qlora without load_in_4bit"));
   CHECK(has(refused("use_peft: true\nload_in_4bit: true\nload_in_8bit: true\n"), "weights of 4 bits and of 8 bits"));
   CHECK(has(refusal([&] { return request("template: llama3\nquantization_bit: 3\n"); }), "packs no weights of 3 bits"));
+  const auto cut = [](const char* bits) {
+    DeepSpeedInput deepspeed;
+    deepspeed.zero.stage = {3, {}};
+    ModelSpec base;
+    base.family = "llama";
+    const std::string text = std::string("template: llama3\nbf16: true\nquantization_bit: ") + bits + "\n";
+    return with_program(read_yaml(text), base, &deepspeed);
+  };
+  CHECK(cut("4").quant_storage.value == "bfloat16");
+  CHECK(has(refusal([&] { return cut("8"); }), "8 bits under ZeRO-3: LLaMA-Factory takes 4 alone there"));
 }
 
 TEST_CASE("launch lines: files that they name are read") {

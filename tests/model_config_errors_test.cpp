@@ -31,7 +31,7 @@ TEST_CASE("each fault has its place, its line with a caret, and the rule") {
       | ^
 )"},
       {R"({"hidden_size": 4096})",
-       R"(config.json:1:1: error: "model_type" is missing: it names the family; known families: gpt2, opt, bloom, gpt_neox, falcon, llama, mistral, mixtral, qwen2, qwen2_moe, qwen3, qwen3_moe, gemma, gemma2, gemma3_text, phi, phi3, deepseek_v2, deepseek_v3, smollm3, olmo2, olmo3, granite, granitemoe, glm4, glm4_moe, gpt_oss, cohere, cohere2, starcoder2, stablelm, exaone4, nemotron, ernie4_5, hunyuan_v1_dense, arcee, seed_oss, olmo, olmoe, ministral, ministral3, cwm, glm, helium, dots1, solar_open, hunyuan_v1_moe, ernie4_5_moe, minicpm3, minimax_m2, llama4_text, mamba2, granitemoehybrid, qwen3_next, qwen3_5_text, qwen3_5_moe_text, bert, roberta, distilbert, modernbert, t5, whisper, vit, clip_vision_model, siglip_vision_model, clip, siglip, llava, gemma3, internvl, mistral3, qwen2_vl, qwen2_5_vl, qwen3_vl, qwen3_vl_moe, qwen3_5, qwen3_5_moe
+       R"(config.json:1:1: error: "model_type" is missing: it names the family; known families: gpt2, opt, bloom, gpt_neox, falcon, llama, mistral, mixtral, qwen2, qwen2_moe, qwen3, qwen3_moe, gemma, gemma2, gemma3_text, phi, phi3, deepseek_v2, deepseek_v3, glm4_moe_lite, smollm3, olmo2, olmo3, granite, granitemoe, glm4, glm4_moe, gpt_oss, cohere, cohere2, starcoder2, stablelm, exaone4, nemotron, ernie4_5, hunyuan_v1_dense, arcee, seed_oss, olmo, olmoe, ministral, ministral3, cwm, glm, helium, dots1, solar_open, hunyuan_v1_moe, ernie4_5_moe, minicpm3, minimax_m2, llama4_text, mamba2, granitemoehybrid, qwen3_next, qwen3_5_text, qwen3_5_moe_text, bert, roberta, xlm-roberta, camembert, distilbert, modernbert, t5, whisper, vit, clip_vision_model, siglip_vision_model, clip, siglip, llava, gemma3, internvl, mistral3, qwen2_vl, qwen2_5_vl, qwen3_vl, qwen3_vl_moe, qwen3_5, qwen3_5_moe
     1 | {"hidden_size": 4096}
       | ^
 )"},
@@ -46,7 +46,7 @@ TEST_CASE("each fault has its place, its line with a caret, and the rule") {
       |                ^
 )"},
       {R"({"model_type": "persimmon7"})",
-       R"(config.json:1:16: error: unknown model family "persimmon7"; known families: gpt2, opt, bloom, gpt_neox, falcon, llama, mistral, mixtral, qwen2, qwen2_moe, qwen3, qwen3_moe, gemma, gemma2, gemma3_text, phi, phi3, deepseek_v2, deepseek_v3, smollm3, olmo2, olmo3, granite, granitemoe, glm4, glm4_moe, gpt_oss, cohere, cohere2, starcoder2, stablelm, exaone4, nemotron, ernie4_5, hunyuan_v1_dense, arcee, seed_oss, olmo, olmoe, ministral, ministral3, cwm, glm, helium, dots1, solar_open, hunyuan_v1_moe, ernie4_5_moe, minicpm3, minimax_m2, llama4_text, mamba2, granitemoehybrid, qwen3_next, qwen3_5_text, qwen3_5_moe_text, bert, roberta, distilbert, modernbert, t5, whisper, vit, clip_vision_model, siglip_vision_model, clip, siglip, llava, gemma3, internvl, mistral3, qwen2_vl, qwen2_5_vl, qwen3_vl, qwen3_vl_moe, qwen3_5, qwen3_5_moe; record it: tools/export_graph.py writes a file that dsplan takes as MODEL (docs/exporting.md)
+       R"(config.json:1:16: error: unknown model family "persimmon7"; known families: gpt2, opt, bloom, gpt_neox, falcon, llama, mistral, mixtral, qwen2, qwen2_moe, qwen3, qwen3_moe, gemma, gemma2, gemma3_text, phi, phi3, deepseek_v2, deepseek_v3, glm4_moe_lite, smollm3, olmo2, olmo3, granite, granitemoe, glm4, glm4_moe, gpt_oss, cohere, cohere2, starcoder2, stablelm, exaone4, nemotron, ernie4_5, hunyuan_v1_dense, arcee, seed_oss, olmo, olmoe, ministral, ministral3, cwm, glm, helium, dots1, solar_open, hunyuan_v1_moe, ernie4_5_moe, minicpm3, minimax_m2, llama4_text, mamba2, granitemoehybrid, qwen3_next, qwen3_5_text, qwen3_5_moe_text, bert, roberta, xlm-roberta, camembert, distilbert, modernbert, t5, whisper, vit, clip_vision_model, siglip_vision_model, clip, siglip, llava, gemma3, internvl, mistral3, qwen2_vl, qwen2_5_vl, qwen3_vl, qwen3_vl_moe, qwen3_5, qwen3_5_moe; record it: tools/export_graph.py writes a file that dsplan takes as MODEL (docs/exporting.md)
     1 | {"model_type": "persimmon7"}
       |                ^
 )"},
@@ -296,6 +296,21 @@ TEST_CASE("each fault of a model of several parts has its place") {
        R"(config.json:1:42: error: "CLIPModel" is not modelled yet; CLIPForImageClassification is, and clip_vision_model alone
     1 | {"model_type": "clip", "architectures": ["CLIPModel"]}
       |                                          ^
+)"},
+      {R"({"model_type": "deepseek_v2", "hidden_size": 64, "num_attention_heads": 4})",
+       R"(config.json:1:1: error: "num_experts_per_tok" is missing, and the class has no default for it
+    1 | {"model_type": "deepseek_v2", "hidden_size": 64, "num_attention_heads": 4}
+      | ^
+)"},
+      {R"({"model_type": "mistral3"})",
+       R"(config.json:1:1: error: "vision_config" is missing: it describes the tower
+    1 | {"model_type": "mistral3"}
+      | ^
+)"},
+      {R"({"model_type": "mistral3", "vision_config": {"model_type": "siglip_vision_model"}})",
+       R"(config.json:1:60: error: "vision_config" of a model_type other than "pixtral" is not modelled yet
+    1 | {"model_type": "mistral3", "vision_config": {"model_type": "siglip_vision_model"}}
+      |                                                            ^
 )"},
       {R"({"model_type": "llava", "vision_config": {"model_type": "pixtral"}})",
        R"(config.json:1:57: error: "vision_config" of model_type "pixtral" is not modelled yet; here it is one of clip_vision_model, siglip_vision_model

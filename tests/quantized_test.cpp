@@ -104,12 +104,54 @@ TEST_CASE("packed weights: what is not modelled is refused by name") {
   says(refusal({{"quantization", nullptr}}, {}), "double_quant says how weights are packed, and none are");
   says(refusal({{"quant_compute_dtype", "int8"}}, {}), "quant_compute_dtype \"int8\" is none of");
   says(refusal({{"lora", nullptr}}, {}), "packed weights are not trained: adapters are");
-  says(refusal(Json::object(), {"--zero-stage", "3", "--gpus", "2"}), "QLoRA under ZeRO-3 is not modelled yet");
+  says(refusal({{"model_init", "zero_init"}}, {"--zero-stage", "3", "--gpus", "2"}),
+       "from_pretrained packs them on the device, and DeepSpeed cuts them there");
   says(refusal(Json::object(), {"--runtime", "fsdp2", "--gpus", "2"}),
        "only Tensors of floating point dtype can require gradients");
   says(refusal(Json::object(), {}, {{"model_type", "mixtral"}}), "not modelled yet");
   says(refusal({{"lora", {{"r", 8}, {"targets", Json::array({"c_attn"})}}}}, {}, {{"model_type", "gpt2"}}),
        "a lora.Conv1D, are not modelled yet");
+}
+
+TEST_CASE("packed weights under ZeRO-3: 4 bits are cut, and int8 stays whole beside its parts") {
+  const Folder folder;
+  const Json witness = Json::parse(slurp(kWitness))["jobs"];
+  const auto printed = [&](const char* job, const char* gpus, const Json& changes = Json::object()) {
+    Json training = witness[job]["training"];
+    training.merge_patch(changes);
+    const Ran ran = simulate(folder, witness[job]["config"], training, {"--zero-stage", "3", "--gpus", gpus});
+    REQUIRE_MESSAGE(ran.code == 0, ran.err);
+    return ran.out;
+  };
+  const auto parameters = [&](const char* job, const char* gpus) {
+    return Json::parse(printed(job, gpus))["memory"]["persistent"]["parameters"].get<std::int64_t>();
+  };
+  // Two layers: q and o, k and v, and three of the feed-forward.
+  const std::int64_t values = 2 * (2 * 512 * 512 + 2 * 512 * 128 + 3 * 512 * 1024);
+  CHECK(parameters("nf4-double", "2") == 2 * parameters("nf4-double", "4"));
+  CHECK(parameters("int8", "2") - values == 2 * (parameters("int8", "4") - values));
+  // A node of the first forward keeps what it was given, packed, though a checkpoint keeps no tensor of it.
+  const auto forward = [&](const char* kind) {
+    return peaks_of(printed("nf4-double", "2", {{"checkpoint", "full"}, {"checkpoint_impl", kind}})).at("1.forward")[0];
+  };
+  CHECK(forward("non_reentrant") - forward("reentrant") >= values / 4);
+}
+
+TEST_CASE("packed weights: below so many rows bitsandbytes may unpack nothing") {
+  const Folder folder;
+  const Json job = Json::parse(slurp(kWitness))["jobs"]["nf4"];
+  const auto predicted = [&](std::int64_t seq, bool wide) {
+    Json training = job["training"];
+    training["seq"] = seq;
+    Json config = job["config"];
+    if (wide) config.merge_patch({{"hidden_size", 2048}, {"num_key_value_heads", 8}, {"intermediate_size", 4096}});
+    const Ran ran = simulate(folder, config, training);
+    return Json::parse(ran.out)["memory"]["peak"].is_object();
+  };
+  CHECK_FALSE(predicted(1536, false));
+  CHECK(predicted(1537, false));
+  CHECK_FALSE(predicted(512, true));
+  CHECK(predicted(513, true));
 }
 
 TEST_CASE("packed weights: options say what the training file does") {

@@ -225,29 +225,37 @@ Words command_in(const Words& words) {
   return command;
 }
 
-void write_new(const Baseline& baseline) {
+void write_new(const Baseline& baseline, const char* option) {
   std::error_code failed;
   const fs::path folder = fs::path(baseline.path).parent_path();
   if (!folder.empty()) fs::create_directories(folder, failed);
-  if (failed) throw Refusal("--add", formatted("{}: {}", folder.string(), failed.message()));
-  Output output(baseline.path, "--add");
+  if (failed) throw Refusal(option, formatted("{}: {}", folder.string(), failed.message()));
+  Output output(baseline.path, option);
   output.add(baseline_json(baseline));
   output.finish();
 }
 
-// --init may stand without FILE, which is then called as MODEL is.
+// --init may stand without FILE, which is then called as MODEL is: a bundled name, an id of the hub, a folder, a
+// config.
 constexpr std::string_view kUnnamed = "baselines/.json";
+bool says_model(const std::string& word) {
+  if (is_bundled(Bundled::Model, word) || fs::path(word).filename() == "config.json") return true;
+  std::error_code failed;
+  return !word.ends_with(".json") && (word.find('/') != std::string::npos || fs::exists(word, failed));
+}
 Words with_file(Words words) {
   const auto end = std::find(words.begin(), words.end(), "--");
   const auto init = std::find(words.begin(), end, "--init");
   if (init == end) return words;
   const auto next = init + 1;
-  const bool named = next != end && !next->starts_with("-") && !is_bundled(Bundled::Model, *next);
+  const bool named = next != end && !next->starts_with("-") && !says_model(*next);
   if (!named) words.insert(next, std::string(kUnnamed));
   return words;
 }
 std::string named_as(const std::string& model) {
-  const std::string name = fs::path(model).filename().string();
+  fs::path path(model);
+  if (path.filename() == "config.json") path = path.parent_path();
+  const std::string name = path.filename().string();
   return formatted("{}/{}.json", kDefaultFolder, name.empty() ? "baseline" : name);
 }
 
@@ -266,11 +274,12 @@ int add(const Words& given) {
   const SimulateWords said = parse_simulate("check", words, extras);
   if (path && init) throw Refusal("--init", "stands beside --add", "one baseline at a time");
   const std::optional<Bytes> limit = threshold_in(at_most);
+  const char* const option = init ? "--init" : "--add";
   if (init) path = *init == kUnnamed ? named_as(said.model) : *init;
   std::error_code failed;
-  if (!path->ends_with(".json")) throw Refusal("--add", formatted("\"{}\" does not end in .json", *path));
+  if (!path->ends_with(".json")) throw Refusal(option, formatted("\"{}\" does not end in .json", *path));
   if (fs::exists(*path, failed)) {
-    throw Refusal("--add", formatted("{} is there already", *path),
+    throw Refusal(option, formatted("{} is there already", *path),
                   formatted("edit its \"command\", then `dsplan check --update {}`", *path));
   }
   CheckResult result = new_baseline(*path, command_in(words), init.has_value());
@@ -280,7 +289,7 @@ int add(const Words& given) {
     if (!file || file->bundled || !fs::path(file->name).is_absolute()) continue;
     say(formatted("{}: note: an absolute path, which other machines may not have\n", file->name));
   }
-  write_new(*result.renewed);
+  write_new(*result.renewed, option);
   Output output("");
   output.add(formatted("{}: written, {} rows of {} rank{}\n", *path, result.renewed->ranks.front().rows.size(),
                        result.renewed->ranks.size(), result.renewed->ranks.size() == 1 ? "" : "s"));

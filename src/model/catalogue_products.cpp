@@ -50,6 +50,7 @@ class PackedLinear {
       for (const std::uint8_t one : made) w_.forward_drop(one);
     }
     w_.save_input(1, "B", w_.needs(0));
+    if (w_.needs(0)) w_.hold(1, true);  // A view of it, in an attribute.
   }
 
   void backward() {

@@ -118,8 +118,8 @@ class Writer {
     if (own) seen_through_view(i);
   }
   // As an attribute of a Python function's context, and not by save_for_backward.
-  void hold(std::size_t i) {
-    if (needs(i)) recipe_.holds |= std::uint64_t{1} << i;
+  void hold(std::size_t i, bool always = false) {
+    if (always || needs(i)) recipe_.holds |= std::uint64_t{1} << i;
   }
   void passes_part() { recipe_.passes_part = true; }
   void seen_through_view(std::size_t i) { recipe_.seen_through_view |= std::uint64_t{1} << i; }

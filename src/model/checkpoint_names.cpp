@@ -27,7 +27,7 @@ Rules rules_of(const ModelSpec& model) {
   if (family == "mamba2") return {"backbone.", true};
   const bool whole = !model.graph_class.ends_with("Model");
   if (family == "bert") return {"bert.", whole};
-  if (family == "roberta") return {"roberta.", whole};
+  if (is_roberta(model)) return {"roberta.", whole};
   if (family == "distilbert") return {"distilbert.", whole};
   if (family == "modernbert") return {"model.", whole};
   if (family == "vit") return {"vit.", model.graph_class != "ViTModel"};
@@ -65,8 +65,18 @@ std::string pictured_name(const ModelSpec& model, std::string name) {
   return name;
 }
 
+// Of classes whose head is made before the body the table of words is tied to the head's projection; a file has it
+// under its own name.
+bool stands_for_words(const ModelSpec& model, std::string_view name) {
+  if (!is_roberta(model) || name != "lm_head.decoder.weight") return false;
+  return std::any_of(model.parameters.begin(), model.parameters.end(), [](const Parameter& p) {
+    return p.tied_to != kNone && p.name == "roberta.embeddings.word_embeddings.weight";
+  });
+}
+
 // The parameter's name in a file, experts apart.
 std::string file_name(const ModelSpec& model, std::string name) {
+  if (stands_for_words(model, name)) return "roberta.embeddings.word_embeddings.weight";
   if (model.family == "gpt_neox" && name == "lm_head.weight") return "embed_out.weight";
   if (sees_pictures(model)) return pictured_name(model, std::move(name));
   if (has_blocks(model)) replace(name, ".mlp.", ".block_sparse_moe.");
@@ -163,7 +173,7 @@ bool is_passed_over(const ModelSpec& model, std::string_view name) {
   if (family == "gpt2") return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias");
   if (family == "gpt_neox") return name.ends_with("attention.bias") || name.ends_with("attention.masked_bias");
   if (family == "bert") return name.starts_with("cls.") || name.starts_with("bert.pooler.");
-  if (family == "roberta") return name.starts_with("lm_head.") || name.starts_with("roberta.pooler.");
+  if (is_roberta(model)) return name.starts_with("lm_head.") || name.starts_with("roberta.pooler.");
   if (family == "deepseek_v3") return name.starts_with("model.layers.61.");
   if (family == "t5") return name == "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight";
   return false;

@@ -104,6 +104,7 @@ constexpr UsualTargets kUsualTargets[] = {
     {"opt", "q_proj+v_proj"},
     {"bert", "query+value"},
     {"roberta", "query+value"},
+    {"xlm-roberta", "query+value"},
     {"llama", "q_proj+v_proj"},
     {"mistral", "q_proj+v_proj"},
     {"gemma", "q_proj+v_proj"},

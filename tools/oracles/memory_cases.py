@@ -86,6 +86,9 @@ LATENT = {"q_lora_rank": 24, "kv_lora_rank": 40, "qk_nope_head_dim": 16, "qk_rop
           "first_k_dense_replace": 1, "n_group": 2, "topk_group": 1, "num_key_value_heads": 4}
 DEEPSEEK_V2 = {**config("deepseek_v2", vocab_size=761), **LATENT, "topk_method": "group_limited_greedy"}
 DEEPSEEK_V3 = {**config("deepseek_v3", vocab_size=769), **LATENT}
+GLM4_LITE = {**DEEPSEEK_V3, "model_type": "glm4_moe_lite", "vocab_size": 971,
+             "mlp_layer_types": ["dense", "sparse"], "n_group": 1, "topk_group": 1}
+del GLM4_LITE["first_k_dense_replace"]
 GLM4_MOE = config("glm4_moe", vocab_size=809, head_dim=16, n_routed_experts=8, num_experts_per_tok=2,
                   moe_intermediate_size=48, n_shared_experts=1, first_k_dense_replace=1)
 GRANITEMOE = config("granitemoe", vocab_size=811, embedding_multiplier=12.0, residual_multiplier=0.22,
@@ -98,6 +101,8 @@ VIT = {"model_type": "vit", "architectures": ["ViTForImageClassification"], "hid
 BERT = {"model_type": "bert", "architectures": ["BertForMaskedLM"], "hidden_size": 64, "intermediate_size": 176,
         "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 773, "max_position_embeddings": 128}
 ROBERTA = {**BERT, "model_type": "roberta", "architectures": ["RobertaForMaskedLM"], "vocab_size": 787}
+XLM_ROBERTA = {**ROBERTA, "model_type": "xlm-roberta", "architectures": ["XLMRobertaForMaskedLM"]}
+CAMEMBERT = {**ROBERTA, "model_type": "camembert", "architectures": ["CamembertForMaskedLM"]}
 DISTILBERT = {"model_type": "distilbert", "architectures": ["DistilBertForMaskedLM"], "dim": 64, "hidden_dim": 176,
               "n_layers": 2, "n_heads": 4, "vocab_size": 797, "max_position_embeddings": 128}
 
@@ -250,6 +255,8 @@ FAMILIES = {
              odd={"q_lora_rank": None, "topk_method": "greedy", "v_head_dim": 32}),
     **family("deepseek-v3", DEEPSEEK_V3, targets=("q_b_proj", "kv_b_proj"), experts=True, attention="mem-efficient",
              odd={"q_lora_rank": None, "norm_topk_prob": False, "v_head_dim": 32, "rope_interleave": False}),
+    **family("glm4-moe-lite", GLM4_LITE, targets=("q_b_proj", "kv_b_proj"), experts=True, attention="mem-efficient",
+             odd={"q_lora_rank": None, "norm_topk_prob": False, "v_head_dim": 32, "rope_interleave": False, "n_group": 2}),
     "deepseek-v3-flash": case({**DEEPSEEK_V3, "v_head_dim": 24}, seq=64),
     **family("bert", BERT, targets=("query", "value"), frozen=("bert.embeddings.*", "bert.encoder.layer.0.*"),
              odd={"hidden_act": "relu", "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}),
@@ -258,6 +265,12 @@ FAMILIES = {
     **family("roberta", ROBERTA, targets=("query", "value"), frozen=("roberta.embeddings.*", "roberta.encoder.layer.0.*"),
              odd={"tie_word_embeddings": False}),
     **heads_of("roberta", ROBERTA),
+    **family("xlm-roberta", XLM_ROBERTA, targets=("query", "value"), odd={"tie_word_embeddings": False},
+             frozen=("roberta.embeddings.*", "roberta.encoder.layer.0.*")),
+    **heads_of("xlm-roberta", XLM_ROBERTA),
+    **family("camembert", CAMEMBERT, targets=("query", "value"), odd={"tie_word_embeddings": False},
+             frozen=("roberta.embeddings.*", "roberta.encoder.layer.0.*")),
+    **heads_of("camembert", CAMEMBERT),
     **family("distilbert", DISTILBERT, targets=("q_lin", "v_lin"),
              frozen=("distilbert.embeddings.*", "distilbert.transformer.layer.0.*"), odd={"dropout": 0.0}),
     **heads_of("distilbert", DISTILBERT),

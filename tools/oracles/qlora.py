@@ -95,7 +95,7 @@ def checkpoint_of(config, folder):
     from transformers import AutoModelForCausalLM
 
     with torch.device("meta"):
-        shapes = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+        shapes = AutoModelForCausalLM._model_mapping[type(config)](config)  # from_config would ask for zero.Init.
     tied = set(getattr(shapes, "_tied_weights_keys", None) or ()) if config.tie_word_embeddings else set()
     header, at = {"__metadata__": {"format": "pt"}}, 0
     for name, tensor in shapes.state_dict().items():
@@ -129,6 +129,7 @@ def build(job, mark):
     import torch
     from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training
     from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers.integrations import is_deepspeed_zero3_enabled
 
     training, lora = job["training"], job["training"]["lora"]
     config = AutoConfig.for_model(**job["config"])
@@ -139,7 +140,8 @@ def build(job, mark):
         checkpoint_of(config, folder)
         mark("start")
         loaded = getattr(torch, NAMES[training.get("dtype", "bf16")])
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype=loaded, device_map={"": 0},
+        where = None if is_deepspeed_zero3_enabled() else {"": 0}  # Under ZeRO-3 transformers refuses to be told.
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=loaded, device_map=where,
                                                      attn_implementation="sdpa", quantization_config=how)
     finally:
         shutil.rmtree(folder, ignore_errors=True)

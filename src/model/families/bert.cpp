@@ -1,5 +1,7 @@
-// bert, roberta and distilbert: post-norm encoders. `architectures` says which class is trained: a head over the words
-// (MaskedLM), over the text or over each token, or the body with its pooler alone.
+// bert, roberta (xlm-roberta, camembert) and distilbert: post-norm encoders. `architectures` says which class is
+// trained: a head over the words (MaskedLM), over the text or over each token, or the body with its pooler alone.
+#include <algorithm>
+
 #include "core/format.h"
 #include "model/families/builder.h"
 #include "model/families/family.h"
@@ -17,6 +19,7 @@ struct Bert {
   Dimensions dims;
   std::int64_t token_types = 0;
   bool tied = true;
+  bool head_first = false;  // Registered before the body.
 };
 
 // None for what has no loss of its own, and for the class of both pretraining tasks, whose body it is.
@@ -205,7 +208,7 @@ std::string register_word_head(ModelBuilder& b, const Bert& bert, ParameterId wo
   const Dimensions& d = bert.dims;
   const auto project = [&](std::string_view name) {
     const ParameterId weight = b.linear(name, d.vocab, d.hidden, true, Cut::Vocabulary);
-    if (bert.tied) b.tie(weight, words);
+    if (bert.tied && words != kNone) b.tie(weight, words);
     return weight + 1;  // The bias.
   };
   if (bert.kind == BertKind::DistilBert) {
@@ -216,7 +219,7 @@ std::string register_word_head(ModelBuilder& b, const Bert& bert, ParameterId wo
     return "vocab_transform activation vocab_layer_norm vocab_projector mlm_loss_fct";
   }
   if (bert.kind == BertKind::Roberta) {
-    const auto head = b.module("lm_head", "RobertaLMHead");
+    const auto head = b.module("lm_head", formatted("{}LMHead", bert.prefix));
     const ParameterId own = b.parameter("bias", {d.vocab}, Split::Vocabulary);
     b.linear("dense", d.hidden, d.hidden, true, Cut::Whole);
     b.layer_norm("layer_norm", d.hidden);
@@ -246,7 +249,7 @@ std::string register_class_head(ModelBuilder& b, const Bert& bert) {
     return "dropout classifier";
   }
   if (bert.kind == BertKind::Roberta) {
-    const auto head = b.module("classifier", "RobertaClassificationHead");
+    const auto head = b.module("classifier", formatted("{}ClassificationHead", bert.prefix));
     b.linear("dense", d.hidden, d.hidden, true, Cut::Whole);
     b.leaf("dropout", "Dropout");
     b.linear("out_proj", d.labels, d.hidden, true, Cut::Whole);
@@ -277,6 +280,14 @@ std::string_view body_name(BertKind kind) {
   return {};
 }
 
+// The table of words is the head's projection, which was registered before it.
+void tie_words(ModelBuilder& b, ParameterId words) {
+  const std::vector<Parameter>& all = b.so_far().parameters;
+  const auto at =
+      std::find_if(all.begin(), all.end(), [](const Parameter& p) { return p.name == "lm_head.decoder.weight"; });
+  b.tie(words, static_cast<ParameterId>(at - all.begin()));
+}
+
 ModelSpec build_encoder(const ConfigReader& config, const Bert& bert) {
   const bool own_pooler = bert.kind != BertKind::DistilBert;
   const bool pooler =
@@ -289,12 +300,15 @@ ModelSpec build_encoder(const ConfigReader& config, const Bert& bert) {
     ParameterId words = kNone;
     if (bert.kind == BertKind::DistilBert && bert.head == BertHead::MaskedLm)
       b.activation("activation", bert.dims.activation);
-    {
-      const auto body = b.module(body_name(bert.kind), formatted("{}Model", bert.prefix));
+    const auto body = [&] {
+      const auto scope = b.module(body_name(bert.kind), formatted("{}Model", bert.prefix));
       words = register_body(b, bert, pooler);
-    }
+    };
+    if (!bert.head_first) body();
     const std::string head =
         bert.head == BertHead::MaskedLm ? register_word_head(b, bert, words) : register_class_head(b, bert);
+    if (bert.head_first) body();
+    if (bert.head_first && bert.tied && bert.head == BertHead::MaskedLm) tie_words(b, words);
     forward = formatted("{}({}) {}", body_name(bert.kind), forward, head);
   }
   ModelSpec spec = b.finish(forward);
@@ -310,6 +324,19 @@ ModelSpec build_bert(ConfigReader& config) {
 
 ModelSpec build_roberta(ConfigReader& config) {
   return build_encoder(config, read_bert(config, "Roberta", BertKind::Roberta, 50265));
+}
+
+// Roberta whose head is made before its body.
+ModelSpec build_xlm_roberta(ConfigReader& config) {
+  Bert bert = read_bert(config, "XLMRoberta", BertKind::Roberta, 30522);
+  bert.head_first = true;
+  return build_encoder(config, bert);
+}
+
+ModelSpec build_camembert(ConfigReader& config) {
+  Bert bert = read_bert(config, "Camembert", BertKind::Roberta, 30522);
+  bert.head_first = true;
+  return build_encoder(config, bert);
 }
 
 ModelSpec build_distilbert(ConfigReader& config) { return build_encoder(config, read_distilbert(config)); }

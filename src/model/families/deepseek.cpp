@@ -1,6 +1,6 @@
-// deepseek_v2, deepseek_v3 and minicpm3: attention through low-rank latents (MLA). Of the first two the first layers
-// with a plain MLP and the others with routed and shared experts. The multi-token-prediction layers of the published
-// checkpoints are no part of the model that transformers builds.
+// deepseek_v2, deepseek_v3, glm4_moe_lite and minicpm3: attention through low-rank latents (MLA). Of the first two the
+// first layers with a plain MLP and the others with routed and shared experts. The multi-token-prediction layers of the
+// published checkpoints are no part of the model that transformers builds.
 #include <cmath>
 
 #include "core/format.h"
@@ -16,6 +16,7 @@ struct DeepSeek {
   Dimensions dims;
   bool tied = false, attention_bias = false, mlp_bias = false;
   bool correction_bias = false;              // v3's router balances with a buffer.
+  bool wide_correction = false;              // Which stays in fp32.
   std::int64_t shared = 0, first_dense = 0;  // As many layers, and all layers, have a plain MLP.
   DType scale_dtype = DType::Float32;        // Of the embedding's factor: an integer makes an integer.
   DecoderParts parts;
@@ -68,6 +69,9 @@ void read_deepseek(ConfigReader& config, DeepSeek& m, const Defaults& defaults) 
   m.parts.experts.scale = config.maybe_number("routed_scaling_factor", defaults.scale).value_or(1);
   m.first_dense = config.count("first_k_dense_replace", defaults.first_dense);
   d.experts_per_token = config.maybe_size("num_experts_per_tok", defaults.per_token).value_or(0);
+  if (d.experts_per_token == 0) {
+    config.fault("num_experts_per_tok", "\"num_experts_per_tok\" is missing, and the class has no default for it");
+  }
   config.require_at_most("num_experts_per_tok", d.experts_per_token, "n_routed_experts", d.experts);
 }
 
@@ -108,7 +112,7 @@ void register_expert_block(ModelBuilder& b, const DeepSeek& m) {
     const auto gate = b.module("gate", formatted("{}TopkRouter", m.prefix));
     b.parameter("weight", {d.experts, d.hidden}, Split::Replicated);
     if (m.correction_bias) {
-      b.buffer("e_score_correction_bias", {d.experts}, DType::Float32, true);
+      b.buffer("e_score_correction_bias", {d.experts}, DType::Float32, !m.wide_correction);
       b.so_far().buffers.back().counted = true;
     }
   }
@@ -224,6 +228,63 @@ ModelSpec build_deepseek_v3(ConfigReader& config) {
                  .kv_heads = 128,
                  .scale = 2.5});
   read_groups(config, m, 8, 4);
+  m.parts.experts.router = Router::Fp32Sigmoid;
+  m.parts.experts.normalised = config.flag("norm_topk_prob", true);
+  m.parts.rotary.sorts_pairs = config.flag("rope_interleave", true);
+  config.throw_if_any();
+  return build(config, m);
+}
+
+namespace {
+
+// mlp_layer_types, or first_k_dense_replace of older files: so many plain MLPs, then experts.
+std::int64_t read_first_dense(ConfigReader& config, std::int64_t layers) {
+  const Value* said = config.find("mlp_layer_types");
+  const std::int64_t older = config.count("first_k_dense_replace", 1);
+  if (said == nullptr || said->is(Value::Kind::Null)) return older;
+  const auto kind = [&](std::size_t at) {
+    return said->items[at].is(Value::Kind::String) ? said->items[at].string : "";
+  };
+  if (!said->is(Value::Kind::Array) || static_cast<std::int64_t>(said->items.size()) != layers) {
+    config.fault(*said, formatted("\"mlp_layer_types\" must be an array of {} strings", layers));
+    return older;
+  }
+  std::size_t first = 0;
+  while (first < said->items.size() && kind(first) == "dense") ++first;
+  for (std::size_t at = first; at < said->items.size(); ++at) {
+    if (kind(at) == "sparse") continue;
+    config.fault(said->items[at],
+                 "\"mlp_layer_types\": layers without experts behind layers with them are not modelled yet");
+    break;
+  }
+  return static_cast<std::int64_t>(first);
+}
+
+}  // namespace
+
+// deepseek_v3 with sizes of its own (GLM-4.7-Flash).
+ModelSpec build_glm4_moe_lite(ConfigReader& config) {
+  DeepSeek m;
+  m.prefix = "Glm4MoeLite";
+  m.block = "Glm4MoeLiteMoE";
+  m.correction_bias = m.wide_correction = true;
+  m.dims.experts = config.size("n_routed_experts", 64, "num_local_experts");
+  read_deepseek(config, m,
+                {.vocab = 154880,
+                 .hidden = 2048,
+                 .ffn = 10240,
+                 .layers = 47,
+                 .heads = 20,
+                 .positions = 202752,
+                 .expert_ffn = 1536,
+                 .shared = 1,
+                 .first_dense = 1,
+                 .per_token = 4,
+                 .kv_heads = 20,
+                 .scale = 1.8,
+                 .latent = {.query_rank = 768, .key_rank = 512, .nope = 192, .rope = 64, .value = 256}});
+  m.first_dense = read_first_dense(config, m.dims.layers);
+  read_groups(config, m, 1, 1);
   m.parts.experts.router = Router::Fp32Sigmoid;
   m.parts.experts.normalised = config.flag("norm_topk_prob", true);
   m.parts.rotary.sorts_pairs = config.flag("rope_interleave", true);

@@ -31,6 +31,7 @@ std::vector<Family> text_decoders() {
       {"phi3", build_phi3, true},
       {"deepseek_v2", build_deepseek_v2, true},
       {"deepseek_v3", build_deepseek_v3, true},
+      {"glm4_moe_lite", build_glm4_moe_lite, true},
       {"smollm3", build_smollm3, true},
       {"olmo2", build_olmo2, true},
       {"olmo3", build_olmo3, true},
@@ -75,6 +76,8 @@ std::vector<Family> encoders_and_towers() {
   return {
       {"bert", build_bert, true, {"BertForPreTraining"}},  // Of that class the body with its pooler is built.
       {"roberta", build_roberta, true},
+      {"xlm-roberta", build_xlm_roberta, true},
+      {"camembert", build_camembert, true},
       {"distilbert", build_distilbert, true},
       {"modernbert", build_modernbert, true},
       {"t5", build_t5, true, {"T5WithLMHeadModel"}},  // Its name in transformers 2.

@@ -39,6 +39,7 @@ struct Family {
 [[nodiscard]] ModelSpec build_phi3(ConfigReader& config);
 [[nodiscard]] ModelSpec build_deepseek_v2(ConfigReader& config);
 [[nodiscard]] ModelSpec build_deepseek_v3(ConfigReader& config);
+[[nodiscard]] ModelSpec build_glm4_moe_lite(ConfigReader& config);
 [[nodiscard]] ModelSpec build_smollm3(ConfigReader& config);
 [[nodiscard]] ModelSpec build_olmo2(ConfigReader& config);
 [[nodiscard]] ModelSpec build_olmo3(ConfigReader& config);
@@ -81,6 +82,8 @@ ModelSpec build_qwen3_5(ConfigReader& config);
 ModelSpec build_qwen3_5_moe(ConfigReader& config);
 [[nodiscard]] ModelSpec build_bert(ConfigReader& config);
 [[nodiscard]] ModelSpec build_roberta(ConfigReader& config);
+[[nodiscard]] ModelSpec build_xlm_roberta(ConfigReader& config);
+[[nodiscard]] ModelSpec build_camembert(ConfigReader& config);
 [[nodiscard]] ModelSpec build_distilbert(ConfigReader& config);
 [[nodiscard]] ModelSpec build_whisper(ConfigReader& config);
 [[nodiscard]] ModelSpec build_modernbert(ConfigReader& config);

@@ -46,16 +46,21 @@ void GraphBuilder::exit(ModuleId module) {
   graph_.program.push_back({Instruction::Kind::Exit, module});
 }
 
-// peft's LoraModel calls the forward of the model that it wraps, not the module.
+// peft's LoraModel calls the module that it wraps (0.21.2, tuners_utils.py, BaseTuner.forward).
 void GraphBuilder::enter_model() {
   if (causal() == model_.reference) return enter(causal());
   enter(0);
-  if (causal() != 0) enter(child(0, "base_model"));
+  if (causal() == 0) return;
+  enter(child(0, "base_model"));
+  enter(causal());
 }
 
 void GraphBuilder::exit_model() {
   if (causal() == model_.reference) return exit(causal());
-  if (causal() != 0) GraphBuilder::exit(child(0, "base_model"));
+  if (causal() != 0) {
+    GraphBuilder::exit(causal());
+    GraphBuilder::exit(child(0, "base_model"));
+  }
   GraphBuilder::exit(0);
 }
 

@@ -53,9 +53,9 @@ class EncoderGraph {
       : g_(model, options),
         d_(model.dims),
         distil_(model.family == "distilbert"),
-        roberta_(model.family == "roberta"),
+        roberta_(is_roberta(model)),
         of_text_(model.graph_class.ends_with("ForSequenceClassification")),
-        body_(g_.child(g_.causal(), model.family)) {}
+        body_(g_.child(g_.causal(), roberta_ ? std::string_view("roberta") : std::string_view(model.family))) {}
 
   Graph build() {
     const Shape shape{g_.options().micro_batch, g_.options().seq};

@@ -187,8 +187,19 @@ std::optional<std::string> int8_unsupported(const ModelSpec& model, const Traini
   return std::nullopt;
 }
 
-// Below 1,537 rows bitsandbytes has a kernel that unpacks nothing, chosen by device and shape (backends/cuda/ops.py,
-// _gemm_4bit_use_custom_cuda); in fp32 below 8.
+// So many rows are multiplied by unpacked weights on every device. Below, bitsandbytes has a kernel that unpacks
+// nothing, chosen by device and shape (backends/cuda/ops.py, _gemm_4bit_use_custom_cuda); a small weight has it longer.
+std::int64_t rows_that_unpack(const ModelSpec& model, const Quantization& packing) {
+  if (packing.compute == DType::Float32) return 8;
+  constexpr std::int64_t kSmall = std::int64_t{4} << 20;
+  const bool small = std::any_of(model.parameters.begin(), model.parameters.end(), [&](const Parameter& parameter) {
+    const bool packed =
+        packing_of(model.modules[static_cast<std::size_t>(parameter.module)]) && parameter.shape.rank == 2;
+    return packed && unpacked_elements(parameter, packing).value() < kSmall;
+  });
+  return small ? 1537 : 513;
+}
+
 std::optional<std::string> packed_unsupported(const ModelSpec& model, const Training& training) {
   const std::optional<Quantization> packing = packing_of(model);
   if (!packing) return std::nullopt;
@@ -197,7 +208,7 @@ std::optional<std::string> packed_unsupported(const ModelSpec& model, const Trai
   if (training.autocast && *training.autocast != packing->compute && packing->compute != DType::Float32) {
     return "4-bit products in another dtype than autocast's";
   }
-  const std::int64_t least = packing->compute == DType::Float32 ? 8 : 1537;
+  const std::int64_t least = rows_that_unpack(model, *packing);
   for (std::size_t k = 0; k < std::max<std::size_t>(1, training.seq_list.size()); ++k) {
     if (training.rows() * training.seq_of(static_cast<std::int64_t>(k)) < least) {
       return formatted("4-bit products of fewer than {} rows, for which bitsandbytes has another kernel", least);
@@ -209,7 +220,7 @@ std::optional<std::string> packed_unsupported(const ModelSpec& model, const Trai
 // Decoders are made of parts; these are Python of their own.
 using GraphOf = Graph (*)(const ModelSpec& model, const GraphOptions& options);
 GraphOf builder_of(std::string_view family) {
-  constexpr std::array<std::pair<std::string_view, GraphOf>, 14> kOwn{{{"gpt2", build_gpt2_graph},
+  constexpr std::array<std::pair<std::string_view, GraphOf>, 16> kOwn{{{"gpt2", build_gpt2_graph},
                                                                        {"bloom", build_bloom_graph},
                                                                        {"falcon", build_falcon_graph},
                                                                        {"opt", build_opt_graph},
@@ -221,6 +232,8 @@ GraphOf builder_of(std::string_view family) {
                                                                        {"siglip", build_picture_graph},
                                                                        {"bert", build_encoder_graph},
                                                                        {"roberta", build_encoder_graph},
+                                                                       {"xlm-roberta", build_encoder_graph},
+                                                                       {"camembert", build_encoder_graph},
                                                                        {"distilbert", build_encoder_graph},
                                                                        {"modernbert", build_modernbert_graph}}};
   for (const auto& [name, build] : kOwn) {
@@ -422,6 +435,10 @@ std::string unreached_parameter(const ModelSpec& model, const std::vector<bool>&
 
 bool is_body(const ModelSpec& model) {
   return model.graph_class.ends_with("Model") && !model.graph_class.ends_with("LMHeadModel");
+}
+
+bool is_roberta(const ModelSpec& model) {
+  return model.family == "roberta" || model.family == "xlm-roberta" || model.family == "camembert";
 }
 
 bool eager_alone(const ModelSpec& model) {

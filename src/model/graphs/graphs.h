@@ -60,6 +60,9 @@ namespace dsplan {
 // Source: transformers 5.17.0, models/<family>/modeling_<family>.py and loss/loss_utils.py.
 [[nodiscard]] Graph build_graph(const ModelSpec& model, const GraphOptions& options);
 
+// roberta and the families that are built like it.
+[[nodiscard]] bool is_roberta(const ModelSpec& model);
+
 // Cuts the graph's regions anew: one around each outermost call of a module of a layer whose path ends in one of
 // `names`, and, for "core_attn", around each attention operator. Their arguments are what they read and do not make.
 void cut_module_regions(Graph& graph, const ModelSpec& model, const std::vector<std::string>& names);

@@ -288,9 +288,11 @@ void stage3(const Job& job, const std::vector<CountedParameter>& parameters, Foo
   std::int64_t persistent = 0;
   Bytes parts;  // With hpZ's shards of what is frozen: the step drops those of what it changes.
   Bytes whole;
+  Bytes codes;  // bitsandbytes' Linear8bitLt keeps its weight beside what DeepSpeed cuts.
   const std::int64_t inside = t.zero.hpz_partition_size;
   for (const CountedParameter& p : parameters) {
     const std::int64_t part = (p.elements + ranks - 1) / ranks;
+    if (p.dtype == DType::Int8) codes += Bytes(p.elements);
     if (p.trained) trained += part;
     parts += storage(Elements(part), p.dtype);
     if (inside > 1 && !p.trained) parts += storage(Elements(part * ranks / inside), p.dtype);
@@ -304,7 +306,7 @@ void stage3(const Job& job, const std::vector<CountedParameter>& parameters, Foo
   const bool parameters_away = t.zero.offload_param.device != OffloadDevice::None;
   if (ranks == 1 && persistent != 1 && !t.zero.allgather_sequential && !parameters_away) whole = Bytes(0);
   const bool optimizer_away = t.zero.offload_optimizer.device != OffloadDevice::None;
-  if (!parameters_away) result.persistent[Role::Parameters] = parts;
+  result.persistent[Role::Parameters] = parameters_away ? codes : parts + codes;
   result.persistent[Role::RuntimeBuffers] = whole;
   if (trained == 0) return;
   if (t.zero.contiguous_gradients) {

@@ -286,10 +286,7 @@ void resolve_packed(Resolver& resolver) {
   } else {
     say_of_blocks(resolver, *packing);
   }
-  if (resolver.deepspeed()) {
-    if (resolver.stage() == 3) resolver.not_modelled(place, "QLoRA under ZeRO-3");
-    return;  // DeepSpeed casts what is not packed.
-  }
+  if (resolver.deepspeed()) return;  // DeepSpeed casts what is not packed.
   resolver.training().dtype = packing->others();
   resolver.derived("dtype of what is not packed", std::string(name(packing->others())),
                    packing->prepared ? "prepare_model_for_kbit_training casts it" : "as it was loaded",

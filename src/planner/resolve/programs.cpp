@@ -218,6 +218,9 @@ class OfProgram {
     }
     if (name_.empty() || request_.quantization.value_or("none") == "none") return;
     usually(request_.kbit_prepare, false);
+    if (*request_.quantization == "int8" && name_ == "llama-factory" && stage3()) {
+      faults_.add(place.says("8 bits under ZeRO-3: LLaMA-Factory takes 4 alone there", "quantization_bit: 4"));
+    }
     if (*request_.quantization == "int8") return;  // What they say of 4-bit weights, BitsAndBytesConfig leaves alone.
     const std::string stored = name_ == "trl" ? "uint8" : name_ == "axolotl" ? "bfloat16" : loaded();
     usually(request_.double_quant, foreign_.bits_nested.value_or(name_ != "trl"));

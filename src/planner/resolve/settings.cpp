@@ -90,12 +90,14 @@ void resolve_zero_grad(Resolver& resolver) {
   resolver.given("zero_grad_set_to_none", *wished ? "true" : "false", wished.place, "--training");
 }
 
-// from_pretrained packs weights where they will be, and fully_shard cuts them there.
+// from_pretrained packs weights where they will be, and fully_shard or DeepSpeed cuts them there: transformers makes no
+// model that is packed under zero.Init (modeling_utils.py, get_init_context).
 void packed_on_device(Resolver& resolver, const Setting<std::string>& wished) {
   resolver.training().model_init = ModelInit::Device;
   if (wished.given() && *wished != "device") {
     return resolver.fault(wished.place, formatted("model_init \"{}\" with packed weights", *wished),
-                          "from_pretrained packs them on the device, and fully_shard cuts them there");
+                          formatted("from_pretrained packs them on the device, and {} cuts them there",
+                                    resolver.deepspeed() ? "DeepSpeed" : "fully_shard"));
   }
   resolver.derived("model_init", "device", "from_pretrained packs weights on the device", "--training");
 }
@@ -109,7 +111,7 @@ void resolve_model_init(Resolver& resolver) {
   Training& training = resolver.training();
   const bool shards = training.runtime == Runtime::Fsdp2;
   training.model_init = cuts ? ModelInit::ZeroInit : shards ? ModelInit::Meta : ModelInit::Device;
-  if (shards && packing_of(resolver.model)) return packed_on_device(resolver, wished);
+  if ((shards || cuts) && packing_of(resolver.model)) return packed_on_device(resolver, wished);
   if (!wished.given()) {
     if (shards) {
       return resolver.assumed("model_init", "meta", "made on no device, and empty in shards; else it is whole first",

@@ -323,6 +323,9 @@ def packed():
                     continue
                 yield job("packed", model, seq, batch, attention=None, needs="bitsandbytes", **packing, **way,
                           name=f"{kind}-{name}")
+    # Few rows, of large weights.
+    for seq, name in ((600, "trl"), (1024, "prepared")):
+        yield job("packed", "llama-3-8b", seq, 1, attention=None, needs="bitsandbytes", **nf4, **ways[name], name=f"nf4-{name}")
     # Several GPUs: DDP as it is; DeepSpeed casts what is not packed to its own dtype and trains the adapters in it.
     for kind, packing in (("int8", int8), ("nf4", nf4)):
         for name in ("prepared", "autocast", "llama-factory", "trl"):
@@ -334,6 +337,26 @@ def packed():
                 yield job("packed", "tinyllama-1.1b", 2048, 1, attention=None, needs="bitsandbytes", world=world, **packing,
                           **way, deepspeed=engine(stage, torch_adam=True), name=f"{kind}-z{stage}-{name}")
 
+
+def packed_zero3():
+    """Packed weights that DeepSpeed's stage 3 cuts like others; what unpacks them stays whole on each rank."""
+    nf4 = {"quantization": "nf4", "quant_compute_dtype": "bf16"}
+    left = {"kbit_prepare": False, "checkpoint": "full", "checkpoint_impl": "non_reentrant"}
+    every, some = {"r": 16, "targets": ALL_LINEARS}, {"r": 8, "targets": ["q_proj", "v_proj"]}
+    ways = {
+        "prepared": ({**nf4, "lora": every}, {}),
+        "trl": ({**nf4, **left, "lora": {**every, "dtype": "bf16"}}, {}),
+        "nested": ({**nf4, **left, "double_quant": True, "lora": every}, {}),
+        "stored-bf16": ({**nf4, **left, "quant_storage": "bf16", "lora": every}, {}),
+        "whole-graph": ({**nf4, "checkpoint": "none", "lora": some}, {}),
+        "offload": ({**nf4, **left, "lora": every}, {"offload_optimizer": {"device": "cpu", "pin_memory": True}}),
+        "int8": ({"quantization": "int8", "lora": every}, {}),
+    }
+    for name, (way, zero) in ways.items():
+        more = (("tinyllama-1.1b", 1600, 4, 3), ("llama-3-8b", 2048, 8, 0)) if name == "prepared" else ()
+        for model, seq, world, rank in (("tinyllama-1.1b", 2048, 2, 0), *more):
+            yield job("packed", model, seq, 1, attention=None, needs="bitsandbytes", world=world, rank=rank, **way,
+                      deepspeed=engine(3, torch_adam="offload" not in name, zero=zero), name=f"z3-{name}-w{world}")
 
 
 def adapters():
@@ -930,6 +953,7 @@ def jobs():
         *offload(),
         *fsdp(),
         *packed_shards(),
+        *packed_zero3(),
         *chance.jobs(job, "chance", 1, 100),
         *chance.jobs(job, "chance-2", 2, 30),
     ]

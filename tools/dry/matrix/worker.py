@@ -231,8 +231,17 @@ class Worker:
         sys.path.insert(0, str(model_config.ROOT / "tools" / "oracles"))
         import qlora
 
+        self.tell_transformers_of_zero3()
+
         model = qlora.build(self.job, lambda phase: None)
         return model
+
+    def tell_transformers_of_zero3(self):
+        """As its Trainer does; peft asks it whether weights have to be gathered."""
+        if self.stage() == 3:
+            from transformers.integrations import HfDeepSpeedConfig
+
+            self.told = HfDeepSpeedConfig(self.deepspeed)  # Held: transformers keeps a weak reference.
 
     def stage(self):
         return (self.deepspeed or {}).get("zero_optimization", {}).get("stage", 0)
@@ -240,6 +249,8 @@ class Worker:
     def adapted(self, model, lora):
         import peft
 
+        if lora.get("dora"):  # It reads the weights beside its factors.
+            self.tell_transformers_of_zero3()
         return peft.get_peft_model(
             model,
             peft.LoraConfig(

@@ -41,6 +41,12 @@ class Launcher(unittest.TestCase):
             self.assertNotEqual(ended.returncode, 0)
             self.assertIn(text, ended.stderr)
 
+    @unittest.skipIf(any(map(os.path.exists, ("/dev/nvidiactl", "/dev/dxg"))), "a driver is here")
+    def test_a_real_gpu_without_a_driver_is_refused_before_anything_runs(self):
+        ended = run("--device", "cuda", "--", "sh", "-c", "echo ran")
+        self.assertEqual((ended.returncode, ended.stdout), (2, ""))
+        self.assertIn("no NVIDIA driver", ended.stderr)
+
     def test_a_pytorch_without_cuda_is_refused(self):
         with tempfile.TemporaryDirectory() as folder:
             torch = pathlib.Path(folder) / "torch"

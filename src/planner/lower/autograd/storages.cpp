@@ -36,12 +36,20 @@ void Storages::release_saved(NodeId node) {
   }
 }
 
+// Of a parameter: what it lies in now, where the runtime moves it.
+BufferId Storages::memory_of(TensorId tensor) {
+  const ParameterId parameter = facts_.graph().storage_of(tensor).parameter;
+  if (parameter == kNone) return of(tensor);
+  return runtime_.moves_parameters() ? runtime_.place(parameter).buffer : kNoBuffer;
+}
+
 void Storages::hold_attributes(NodeId node, bool within) {
   const std::uint64_t holds = facts_.recipes().entry(node).holds;
   const Graph& graph = facts_.graph();
   for (std::size_t i = 0; holds >> i != 0; ++i) {
     if ((holds >> i & 1U) == 0) continue;
-    const BufferId buffer = of(graph.input(graph.node(node), i));
+    const BufferId buffer = memory_of(graph.input(graph.node(node), i));
+    if (buffer == kNoBuffer) continue;
     emitter_.retain(buffer);
     (within ? within_ : leaves_).push_back(buffer);
   }

@@ -45,6 +45,8 @@ class Storages {
   void release_leaves();
 
  private:
+  [[nodiscard]] BufferId memory_of(TensorId tensor);
+
   const GraphFacts& facts_;
   Emitter& emitter_;
   TrainingRuntime& runtime_;

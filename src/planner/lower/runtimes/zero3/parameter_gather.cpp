@@ -48,9 +48,9 @@ Variable ParameterGathers::make_flat(const std::vector<ParameterId>& list) {
                       {Role::RuntimeBuffers, "gather buffer", "zero/partition_parameters.py, _all_gather_coalesced"});
 }
 
-// A buffer and a collective for each dtype (_all_gather_dtype, sort_dtypes).
+// A buffer and a collective for each dtype, by their names (_all_gather_dtype, sort_dtypes).
 void ParameterGathers::launch_coalesced(Gather& gather) {
-  for (const DType dtype : {DType::BFloat16, DType::Float16, DType::Float32}) {
+  for (const DType dtype : {DType::BFloat16, DType::Float16, DType::Float32, DType::Int8, DType::UInt8}) {
     std::vector<ParameterId> list;
     for (ParameterId id : gather.parameters) {
       if (sharding_.of(id).dtype == dtype) list.push_back(id);

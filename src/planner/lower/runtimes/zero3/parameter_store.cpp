@@ -4,8 +4,17 @@
 #include <utility>
 
 #include "core/error.h"
+#include "model/quantized.h"
 
 namespace dsplan {
+namespace {
+
+bool keeps_codes(const ModelSpec& model, ParameterId id) {
+  const Parameter& parameter = model.parameters[static_cast<std::size_t>(id)];
+  return parameter.dtype == DType::Int8 && packing_of(model.modules[static_cast<std::size_t>(parameter.module)]);
+}
+
+}  // namespace
 
 ParameterStore::ParameterStore(const Training& training, const ModelSpec& model, const Sharding& sharding,
                                PartitionHome& home, Emitter& emitter)
@@ -18,6 +27,7 @@ ParameterStore::ParameterStore(const Training& training, const ModelSpec& model,
 
 void ParameterStore::cut(const NamedParameter& p, Variable whole, bool tied) {
   const Shard shard = cut_tensor(p.elements, p.dtype, sharding_.world());
+  if (keeps_codes(model_, p.id)) at(p.id).codes = whole.share();
   Variable secondary;
   if (sharding_.inside() > 1) secondary = make_secondary(shard, whole);
   if (tied) {
@@ -31,6 +41,7 @@ void ParameterStore::cut(const NamedParameter& p, Variable whole, bool tied) {
 
 ParameterPlace ParameterStore::place(ParameterId id) const {
   const State& state = states_[static_cast<std::size_t>(id)];
+  if (state.codes) return {state.codes.id(), Bytes(0), sharding_.of(id).bytes(sharding_.of(id).elements)};
   if (state.aliased) {
     const Part part = home_.partition(id);
     return {part.buffer, part.offset, part.bytes};
@@ -118,11 +129,11 @@ void ParameterStore::gather_in_place(const std::vector<ParameterId>& list) {
   synchronize();
 }
 
-// partition_parameters.py, free_param: param.data.record_stream(current_stream()), whoever has read it. What is released
-// outside its module may have been read by nobody (the backward of an embedding).
+// partition_parameters.py, free_param: param.data.record_stream(current_stream()), whoever has read it. What is
+// released outside its module may have been read by nobody (the backward of an embedding).
 void ParameterStore::release(ParameterId id, Reason reason, bool was_read) {
   const State& state = at(id);
-  if (state.full && !was_read) {
+  if (state.full && (!was_read || state.codes)) {
     const Part used(state.full.id(), state.offset, place(id).bytes);
     state.full.mark_scratch();
     eager_.work().read(used).write(used).run(Body::Nothing, "record use of gathered parameter");
@@ -132,7 +143,11 @@ void ParameterStore::release(ParameterId id, Reason reason, bool was_read) {
   at(id).full.reset(reason);
 }
 
-void ParameterStore::drop_full(ParameterId id) { at(id).full.reset(); }
+void ParameterStore::drop_full(ParameterId id) {
+  State& state = at(id);
+  if (state.full && state.codes) state.full.mark_scratch();
+  state.full.reset();
+}
 
 // _partition_param, has_been_updated: this rank's part of what it holds, padding as it was.
 void ParameterStore::partition_again(ParameterId id) {

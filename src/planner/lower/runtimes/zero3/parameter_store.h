@@ -46,7 +46,7 @@ class ParameterStore {
   // Not read: it waits for all that the compute stream was given all the same.
   void release(ParameterId id, Reason reason, bool was_read = true);
   void partition_again(ParameterId id);
-  // What was gathered goes, and leaves nothing.
+  // What was gathered goes, and leaves nothing. Nobody has read it where there are codes.
   void drop_full(ParameterId id);
   // Of what the optimizer has changed.
   void drop_secondary();
@@ -57,6 +57,9 @@ class ParameterStore {
     Bytes offset;          // from here on.
     bool aliased = false;  // Available where it lies: a single rank has nothing to gather.
     Variable secondary;
+    // Of LLM.int8: Linear8bitLt keeps the weight that it was given, whole, and multiplies by that (bitsandbytes
+    // nn/modules.py, init_8bit_state).
+    Variable codes;
   };
   [[nodiscard]] State& at(ParameterId id) { return states_[static_cast<std::size_t>(id)]; }
   void leave_secondary(ParameterId id);

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "model/quantized.h"
 #include "planner/lower/runtimes/runtime_base.h"
 #include "planner/lower/runtimes/zero3/gradient_partitions.h"
 #include "planner/lower/runtimes/zero3/gradient_reducer.h"
@@ -204,6 +205,13 @@ void Zero3Runtime::pass_barrier() {
 void Zero3Runtime::exit(ModuleId module, Pass pass) {
   if (module == kNone) return;
   if (pass == Pass::Backward && hooks_.is_leaf(module)) reduce_leaf(module);
+  const std::optional<Quantization> packing = packing_of(model_.modules[static_cast<std::size_t>(module)]);
+  if (pass != Pass::Backward && packing && packing->eight_bits()) {
+    // Linear8bitLt.forward ends with the codes that it keeps in place of what was gathered. A bias is read as it is.
+    for (const ParameterId id : hooks_.own(module)) {
+      if (sharding_.of(id).dtype == DType::Int8) store_.drop_full(id);
+    }
+  }
   hooks_.exit(module, pass);
 }
 
@@ -303,8 +311,8 @@ void Zero3Runtime::save_module(const std::vector<ParameterId>& list, std::vector
   for (ParameterId id : list) {
     if (rank() != 0 || saved[static_cast<std::size_t>(id)]) continue;
     saved[static_cast<std::size_t>(id)] = true;  // A tied weight is there under its other name.
-    host.push_back(
-        eager_.empty(whole(id).bytes, sharding_.of(id).dtype, {Role::Parameters, "weight to save", ""}, id, Space::Pageable));
+    host.push_back(eager_.empty(whole(id).bytes, sharding_.of(id).dtype, {Role::Parameters, "weight to save", ""}, id,
+                                Space::Pageable));
     host.back().mark_scratch();
     eager_.copy(host.back(), whole(id), "copy weight to host");
   }

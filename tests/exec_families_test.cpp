@@ -1,0 +1,59 @@
+// Every family that has a witness of what it computes, carried out: at every event of every rank each operator asks for
+// what was predicted, in half precision under ZeRO-3 and with eager attention under whole checkpoints.
+#include <filesystem>
+#include <fstream>
+
+#include "paths.h"
+#include "running.h"
+
+using namespace dsplan;
+
+namespace {
+
+// The line "# config {...}" of a witness; nullopt: it has none.
+std::optional<ModelSpec> small_model(const std::filesystem::path& path) {
+  constexpr std::string_view kMark = "# config ";
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line) && line.starts_with('#');) {
+    if (line.starts_with(kMark)) return running::model(line.substr(kMark.size()).c_str());
+  }
+  return std::nullopt;
+}
+
+Job small_job(int stage, Attention attention) {
+  Job job = lowered::job(stage, stage < 0 ? 1 : 2);
+  job.training.seq = 6;
+  job.training.attention = attention;
+  job.training.grad_accum = 2;
+  return job;
+}
+
+void check_runs(const ModelSpec& model, bool eager) {
+  INFO(model.family << (eager ? ", eager" : ", fused"));
+  const bool wide_values = model.family.starts_with("deepseek");
+  const Attention fused = wide_values ? Attention::MemoryEfficient : Attention::Flash;
+  Job job = small_job(eager ? -1 : 3, eager ? Attention::Eager : fused);
+  for (std::int32_t at = 0; eager && at < model.dims.layers; ++at) {
+    job.training.checkpoint.groups.push_back({at, at, CheckpointKind::NonReentrant, true});
+  }
+  const exec::RunResult result = running::run(model, job);
+  CHECK_MESSAGE(result.message == "", result.message);
+  for (const exec::RankRun& rank : result.ranks) {
+    CHECK(!rank.losses.empty());
+    for (const double loss : rank.losses) CHECK(std::isfinite(loss));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("each family runs as predicted, row by row, and its losses are numbers") {
+  std::size_t ran = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(test_paths::source_dir() + "/tests/witnesses/exec")) {
+    const std::optional<ModelSpec> model = small_model(entry.path());
+    if (!model) continue;
+    check_runs(*model, false);
+    check_runs(*model, true);
+    ++ran;
+  }
+  CHECK(ran >= 43);
+}
