@@ -49,6 +49,17 @@ TEST_CASE("ddp: views, a static graph and hooks are said by --set") {
   CHECK(of({"ddp.comm_hook=no"}) == Ddp{});
 }
 
+TEST_CASE("ddp: a hook under a static graph says what nobody can settle") {
+  const auto told = [](const std::vector<std::string>& pairs) {
+    const Job job = run(over(4, pairs));
+    return std::count_if(job.notices.begin(), job.notices.end(),
+                         [](const Notice& notice) { return has(notice.message, "NCCL's watchdog"); });
+  };
+  CHECK(told({"ddp.static_graph=true", "ddp.comm_hook=bf16"}) == 1);
+  CHECK(told({"ddp.static_graph=true"}) == 0);
+  CHECK(told({"ddp.comm_hook=bf16"}) == 0);
+}
+
 TEST_CASE("ddp: what PyTorch refuses and what is not modelled has a name") {
   CHECK(has(said(4, {"ddp.comm_hook=power_sgd"}), "PowerSGD is not modelled yet"));
   CHECK(has(said(4, {"ddp.comm_hook=bf61"}), "none of none, fp16 and bf16"));

@@ -591,6 +591,18 @@ TEST_CASE("resolve: attention's kernel is named") {
   says(old, "attention \"eagre\" is not known; did you mean \"eager\"?");
 }
 
+TEST_CASE("resolve: no fused kernel takes the bias of t5") {
+  Given given;
+  given.model.family = "t5";
+  CHECK(run(given).training.attention == Attention::Math);
+  set(given.request.attention, std::string("sdpa"), "--attention");
+  CHECK(run(given).training.attention == Attention::Math);
+  set(given.request.attention, std::string("mem-efficient"), "--attention");
+  CHECK(find_notice(run(given), "whose bias was made contiguous") != nullptr);
+  given.model.dims.heads = 1;  // Rows without gaps.
+  CHECK(find_notice(run(given), "whose bias was made contiguous") == nullptr);
+}
+
 TEST_CASE("resolve: sequence length and frozen parameters") {
   Given given;
   given.model.dims.max_positions = 1024;

@@ -68,6 +68,12 @@ void resolve_hook(Resolver& resolver) {
     return resolver.fault(said.place, formatted("\"{}\" is \"{}\", none of none, fp16 and bf16", kHook, *said));
   }
   resolver.given(std::string(kHook), *said, said.place, "--set");
+  if (hook && resolver.training().ddp.static_graph) {
+    resolver.announce(
+        said.place, formatted("\"{}\" with \"{}\": how many compressed buckets live when the third step makes buckets "
+                              "anew depends on when NCCL's watchdog has looked; measured runs part there",
+                              kHook, kStatic));
+  }
 }
 
 // In the micro-batches before the first reduction there is none to wait for: its assertion fails in the first backward
