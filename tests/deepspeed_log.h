@@ -78,6 +78,8 @@ inline Job job_of_witness(const Run& witness, const ModelSpec& model) {
   Request request;
   request.gpus = given(std::int64_t{std::stoll(witness.keys.at("world"))});
   request.seq = given(std::int64_t{8});
+  // On a CPU a fused kernel takes its bias as it lies.
+  if (model.family == "t5") request.attention = given(std::string("mem-efficient"));
   const Document loop = witness.document("loop");
   const Value& keys = *loop.root.find("value");
   if (const Value* globs = keys.find("freeze")) {

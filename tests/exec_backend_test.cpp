@@ -68,7 +68,7 @@ TEST_CASE("a table of another version or size, and a device that is not there, a
   HostBackend host;
   dsplan_backend other = host.table();
   other.version += 1;
-  CHECK_THROWS_WITH(Device(other, {}), doctest::Contains("speaks version 3"));
+  CHECK_THROWS_WITH(Device(other, {}), doctest::Contains("speaks version 4"));
   other = host.table();
   other.size -= 8;
   CHECK_THROWS_AS(Device(other, {}), RunFailure);

@@ -176,6 +176,9 @@ TEST_CASE("pictures: what of a tower has no schedule is refused by name") {
   whole.freeze = {{"*.post_layernorm.*", "*tower.encoder.layers.2.*"}, option("--freeze")};
   CHECK(why(shown(), whole) == "none");
   whole.micro_batch = {1, option("--micro-batch")};
+  CHECK(why(shown(), whole) == "none");
+  whole.zero_stage = {2, option("--zero-stage")};
+  whole.gpus = {2, option("--gpus")};
   CHECK(why(shown(), whole) ==
         "one picture at a time, whose trained class token takes its gradient as a part of another");
   Request many = asked(96);

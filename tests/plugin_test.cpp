@@ -53,7 +53,7 @@ TEST_CASE("a library that is a backend is loaded") {
 }
 
 TEST_CASE("every other library is refused with its reason") {
-  CHECK(has(why("other_version"), "it speaks version 3 of the interface in "));
+  CHECK(has(why("other_version"), "it speaks version 4 of the interface in "));
   CHECK(has(why("no_symbol"), "it is no backend of dsplan: it has no dsplan_backend_table"));
   CHECK(has(why("missing"), "No such file"));
   const std::string text = test_paths::source_dir() + "/CMakeLists.txt";
@@ -115,7 +115,7 @@ TEST_CASE("without library, driver or device a run ends with exit code 6 and the
   const Folder folder;
   for (const auto& [name, reason] : {std::pair{"no_device", "no usable device: none is plugged in"},
                                      {"missing", "No such file"},
-                                     {"other_version", "it speaks version 3"}}) {
+                                     {"other_version", "it speaks version 4"}}) {
     const Named named(library(name));
     const Ran ran = run_binary(folder, split(kRun + "--backend cuda"));
     CHECK(ran.code == 6);
