@@ -193,18 +193,19 @@ std::string bars(const Prediction& p, std::size_t most) {
 
 std::string speed_text(const FittingChange& change) {
   if (!change.speed) return {};
-  return formatted("{:+.0f} % speed", 100 * (*change.speed - 1));
+  return formatted("{:+.0f} %", 100 * (*change.speed - 1));
 }
 
 std::string change_rows(const Prediction& p) {
   if (p.changes.empty()) return {};
-  Table table({"what would fit", "takes", "", ""},
-              {Table::Align::Left, Table::Align::Right, Table::Align::Left, Table::Align::Left});
+  // Figures first: a long change is what is cut at the screen's edge, and --verbose has it whole.
+  Table table({"takes", "speed", "what would fit", ""},
+              {Table::Align::Right, Table::Align::Right, Table::Align::Left, Table::Align::Left});
   for (std::size_t i = 0; i < std::min(kMostChanges, p.changes.size()); ++i) {
     const FittingChange& change = p.changes[i];
     std::string note = change.note;
     if (change.verdict != Verdict::Fits) note = in_words(change.verdict) + (note.empty() ? "" : "; " + note);
-    table.row({change.options, human(change.process), speed_text(change), note});
+    table.row({human(change.process), speed_text(change), change.options, note});
   }
   return table.lines(kMostChanges);
 }
