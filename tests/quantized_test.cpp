@@ -154,6 +154,20 @@ TEST_CASE("packed weights: below so many rows bitsandbytes may unpack nothing") 
   CHECK(predicted(513, true));
 }
 
+TEST_CASE("packed weights: what a checkpoint keeps of 4-bit products is not predicted") {
+  const Folder folder;
+  const auto said = [&folder](const char* packing, const char* kept) {
+    const Ran ran = run_binary(folder, {"simulate", "tiny-llama", "--lora", "r=4", "--quantization", packing, "--seq",
+                                        "64", "--micro-batch", "32", "--checkpoint", kept, "--format", "json"});
+    CHECK(ran.code == 0);
+    return ran.out;
+  };
+  const char* reason = "selective checkpoints that keep the products of 4-bit weights";
+  CHECK(said("nf4", "auto:0-1 keep:linear").find(reason) != std::string::npos);
+  CHECK(said("nf4", "auto:0-1 keep:scaled_dot_product_attention").find(reason) == std::string::npos);
+  CHECK(said("int8", "auto:0-1 keep:linear").find(reason) == std::string::npos);
+}
+
 TEST_CASE("packed weights: options say what the training file does") {
   const Folder folder;
   const Json job = Json::parse(slurp(kWitness))["jobs"]["nf4-double"];

@@ -205,6 +205,13 @@ std::optional<std::string> packed_unsupported(const ModelSpec& model, const Trai
   if (!packing) return std::nullopt;
   if (training.loss == Loss::Liger) return "Liger's loss over packed weights";
   if (packing->eight_bits()) return int8_unsupported(model, training);
+  // MatMul4Bit's product stands inside of a function of its own, whose node nothing is kept for.
+  const std::vector<CheckpointGroup>& groups = training.checkpoint.groups;
+  if (std::any_of(groups.begin(), groups.end(), [](const CheckpointGroup& group) {
+        return std::find(group.kept.begin(), group.kept.end(), Op::Linear) != group.kept.end();
+      })) {
+    return "selective checkpoints that keep the products of 4-bit weights";
+  }
   if (training.autocast && *training.autocast != packing->compute && packing->compute != DType::Float32) {
     return "4-bit products in another dtype than autocast's";
   }
