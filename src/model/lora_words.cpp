@@ -6,19 +6,15 @@
 #include "core/error.h"
 #include "core/format.h"
 #include "core/text/real_numbers.h"
+#include "core/text/split.h"
 #include "model/lora.h"
 
 namespace dsplan {
 namespace {
 
-std::vector<std::string> split(std::string_view text, char separator) {
-  std::vector<std::string> parts;
-  while (true) {
-    const std::size_t at = text.find(separator);
-    parts.emplace_back(text.substr(0, at));
-    if (at == std::string_view::npos) return parts;
-    text.remove_prefix(at + 1);
-  }
+std::vector<std::string> names_in(std::string_view text) {
+  const std::vector<std::string_view> parts = split(text, '+');
+  return {parts.begin(), parts.end()};
 }
 
 std::optional<std::int64_t> number_in(const std::string& text) {
@@ -64,7 +60,7 @@ Wrong read_bias(const std::string& value, TrainedBiases& into) {
 
 Wrong read_names(const std::string& key, const std::string& value, std::vector<std::string>& into) {
   if (value.empty()) return formatted("{} names no module", key);
-  into = split(value, '+');
+  into = names_in(value);
   return std::nullopt;
 }
 
@@ -123,7 +119,7 @@ constexpr UsualTargets kUsualTargets[] = {
 
 std::vector<std::string> usual_targets(std::string_view family) {
   for (const UsualTargets& usual : kUsualTargets) {
-    if (usual.family == family) return split(usual.targets, '+');
+    if (usual.family == family) return names_in(usual.targets);
   }
   return {};
 }
@@ -132,12 +128,12 @@ Lora parse_lora(const Setting<std::string>& text) {
   Lora lora;
   Diagnostics diagnostics;
   bool ranked = false;
-  for (const std::string& part : split(*text, ',')) {
+  for (const std::string_view part : split(*text, ',')) {
     const std::size_t equals = part.find('=');
-    const std::string key = part.substr(0, equals);
+    const std::string key(part.substr(0, equals));
     ranked = ranked || key == "r";
-    const Wrong wrong = equals == std::string::npos ? formatted("\"{}\" is not KEY=VALUE", part)
-                                                    : read_pair(key, part.substr(equals + 1), lora);
+    const Wrong wrong = equals == std::string_view::npos ? formatted("\"{}\" is not KEY=VALUE", part)
+                                                         : read_pair(key, std::string(part.substr(equals + 1)), lora);
     if (wrong) diagnostics.add(text.place.says("LoRA: " + *wrong, "write it as r=8,targets=q_proj+v_proj"));
   }
   if (!ranked) diagnostics.add(text.place.says("LoRA: r is missing", "write it as r=8,targets=q_proj+v_proj"));

@@ -34,23 +34,33 @@ struct GroupShape {
   }
 };
 
-template <class C>
-struct GroupKernel {
+// Rows times their group's weight, [R, in] into [R, out]; or, of gradients, back.
+template <class C, bool kBack>
+struct GroupKernelOf {
   GroupShape s;
 
   template <class Team>
   DSPLAN_KERNEL void operator()(const Team& team, std::int64_t item) const {
-    const std::int64_t row = item / s.features;
+    const std::int64_t made = kBack ? s.in : s.features;
+    const std::int64_t summed = kBack ? s.features : s.in;
+    const Strided& from = kBack ? s.out : s.x;
+    const std::int64_t row = item / made;
+    const std::int64_t own = item % made;
     const std::int64_t group = s.group_of(row);
     if (group == s.groups) return;
     C sum = 0;
-    for (std::int64_t k = team.lane(); k < s.in; k += Team::kLanes) {
-      sum += load<C>(s.x, row * s.in + k) * load<C>(s.weights, s.weight(group, k, item % s.features));
+    for (std::int64_t k = team.lane(); k < summed; k += Team::kLanes) {
+      sum += load<C>(from, row * summed + k) *
+             load<C>(s.weights, kBack ? s.weight(group, own, k) : s.weight(group, k, own));
     }
     sum = team.sum(sum);
-    if (team.lane() == 0) store(s.out, item, sum);
+    if (team.lane() == 0) store(kBack ? s.x : s.out, item, sum);
   }
 };
+template <class C>
+using GroupKernel = GroupKernelOf<C, false>;
+template <class C>
+using GroupRowsKernel = GroupKernelOf<C, true>;
 
 template <class C>
 struct GroupWeightsKernel {
@@ -67,24 +77,6 @@ struct GroupWeightsKernel {
     }
     sum = team.sum(sum);
     if (team.lane() == 0) store(s.weights, s.weight(group, from, to), sum);
-  }
-};
-
-template <class C>
-struct GroupRowsKernel {
-  GroupShape s;
-
-  template <class Team>
-  DSPLAN_KERNEL void operator()(const Team& team, std::int64_t item) const {
-    const std::int64_t row = item / s.in;
-    const std::int64_t group = s.group_of(row);
-    if (group == s.groups) return;
-    C sum = 0;
-    for (std::int64_t k = team.lane(); k < s.features; k += Team::kLanes) {
-      sum += load<C>(s.out, row * s.features + k) * load<C>(s.weights, s.weight(group, item % s.in, k));
-    }
-    sum = team.sum(sum);
-    if (team.lane() == 0) store(s.x, item, sum);
   }
 };
 

@@ -91,13 +91,14 @@ template <class C>
 void multiply_pairs(const dsplan_tensor& a, const dsplan_tensor& b, const dsplan_tensor& out) {
   const Strided x = broadcast(a, dims_of(out));
   const Strided y = broadcast(b, dims_of(out));
+  const Strided to = strided(out);
   for (std::int64_t at = 0; at < count_of(out); at += 2) {
     std::array<C, 2> p{};
     std::array<C, 2> q{};
     load(x, at, 2, p.data());
     load(y, at, 2, q.data());
     const std::array<C, 2> product{p[0] * q[0] - p[1] * q[1], p[0] * q[1] + p[1] * q[0]};
-    store(strided(out), at, 2, product.data());
+    store(to, at, 2, product.data());
   }
 }
 

@@ -199,7 +199,7 @@ TowerParts read_tower(ConfigReader& vision, std::string_view width_key, std::int
 
 // The reader of the text's keys: that of "text_config", or the file's own where the text's keys stand beside.
 ConfigReader& text_reader(ConfigReader& config, std::optional<ConfigReader>& inner) {
-  std::erase_if(config.gaps, [](const ConfigGap& gap) { return gap.what == "mrope RoPE"; });
+  take_axes(config);
   if (config.find("text_config") == nullptr) return config;
   inner.emplace(part_of(config, "text_config"));
   (void)inner->find("model_type");

@@ -118,9 +118,8 @@ std::optional<std::string> biased_unsupported(const Training& training) {
     case Attention::Flash: return "the flash kernel takes no bias, as t5 adds one";
     case Attention::CuDnn: return "cuDNN's attention with a bias that is learned";
     case Attention::Math:
-      return "math attention with a bias that is learned, as sdpa takes it for t5 (attn_implementation eager is "
-             "modelled: "
-             "--attention eager)";
+      return "math attention with a bias that is learned, as sdpa takes it for t5 "
+             "(attn_implementation eager is modelled: --attention eager)";
     default: break;
   }
   if (training.dtype == DType::Float16)

@@ -187,23 +187,7 @@ class GridTower {
     const std::int64_t quarter = d_.head_dim / 4;
     const TensorId wide = g_.make(Op::Cast, Shape{rows(), 2, 1}, DType::Float32, {places});
     const TensorId angles = g_.make(Op::Mul, Shape{rows(), 2, quarter}, DType::Float32, {wide, g_.buffer("inv_freq")});
-    const auto wave = [&](Op op) {
-      const TensorId plain = g_.unary(op, angles);
-      const TensorId scaled = g_.unary(Op::MulScalar, plain, 1);
-      g_.drop({plain});
-      return scaled;
-    };
-    const auto joined = [&](TensorId& of) {
-      const TensorId both = g_.make(Op::Cat, Shape{rows(), 2 * quarter}, DType::Float32, {of});
-      const TensorId twice = g_.make(Op::Cat, Shape{rows(), 4 * quarter}, DType::Float32, {both, both});
-      g_.drop({of, both});
-      of = twice;
-    };
-    Waves waves;
-    waves.cos = wave(Op::Cos);
-    waves.sin = wave(Op::Sin);
-    joined(waves.cos);
-    joined(waves.sin);
+    const Waves waves = waves_of_places(g_, angles, Shape{rows(), 2 * quarter});
     g_.drop({wide, angles});
     g_.set_grad_enabled(true);
     g_.exit(module);
@@ -375,6 +359,27 @@ class GridTower {
 };
 
 }  // namespace
+
+Waves waves_of_places(GraphBuilder& g, TensorId angles, const Shape& once) {
+  Shape twice = once;
+  twice.dims[static_cast<std::size_t>(once.rank) - 1] *= 2;
+  const auto wave = [&](Op op) {
+    const TensorId plain = g.unary(op, angles);
+    const TensorId scaled = g.unary(Op::MulScalar, plain, 1);
+    g.drop({plain});
+    return scaled;
+  };
+  const auto joined = [&](TensorId of) {
+    const TensorId both = g.make(Op::Cat, once, DType::Float32, {of});
+    const TensorId out = g.make(Op::Cat, twice, DType::Float32, {both, both});
+    g.drop({of, both});
+    return out;
+  };
+  Waves waves{wave(Op::Cos), wave(Op::Sin)};
+  waves.cos = joined(waves.cos);
+  waves.sin = joined(waves.sin);
+  return waves;
+}
 
 GridResult grid_tower(GraphBuilder& g, const TowerParts& tower, ModuleId module, TensorId pixels,
                       std::int64_t pictures) {

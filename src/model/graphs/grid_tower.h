@@ -39,6 +39,10 @@ struct GridShown {
 [[nodiscard]] GridShown show_grids(GraphBuilder& g, const TowerParts& tower, ModuleId body, const GridBatch& batch,
                                    TensorId ids, TensorId embedded);
 
+// Cosines and sines of angles by row and by column, [N, 2, quarter], each side by side and then twice: `once` is their
+// shape before that.
+[[nodiscard]] Waves waves_of_places(GraphBuilder& g, TensorId angles, const Shape& once);
+
 // pictures/pixtral_tower.cpp: whole pictures and the size of each, and how mistral3 is shown them.
 [[nodiscard]] GridBatch pixtral_batch(GraphBuilder& g, const TowerParts& tower, std::int64_t pictures);
 [[nodiscard]] Pictured show_pixtral(GraphBuilder& g, const TowerParts& tower, ModuleId body, const GridBatch& batch,

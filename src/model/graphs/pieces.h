@@ -12,10 +12,10 @@ namespace dsplan {
 
 // A norm module's call.
 [[nodiscard]] TensorId norm_module(GraphBuilder& g, NormKind kind, ModuleId module, TensorId x);
-// A Dropout module's call; `module` kNone: nothing, the same tensor with one more reference.
 // Places of pictures behind a token of their class, with learned positions and dropout: what is left of the embeddings'
 // module, which is the current one. Lets go of `places`.
 [[nodiscard]] TensorId behind_class_token(GraphBuilder& g, const Dimensions& d, ModuleId module, TensorId places);
+// A Dropout module's call; `module` kNone: nothing, the same tensor with one more reference.
 [[nodiscard]] TensorId dropout_module(GraphBuilder& g, ModuleId module, TensorId x, double p);
 // An activation module's call.
 [[nodiscard]] TensorId activation_module(GraphBuilder& g, ModuleId module, TensorId x);
@@ -88,9 +88,9 @@ struct Latents {
 [[nodiscard]] TensorId delta_mixer(GraphBuilder& g, const DeltaParts& parts, ModuleId module, TensorId hidden);
 [[nodiscard]] TensorId mamba_mixer(GraphBuilder& g, const MambaParts& parts, ModuleId module, TensorId hidden);
 
-// llama4.cpp: what Projections::ByToken and Router::Scattered make.
-// get_llama_4_attn_scale of ministral3, times the queries; uses them up.
+// llama4.cpp: get_llama_4_attn_scale of ministral3, times the queries; uses them up.
 [[nodiscard]] TensorId tempered_behind(GraphBuilder& g, const DecoderParts& p, TensorId q, TensorId ids);
+// llama4.cpp: what Projections::ByToken and Router::Scattered make.
 [[nodiscard]] QueryKey token_projections(GraphBuilder& g, const DecoderParts& parts, ModuleId module, TensorId hidden,
                                          const LayerInputs& given, TensorId& value, std::vector<TensorId>& held);
 

@@ -95,35 +95,17 @@ class TowerGraph {
   }
 
   TensorId encoder(TensorId hidden, std::vector<TensorId>* states) {
+    LayerInputs given;
+    given.turns = false;
     const ModuleId module = g_.child(module_, "encoder");
     g_.enter(module);
     const auto call = [&](ModuleId one, std::size_t, TensorId x) {
-      const TensorId out = layer(one, x);
+      const TensorId out = tower_layer(g_, p_, d_, one, x, given);
       if (states != nullptr) states->push_back(g_.keep(out));
       return out;
     };
     const TensorId out = run_layers(
         g_, g_.child(module, "layers"), hidden, [](std::size_t) { return std::vector<TensorId>{}; }, call);
-    g_.exit(module);
-    return out;
-  }
-
-  // What is normed takes the name of what it was, and so does what comes of it.
-  TensorId layer(ModuleId module, TensorId hidden) {
-    g_.enter(module);
-    LayerInputs given;
-    given.turns = false;
-    const TensorId normed = norm_module(g_, p_.norm, g_.child(module, p_.before_attention), hidden);
-    const Attended attended = attention_module(g_, p_, g_.child(module, p_.attention), normed, given);
-    g_.drop({normed});
-    const TensorId middle = g_.binary(Op::Add, hidden, attended.flat);
-    g_.drop({attended.flat});
-    const TensorId second = norm_module(g_, p_.norm, g_.child(module, p_.before_mlp), middle);
-    const TensorId fed = mlp_module(g_, p_, g_.child(module, "mlp"), second, d_.ffn);
-    g_.drop({second});
-    const TensorId out = g_.binary(Op::Add, middle, fed);
-    g_.drop({fed, middle});
-    if (attended.weights != kNone) g_.drop({attended.weights});
     g_.exit(module);
     return out;
   }
@@ -170,6 +152,25 @@ class PictureClassifier {
 };
 
 }  // namespace
+
+// What is normed takes the name of what it was, and so does what comes of it.
+TensorId tower_layer(GraphBuilder& g, const DecoderParts& parts, const Dimensions& d, ModuleId module, TensorId hidden,
+                     const LayerInputs& given) {
+  g.enter(module);
+  const TensorId normed = norm_module(g, parts.norm, g.child(module, parts.before_attention), hidden);
+  const Attended attended = attention_module(g, parts, g.child(module, parts.attention), normed, given);
+  g.drop({normed});
+  const TensorId middle = g.binary(Op::Add, hidden, attended.flat);
+  g.drop({attended.flat});
+  const TensorId second = norm_module(g, parts.norm, g.child(module, parts.before_mlp), middle);
+  const TensorId fed = mlp_module(g, parts, g.child(module, parts.feed_forward), second, d.ffn);
+  g.drop({second});
+  const TensorId out = g.binary(Op::Add, middle, fed);
+  g.drop({fed, middle});
+  if (attended.weights != kNone) g.drop({attended.weights});
+  g.exit(module);
+  return out;
+}
 
 TensorId pixel_input(GraphBuilder& g, const TowerParts& tower, std::int64_t rows) {
   return g.batch_input(Shape{rows, tower.channels, tower.dims.image, tower.dims.image}, DType::Float32);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "model/graphs/builder.h"
+#include "model/graphs/pieces.h"
 #include "model/parts.h"
 
 namespace dsplan {
@@ -15,6 +16,9 @@ struct TowerResult {
 };
 [[nodiscard]] TowerResult tower_module(GraphBuilder& g, const TowerParts& tower, ModuleId module, TensorId pixels,
                                        bool all_states);
+// A layer with norms before its attention and its MLP, which `parts` names.
+[[nodiscard]] TensorId tower_layer(GraphBuilder& g, const DecoderParts& parts, const Dimensions& d, ModuleId module,
+                                   TensorId hidden, const LayerInputs& given);
 // intern_tower.cpp: that of a tower whose layers scale what they add.
 [[nodiscard]] TowerResult intern_tower(GraphBuilder& g, const TowerParts& tower, ModuleId module, TensorId pixels);
 // Lets go of all that a result still holds, and of the nodes of which no loss will ask a gradient: those that were made

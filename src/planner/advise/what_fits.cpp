@@ -93,14 +93,14 @@ Trial with_adapters_of(std::int64_t rank, std::string_view family) {
           "trains adapters alone"};
 }
 
-// Products in the job's own 16 bits: BitsAndBytesConfig's default, fp32, takes ten times as long.
-Trial with_packed_weights_and_adapters(std::string_view family, DType compute) {
+// Products in 16 bits, fp16 where the job is in it: BitsAndBytesConfig's default, fp32, takes ten times as long.
+Trial with_packed_weights_and_adapters(std::string_view family, bool half) {
   const Trial adapters = with_adapters_of(16, family);
-  const std::string dtype(name(compute));
+  const std::string dtype(name(half ? DType::Float16 : DType::BFloat16));
   return {formatted("--quantization nf4 --quant-compute-dtype {} {}", dtype, adapters.options),
           [adapt = adapters.edit, dtype](CandidateInputs& inputs) {
             inputs.request.quantization = chosen(std::string("nf4"));
-            inputs.request.quant_compute_dtype = chosen(std::string(dtype));
+            inputs.request.quant_compute_dtype = chosen(dtype);
             adapt(inputs);
           },
           "QLoRA: trains adapters alone"};
@@ -160,8 +160,7 @@ std::vector<Trial> far_trials(const Job& job, std::string_view family, const std
   const bool adam = t.optimizer.kind == OptimizerKind::AdamW || t.optimizer.kind == OptimizerKind::Adam;
   if (adam) trials.push_back(with_optimizer("adamw_8bit", "its states in 8 bits"));
   trials.push_back(with_adapters_of(16, family));
-  const bool half = t.compute_dtype() == DType::Float16;
-  trials.push_back(with_packed_weights_and_adapters(family, half ? DType::Float16 : DType::BFloat16));
+  trials.push_back(with_packed_weights_and_adapters(family, t.compute_dtype() == DType::Float16));
   const bool staged = t.runtime == Runtime::DeepSpeed && t.zero.stage > 0;
   if (t.zero.offload_optimizer.device == OffloadDevice::None) {
     trials.push_back(staged ? with_offload() : both(with_stage(2), with_offload()));
@@ -278,9 +277,8 @@ std::vector<FittingChange> other_ways(const SearchInputs& inputs) {
                                both(both(with_stage(3), with_offload()), least)};
   if (!inputs.request.lora.given()) {
     trials.push_back(both(with_adapters_of(16, inputs.model.family), least));
-    const Setting<std::string>& dtype = inputs.request.dtype;
-    const DType compute = dtype.given() && *dtype == "fp16" ? DType::Float16 : DType::BFloat16;
-    trials.push_back(both(with_packed_weights_and_adapters(inputs.model.family, compute), least));
+    const bool half = inputs.request.dtype.value_or({}) == "fp16";
+    trials.push_back(both(with_packed_weights_and_adapters(inputs.model.family, half), least));
   }
   std::vector<FittingChange> ways = Judge(inputs, nullptr).judged(trials);
   std::stable_sort(ways.begin(), ways.end(), [](const FittingChange& a, const FittingChange& b) {

@@ -9,20 +9,9 @@
 #include "core/document.h"
 #include "core/error.h"
 #include "core/format.h"
-#include "planner/resolve/resolver.h"
+#include "core/text/split.h"
 
 namespace dsplan {
-
-std::vector<std::string_view> split(std::string_view text, char at) {
-  std::vector<std::string_view> parts;
-  while (true) {
-    const std::size_t end = text.find(at);
-    parts.push_back(text.substr(0, end));
-    if (end == std::string_view::npos) return parts;
-    text.remove_prefix(end + 1);
-  }
-}
-
 namespace {
 
 [[noreturn]] void refuse(const Place& place, std::string message, std::string hint = {}) {

@@ -148,8 +148,7 @@ bool prefers_cudnn(const Resolver& resolver) {
   if (dtype != DType::BFloat16 && dtype != DType::Float16) return false;
   const std::int64_t width = resolver.model.dims.head_dim;
   if (own_value_width(resolver.model) && !hopper) return false;  // Which has not been looked at.
-  if (width % 8 != 0 || width > (hopper ? 256 : 128) || training.seq == 1 || training.target_seq == 1) return false;
-  return true;
+  return width % 8 == 0 && width <= (hopper ? 256 : 128) && training.seq != 1 && training.target_seq != 1;
 }
 
 // t5 makes its bias of positions by turning [Sq, Sk, H] round: neighbours lie a head's count apart, and the fused
@@ -216,8 +215,8 @@ void resolve_attention(Resolver& resolver) {
   }
   if (training.attention == Attention::MemoryEfficient && has_strided_bias(resolver)) {
     resolver.announce(wished.place,
-                      "no fused kernel takes t5's bias of positions as transformers makes it: this is a "
-                      "t5 whose bias was made contiguous");
+                      "no fused kernel takes t5's bias of positions as transformers makes it: "
+                      "this is a t5 whose bias was made contiguous");
   }
   if (!known) {
     const std::string_view meant = nearest(text, {"eager", "math", "flash", "mem-efficient", "cudnn", "sdpa"});

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/format.h"
+#include "core/text/split.h"
 #include "model/quantized.h"
 
 namespace dsplan {

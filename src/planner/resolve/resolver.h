@@ -4,7 +4,6 @@
 
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "core/inputs.h"
 #include "core/job.h"
@@ -69,9 +68,6 @@ void check_loss_scaling(Resolver& resolver);  // What torch's GradScaler raises 
 void check_training_arguments(Resolver& resolver);
 void judge_conditional_keys(Resolver& resolver);
 void judge_strict(const Resolver& resolver);
-
-// "a,b" at ',': a and b. As many parts as there are separators and one more, empty ones among them.
-[[nodiscard]] std::vector<std::string_view> split(std::string_view text, char at);
 
 // True if both settings stand at the same place, that is, one was copied from the other.
 template <class A, class B>

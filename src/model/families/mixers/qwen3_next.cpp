@@ -200,6 +200,10 @@ void of_today(Decoder& decoder) {
 
 }  // namespace
 
+void take_axes(ConfigReader& config) {
+  std::erase_if(config.gaps, [](const ConfigGap& gap) { return gap.what == "mrope RoPE"; });
+}
+
 Decoder read_qwen3_5(ConfigReader& config, std::string_view prefix) {
   Decoder decoder = read_layers(
       config, prefix, {.vocab = 248320, .ffn = 12288, .heads = 16, .kv_heads = 4, .head_dim = 256, .positions = 32768});
@@ -227,12 +231,12 @@ Decoder read_qwen3_5_moe(ConfigReader& config, std::string_view prefix) {
 ModelSpec build_qwen3_next(ConfigReader& config) { return finish_hybrid(config, read_next(config)); }
 
 ModelSpec build_qwen3_5_text(ConfigReader& config) {
-  std::erase_if(config.gaps, [](const ConfigGap& gap) { return gap.what == "mrope RoPE"; });
+  take_axes(config);
   return finish_hybrid(config, read_qwen3_5(config, "Qwen3_5"));
 }
 
 ModelSpec build_qwen3_5_moe_text(ConfigReader& config) {
-  std::erase_if(config.gaps, [](const ConfigGap& gap) { return gap.what == "mrope RoPE"; });
+  take_axes(config);
   return finish_hybrid(config, read_qwen3_5_moe(config, "Qwen3_5Moe"));
 }
 

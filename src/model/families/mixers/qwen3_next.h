@@ -9,6 +9,8 @@
 
 namespace dsplan {
 
+// Positions along three axes are modelled: what the reader holds against them goes.
+void take_axes(ConfigReader& config);
 [[nodiscard]] Decoder read_qwen3_5(ConfigReader& config, std::string_view prefix);
 [[nodiscard]] Decoder read_qwen3_5_moe(ConfigReader& config, std::string_view prefix);
 // Throws the collected faults first.

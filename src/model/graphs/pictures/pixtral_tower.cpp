@@ -26,12 +26,15 @@ class PixtralTower {
     const TensorId mask = g_.filled(Shape{1, 1, count(), count()}, g_.dtype(hidden), lowest_number(g_.dtype(hidden)));
     TowerResult result;
     result.states.push_back(g_.keep(hidden));
+    LayerInputs given;
+    given.waves = waves;
+    given.mask = mask;
     const ModuleId transformer = g_.child(module_, "transformer");
     g_.enter(transformer);
     result.last = g_.keep(hidden);
     for (const ModuleId one : modules_of(g_.model(), g_.child(transformer, "layers"))) {
       const std::int32_t region = g_.begin_region({{result.last, mask}, {waves.cos, waves.sin, places}, {}, {}});
-      const TensorId out = layer(one, result.last, waves, mask);
+      const TensorId out = tower_layer(g_, p_, d_, one, result.last, given);
       g_.end_region(region);
       g_.drop({result.last});
       result.last = out;
@@ -111,47 +114,13 @@ class PixtralTower {
     const std::int64_t half = d_.head_dim / 2;
     const TensorId wide = g_.make(Op::Cast, Shape{count(), 2, 1}, DType::Float32, {places});
     const TensorId angles = g_.make(Op::Matmul, Shape{count(), 2, half}, DType::Float32, {wide, g_.buffer("inv_freq")});
-    const auto wave = [&](Op op) {
-      const TensorId plain = g_.unary(op, angles);
-      const TensorId scaled = g_.unary(Op::MulScalar, plain, 1);
-      g_.drop({plain});
-      return scaled;
-    };
-    const auto joined = [&](TensorId of) {
-      const TensorId both = g_.make(Op::Cat, Shape{1, count(), half}, DType::Float32, {of});
-      const TensorId twice = g_.make(Op::Cat, Shape{1, count(), 2 * half}, DType::Float32, {both, both});
-      g_.drop({of, both});
-      return twice;
-    };
-    Waves waves{wave(Op::Cos), wave(Op::Sin)};
-    waves.cos = joined(waves.cos);
-    waves.sin = joined(waves.sin);
+    const Waves waves = waves_of_places(g_, angles, Shape{1, count(), half});
     const DType own = g_.options().autocast ? DType::Float32 : g_.options().dtype;
     const Waves narrow{g_.cast(waves.cos, own), g_.cast(waves.sin, own)};
     g_.drop({wide, angles, waves.cos, waves.sin});
     g_.set_grad_enabled(true);
     g_.exit(module);
     return narrow;
-  }
-
-  TensorId layer(ModuleId module, TensorId hidden, const Waves& waves, TensorId mask) {
-    g_.enter(module);
-    LayerInputs given;
-    given.waves = waves;
-    given.mask = mask;
-    const TensorId normed = norm_module(g_, p_.norm, g_.child(module, p_.before_attention), hidden);
-    const Attended attended = attention_module(g_, p_, g_.child(module, p_.attention), normed, given);
-    g_.drop({normed});
-    const TensorId middle = g_.binary(Op::Add, hidden, attended.flat);
-    g_.drop({attended.flat});
-    const TensorId second = norm_module(g_, p_.norm, g_.child(module, p_.before_mlp), middle);
-    const TensorId fed = mlp_module(g_, p_, g_.child(module, p_.feed_forward), second, d_.ffn);
-    g_.drop({second});
-    const TensorId out = g_.binary(Op::Add, middle, fed);
-    g_.drop({fed, middle});
-    if (attended.weights != kNone) g_.drop({attended.weights});
-    g_.exit(module);
-    return out;
   }
 
   GraphBuilder& g_;

@@ -16,8 +16,8 @@ struct Gradient {
   // Seen through a tensor that keeps the one it was taken from: AccumulateGrad may steal it, but nobody adds to it in
   // place, because its storage is held twice (torch/csrc/autograd/input_buffer.cpp, can_accumulate_inplace).
   bool view = false;
-  bool stretch =
-      false;  // A tensor of its own over one stretch of its buffer: a leaf takes it, and so all of the buffer.
+  // A tensor of its own over one stretch of its buffer: a leaf takes it, and so all of the buffer.
+  bool stretch = false;
   ValueId value = kNoValue;  // For an executor.
   bool empty = false;        // It has come, without an element and without a buffer.
 };

@@ -72,6 +72,7 @@ class Zero3Runtime final : public RuntimeBase {
   GradientReducer reducer_;
   std::vector<Variable> held_;  // By parameter: gradients of leaf modules, until the module's backward is over.
   Variable barrier_;
+  bool keeps_codes_ = false;  // Weights are LLM.int8's.
 };
 
 Zero3Runtime::Zero3Runtime(const Job& job, const ModelSpec& model, std::int64_t rank, Emitter& emitter)
@@ -86,6 +87,8 @@ Zero3Runtime::Zero3Runtime(const Job& job, const ModelSpec& model, std::int64_t 
       reducer_(job.training, sharding_, *gradients_, emitter),
       held_(model.parameters.size()) {
   if (zero().overlap_comm) emitter_.use_streams();
+  const std::optional<Quantization> packing = packing_of(model);
+  keeps_codes_ = packing && packing->eight_bits();
 }
 
 // DeepSpeedZeroOptimizer_Stage3.__init__.
@@ -205,8 +208,7 @@ void Zero3Runtime::pass_barrier() {
 void Zero3Runtime::exit(ModuleId module, Pass pass) {
   if (module == kNone) return;
   if (pass == Pass::Backward && hooks_.is_leaf(module)) reduce_leaf(module);
-  const std::optional<Quantization> packing = packing_of(model_.modules[static_cast<std::size_t>(module)]);
-  if (pass != Pass::Backward && packing && packing->eight_bits()) {
+  if (pass != Pass::Backward && keeps_codes_) {
     // Linear8bitLt.forward ends with the codes that it keeps in place of what was gathered. A bias is read as it is.
     for (const ParameterId id : hooks_.own(module)) {
       if (sharding_.of(id).dtype == DType::Int8) store_.drop_full(id);
