@@ -80,16 +80,18 @@ TensorId near_flags(GraphBuilder& g, const Indices& at, std::int64_t window) {
   const std::int64_t seq = g.options().seq;
   const Shape square{1, 1, seq, seq};
   const TensorId start = g.filled(Shape{}, DType::Bool, 1);
-  const TensorId apart = g.make(Op::Sub, square, DType::Int64, {at.q, at.kv});
+  const TensorId rows = g.view(at.q, Shape{1, 1, seq, 1});
+  const TensorId columns = g.view(at.kv, Shape{1, 1, 1, seq});
+  const TensorId apart = g.make(Op::Sub, square, DType::Int64, {rows, columns});
   const TensorId distance = g.make(Op::Abs, square, DType::Int64, {apart});
   g.drop({apart});
   const TensorId near = g.make(Op::Less, square, DType::Bool, {distance}, false, static_cast<double>(window + 1));
   g.drop({distance});
   const TensorId within = g.make(Op::MaskedFill, square, DType::Bool, {start, near});
   g.drop({start, near});
-  const TensorId any = g.make(Op::GreaterEqual, Shape{1, 1, seq, 1}, DType::Bool, {at.q});
+  const TensorId any = g.make(Op::GreaterEqual, Shape{1, 1, seq, 1}, DType::Bool, {rows});
   const TensorId both = g.make(Op::MaskedFill, square, DType::Bool, {within, any});
-  g.drop({within, any});
+  g.drop({within, any, rows, columns});
   return both;
 }
 
