@@ -148,8 +148,47 @@ inline std::vector<Case> elementwise_cases() {
   };
 }
 
-inline std::vector<Case> shaping_cases() {
+// A table whose gradient lies otherwise, slopes of biases, and what is filled in place.
+inline std::vector<Case> filling_cases() {
   std::vector<Case> cases;
+  cases.push_back({"embedding whose gradient lies otherwise",
+                   [](Small& s) {
+                     const TensorId ids = s.input({2, 3}, false, DType::Int64);
+                     const TensorId rows = s.add(Op::Embedding, {s.input({5, 4}), ids}, {2, 3, 4},
+                                                 [](Node& node) { node.by_head = true; });
+                     s.result = s.view(rows, {4, 2, 3}, {step_swap(1, 2), step_swap(0, 1)});
+                   },
+                   {{TensorId(0), {1, 3, 1, 0, 4, 1}}}});
+  cases.push_back({"powers of two tensors", [](Small& s) {
+                     const TensorId base = s.add(Op::Arange, {}, {}, [](Node& node) {
+                       node.filled = true;
+                       node.number = 0.25;
+                     });
+                     const TensorId powers = s.add(
+                         Op::Arange, {}, {3},
+                         [](Node& node) {
+                           node.number = 1;
+                           node.scale = 2;
+                         },
+                         DType::Int32);
+                     const TensorId slopes = s.add(Op::PowScalar, {base, powers}, {3});
+                     s.result = s.add(Op::Mul, {s.input({2, 3}), slopes}, {2, 3});
+                   }});
+  cases.push_back({"a number where it is masked, in place",
+                   [](Small& s) {
+                     const TensorId mask = s.input({2, 3}, false, DType::Bool);
+                     const TensorId x = s.add(Op::MulScalar, {s.input({2, 3})}, {2, 3}, [](Node& n) { number(n, 3); });
+                     s.result = s.add(Op::MaskedFillInPlace, {x, mask}, {2, 3}, [](Node& node) {
+                       node.in_place = true;
+                       node.number = 7;
+                     });
+                   },
+                   {{TensorId(0), {0, 1, 0, 0, 1, 1}}}});
+  return cases;
+}
+
+inline std::vector<Case> shaping_cases() {
+  std::vector<Case> cases = filling_cases();
   cases.push_back({"mean", [](Small& s) { s.result = s.add(Op::MeanLast, {s.input({2, 3, 4})}, {2, 3, 1}); }});
   cases.push_back({"sum", [](Small& s) { s.result = s.add(Op::SumDim, {s.input({2, 3})}, {}); }});
   cases.push_back({"contiguous", [](Small& s) {
@@ -192,39 +231,6 @@ inline std::vector<Case> shaping_cases() {
                      s.result = s.add(Op::Embedding, {s.input({5, 4}), ids}, {2, 3, 4});
                    },
                    {{TensorId(0), {1, 3, 1, 0, 4, 1}}}});
-  cases.push_back({"embedding whose gradient lies otherwise",
-                   [](Small& s) {
-                     const TensorId ids = s.input({2, 3}, false, DType::Int64);
-                     const TensorId rows = s.add(Op::Embedding, {s.input({5, 4}), ids}, {2, 3, 4},
-                                                 [](Node& node) { node.by_head = true; });
-                     s.result = s.view(rows, {4, 2, 3}, {step_swap(1, 2), step_swap(0, 1)});
-                   },
-                   {{TensorId(0), {1, 3, 1, 0, 4, 1}}}});
-  cases.push_back({"powers of two tensors", [](Small& s) {
-                     const TensorId base = s.add(Op::Arange, {}, {}, [](Node& node) {
-                       node.filled = true;
-                       node.number = 0.25;
-                     });
-                     const TensorId powers = s.add(
-                         Op::Arange, {}, {3},
-                         [](Node& node) {
-                           node.number = 1;
-                           node.scale = 2;
-                         },
-                         DType::Int32);
-                     const TensorId slopes = s.add(Op::PowScalar, {base, powers}, {3});
-                     s.result = s.add(Op::Mul, {s.input({2, 3}), slopes}, {2, 3});
-                   }});
-  cases.push_back({"a number where it is masked, in place",
-                   [](Small& s) {
-                     const TensorId mask = s.input({2, 3}, false, DType::Bool);
-                     const TensorId x = s.add(Op::MulScalar, {s.input({2, 3})}, {2, 3}, [](Node& n) { number(n, 3); });
-                     s.result = s.add(Op::MaskedFillInPlace, {x, mask}, {2, 3}, [](Node& node) {
-                       node.in_place = true;
-                       node.number = 7;
-                     });
-                   },
-                   {{TensorId(0), {0, 1, 0, 0, 1, 1}}}});
   cases.push_back({"safe softmax", [](Small& s) {
                      s.result = s.add(Op::Softmax, {s.input({2, 3})}, {2, 3}, [](Node& node) { node.safe = true; });
                    }});
