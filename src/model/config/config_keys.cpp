@@ -234,6 +234,10 @@ const std::vector<ConfigKey>& encoder_keys() {
   static const std::vector<ConfigKey> kRows{
       {"bert roberta xlm-roberta camembert t5", "is_decoder", kRefused, "null|false", "an encoder as a decoder"},
       {"bert roberta xlm-roberta camembert", "position_embedding_type", kRefused, "\"absolute\"", "relative positions"},
+      {"deberta-v2", "legacy", kRefused, "true", "the head of masked words that is not legacy"},
+      {"deberta-v2", "conv_kernel_size", kRefused, "null|0", "a convolution beside the first layer"},
+      {"deberta-v2", "conv_act", kInert, "", "of the convolution that conv_kernel_size switches on"},
+      {"deberta-v2", "conv_groups", kInert, "", "of the convolution that conv_kernel_size switches on"},
       {"distilbert", "sinusoidal_pos_embds", kInert, "", kValues},
       {"modernbert", "sparse_prediction", kGraph, "false", "logits of the masked tokens alone"},
       {"modernbert", "sparse_pred_ignore_index", kInert, "", "which sparse_prediction reads"},

@@ -78,6 +78,7 @@ std::vector<Family> encoders_and_towers() {
       {"roberta", build_roberta, true},
       {"xlm-roberta", build_xlm_roberta, true},
       {"camembert", build_camembert, true},
+      {"deberta-v2", build_deberta_v2, true},
       {"distilbert", build_distilbert, true},
       {"modernbert", build_modernbert, true},
       {"t5", build_t5, true, {"T5WithLMHeadModel"}},  // Its name in transformers 2.

@@ -427,9 +427,13 @@ std::optional<Answers> answers_of(const ModelSpec& model, const Training& t) {
       model.has_graph && model.parts != nullptr && model.parts->tower != nullptr && model.parts->tower->beside_text();
   if (is("ForCausalLM") || is("LMHeadModel") || shown) return Answers{last_tokens(t), d.vocab, t.loss != Loss::Native};
   const bool modern = model.family == "modernbert";
+  const bool apart = model.family == "deberta-v2";
   if (is("ForMaskedLM")) return Answers{last_tokens(t), d.vocab, modern};
-  if (is("ForTokenClassification")) return Answers{last_tokens(t), d.labels, model.parts != nullptr && !modern};
+  if (is("ForTokenClassification")) return Answers{last_tokens(t), d.labels, model.parts != nullptr && !modern && !apart};
   if (is("ForConditionalGeneration")) return Answers{checked_mul(t.micro_batch, t.target_seq), d.vocab, false};
+  if (is("ForSequenceClassification") && apart) {
+    return Answers{t.micro_batch, d.labels, !model.parts->disentangled.names_problem};
+  }
   if (is("ForSequenceClassification") || is("ForImageClassification")) return Answers{t.micro_batch, d.labels, false};
   return std::nullopt;
 }
