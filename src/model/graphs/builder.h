@@ -201,7 +201,9 @@ class GraphBuilder {
   };
 
  private:
-  friend TensorId embedding(GraphBuilder& g, TensorId weight, TensorId ids, bool turned);
+  friend TensorId embedding(GraphBuilder& g, TensorId weight, TensorId ids, bool turned, std::int64_t padding);
+  friend TensorId counted(GraphBuilder& g, std::int64_t count, DType dtype, std::int64_t first, std::int64_t step);
+  friend TensorId picked(GraphBuilder& g, TensorId x, TensorId index, std::int8_t axis);
   friend TensorId layer_norm(GraphBuilder& g, TensorId x, TensorId weight, TensorId bias, bool strided);
   friend TensorId average_pool(GraphBuilder& g, TensorId x, std::int64_t side, bool turned);
   friend void keep_for_next(GraphBuilder& g, TensorId tensor);
@@ -232,10 +234,16 @@ class GraphBuilder {
 };
 
 [[nodiscard]] TensorId mean_last(GraphBuilder& g, TensorId x);
-// `turned`: rows are seen in another layout, in which their gradient comes.
-[[nodiscard]] TensorId embedding(GraphBuilder& g, TensorId weight, TensorId ids, bool turned = false);
+// `turned`: rows are seen in another layout, in which their gradient comes. `padding`: the row that takes none; -1: all
+// do.
+[[nodiscard]] TensorId embedding(GraphBuilder& g, TensorId weight, TensorId ids, bool turned = false,
+                                 std::int64_t padding = -1);
 // `strided`: x does not lie row by row.
 [[nodiscard]] TensorId layer_norm(GraphBuilder& g, TensorId x, TensorId weight, TensorId bias, bool strided = false);
+// torch.arange(first, ..., step).
+[[nodiscard]] TensorId counted(GraphBuilder& g, std::int64_t count, DType dtype, std::int64_t first, std::int64_t step);
+// x[:, .., index, :]: of dimension `axis`, what one line of indices picks.
+[[nodiscard]] TensorId picked(GraphBuilder& g, TensorId x, TensorId index, std::int8_t axis);
 // torch.arange(count).
 [[nodiscard]] TensorId arange(GraphBuilder& g, std::int64_t count);
 // An attribute of the model holds it until the next forward; the caller's reference is used up.

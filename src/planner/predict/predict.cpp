@@ -150,6 +150,19 @@ std::optional<Prediction> worst_of(const SharedEvidence& shared, const std::vect
   return worst;
 }
 
+std::optional<Prediction> worst_rank(const SharedEvidence& shared, HostPeaks& hosts) {
+  const Job& job = shared.job;
+  const std::vector<std::int64_t> ranks = candidates(shared.model, job);
+  std::optional<Prediction> worst = worst_of(shared, ranks, hosts);
+  if (ranks_differ(job.training, job.parallelism) && static_cast<std::int64_t>(ranks.size()) < job.parallelism.dp) {
+    worst->not_modelled.push_back(
+        {"rank", formatted("the worst of {} ranks that keep the most {}; the other {} were not simulated", ranks.size(),
+                           job.training.ddp.zero_redundancy ? "optimizer states" : "gradient bytes",
+                           job.parallelism.dp - static_cast<std::int64_t>(ranks.size()))});
+  }
+  return worst;
+}
+
 std::vector<Prediction> predict_ranks(const ModelSpec& model, const Job& job, Detail detail) {
   const SharedEvidence shared(model, job, detail);
   HostPeaks hosts;
@@ -178,15 +191,7 @@ std::vector<Prediction> predict_ranks(const ModelSpec& model, const Job& job, De
     return predictions;
   }
   if (shared.unsupported) return {predicted(0)};
-  const std::vector<std::int64_t> ranks = candidates(model, job);
-  std::optional<Prediction> worst = worst_of(shared, ranks, hosts);
-  if (ranks_differ(job.training, job.parallelism) && static_cast<std::int64_t>(ranks.size()) < job.parallelism.dp) {
-    worst->not_modelled.push_back(
-        {"rank", formatted("the worst of {} ranks that keep the most {}; the other {} were not simulated", ranks.size(),
-                           job.training.ddp.zero_redundancy ? "optimizer states" : "gradient bytes",
-                           job.parallelism.dp - static_cast<std::int64_t>(ranks.size()))});
-  }
-  predictions.push_back(std::move(*worst));
+  predictions.push_back(std::move(*worst_rank(shared, hosts)));
   return predictions;
 }
 
@@ -202,6 +207,18 @@ std::vector<Prediction> predict_asked(const ModelSpec& model, const Job& job, De
   std::vector<Prediction> predictions = predict_ranks(model, job, detail);
   if (job.explain_advice) add_predicted_advice(model, job, predictions);
   return predictions;
+}
+
+std::optional<Prediction> predict_if_it_fits(const ModelSpec& model, const Job& job) {
+  SharedEvidence shared(model, job, Detail::Fate);
+  HostPeaks hosts;
+  if (shared.unsupported) return concluded(gather(shared, 0, hosts));
+  if (const std::optional<VerdictLimit> limit = verdict_limit(shared.room)) shared.within = limit->limit;
+  try {
+    return worst_rank(shared, hosts);
+  } catch (const DoesNotFit&) {
+    return std::nullopt;
+  }
 }
 
 }  // namespace dsplan
