@@ -148,7 +148,7 @@ constexpr SettingRow kRun[] = {
            "level", "kernel|dispatch"),
      {},
      {kTrained<&Training::level>, Line::Level, 0}},
-    {asked(kAsked<&Request::routing>, "--routing", "RULE", "Tokens of experts: balanced or worst", "routing")},
+    {asked(kAsked<&Request::routing>, "--routing", "RULE", "Tokens of experts: balanced, worst or capacity:F", "routing")},
     {asked(kAsked<&Request::loop>, "--loop", "trainer|minimal|script", "What the training loop's own variables hold",
            "loop", "trainer|minimal|script"),
      {},
