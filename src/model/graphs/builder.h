@@ -29,7 +29,8 @@ struct GraphOptions {
   // torch.autocast around the forward, in this dtype; what accelerate does besides: floating-point outputs become fp32.
   std::optional<DType> autocast;
   bool outputs_to_fp32 = false;
-  bool copies_outputs = false;  // DistributedDataParallel's _DDPSink, which looks for unused parameters.
+  std::optional<DType> kept_dtype;  // Of buffers that follow the model's, where it computes in another (fully_shard).
+  bool copies_outputs = false;      // DistributedDataParallel's _DDPSink, which looks for unused parameters.
   AttentionKernel attention = AttentionKernel::Flash;
   bool eager_attention = false;  // Composed of products and softmax: `attention` plays no part.
   bool math_attention = false;   // PyTorch's math kernel: operators as well.

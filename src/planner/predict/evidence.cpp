@@ -96,9 +96,9 @@ namespace {
 
 // `rank`: a data-parallel one.
 void check_derivations(const SharedEvidence& shared, std::int64_t rank, const Readings& readings) {
-  const bool ranks_differ = shared.job.training.runtime == Runtime::Fsdp2;
-  const ByRole persistent =
-      ranks_differ ? footprint(shared.model, shared.job, rank).persistent : shared.formulas.persistent;
+  const ByRole persistent = footprints_differ(shared.job.training)
+                                ? footprint(shared.model, shared.job, rank).persistent
+                                : shared.formulas.persistent;
   DSPLAN_CHECK(readings.memory.by_role() == persistent, "persistent bytes by schedule and by formula differ");
   DSPLAN_CHECK(rank != 0 || readings.host.nvme_peak() == nvme_footprint(shared.model, shared.job, rank).files,
                "files by schedule and by formula differ");
