@@ -4,9 +4,13 @@
 #include <algorithm>
 
 #include "audited.h"
+#include "core/schedule.h"
 #include "planner/lower/lower.h"
+#include "planner/predict/footprint.h"
+#include "planner/zero/zero_facts.h"
 #include "resolving.h"
 #include "sharded_jobs.h"
+#include "sim/memory.h"
 
 using namespace dsplan;
 using namespace resolving;
@@ -49,15 +53,18 @@ TEST_CASE("ddp: views, a static graph and hooks are said by --set") {
   CHECK(of({"ddp.comm_hook=no"}) == Ddp{});
 }
 
-TEST_CASE("ddp: a hook under a static graph says what nobody can settle") {
-  const auto told = [](const std::vector<std::string>& pairs) {
-    const Job job = run(over(4, pairs));
+TEST_CASE("ddp: a hook says until when what it sent is counted") {
+  const auto told = [](const std::vector<std::string>& pairs, const char* torch = "2.11.0") {
+    Given given = over(4, pairs);
+    set(given.request.torch_version, std::string(torch), "--torch-version");
+    const Job job = run(given);
     return std::count_if(job.notices.begin(), job.notices.end(),
                          [](const Notice& notice) { return has(notice.message, "NCCL's watchdog"); });
   };
   CHECK(told({"ddp.static_graph=true", "ddp.comm_hook=bf16"}) == 1);
   CHECK(told({"ddp.static_graph=true"}) == 0);
-  CHECK(told({"ddp.comm_hook=bf16"}) == 0);
+  CHECK(told({"ddp.comm_hook=bf16"}) == 1);
+  CHECK(told({"ddp.comm_hook=bf16"}, "2.7.1") == 0);  // There it goes when the hook has returned.
 }
 
 TEST_CASE("ddp: what PyTorch refuses and what is not modelled has a name") {
@@ -66,6 +73,8 @@ TEST_CASE("ddp: what PyTorch refuses and what is not modelled has a name") {
   CHECK(has(said(4, {"ddp.static_graph=maybe"}), "neither true nor false"));
   CHECK(has(said(4, {"ddp.static_graph=true"}, 2), "PyTorch's own assertion fails"));
   CHECK(has(said(1, {"ddp.static_graph=true"}), "without DistributedDataParallel"));
+  CHECK(has(said(1, {"ddp.zero_redundancy=true"}), "without DistributedDataParallel"));
+  CHECK(has(said(4, {"ddp.zero_redundancy=1"}), "neither true nor false"));
 }
 
 TEST_CASE("ddp: a static graph copies the outputs once and makes its buckets anew before the third step") {
@@ -108,5 +117,78 @@ TEST_CASE("ddp: a hook compresses what has another dtype") {
   job.training.ddp.comm_hook = DType::BFloat16;
   CHECK(made(job, "compressed bucket") == 0);
   job.training.ddp.comm_hook = DType::Float16;
-  CHECK(made(job, "compressed bucket") == made(job, "gradient bucket"));
+  // One for everything in the first step, then as many as there are buckets from the second on, in two steps.
+  CHECK(made(job, "compressed bucket") == 2 * made(job, "gradient bucket") - 1);
+}
+
+TEST_CASE("ddp: the step behind the one that makes buckets anew is the settled one of a hook") {
+  Job job = lowered::job(-1, 2);
+  CHECK(job.training.steps() == 2);
+  job.training.ddp.comm_hook = DType::Float16;
+  CHECK(job.training.steps() == 3);
+  const ModelSpec model = lowered::bundled("tiny-llama");
+  const auto at_forward = [&] {  // Compressed buckets that are there when the last forward begins.
+    const Schedule schedule = lower(model, job, build_shapes(model, job), 0);
+    Stretch stretch = Stretch::Init;
+    std::int64_t live = 0;
+    std::int64_t found = -1;
+    const auto is = [&](BufferId id) { return std::string_view(schedule.buffers[id].label) == "compressed bucket"; };
+    for (const Event& event : schedule.events) {
+      if (const auto* made = std::get_if<Allocate>(&event); made != nullptr && is(made->buffer)) ++live;
+      if (const auto* gone = std::get_if<Release>(&event); gone != nullptr && is(gone->buffer)) --live;
+      const auto* mark = std::get_if<Mark>(&event);
+      if (mark == nullptr) continue;
+      if (mark->moment == Moment::StretchBegins) stretch = mark->stretch;
+      if (stretch == Stretch::SecondStep && mark->moment == Moment::ForwardEnds) found = live;
+    }
+    return found;
+  };
+  job.training.ddp.broadcast_buffers = false;  // Which is a collective as well.
+  CHECK(at_forward() > 0);
+  job.training.torch = {2, 7, 1};
+  CHECK(at_forward() == 0);
+  job.training.torch = kWitnessTorch;
+  job.training.ddp.static_graph = true;
+  CHECK(job.training.steps() == 4);
+  CHECK(at_forward() > 0);
+}
+
+TEST_CASE("ddp: ZeroRedundancyOptimizer gives the largest parameter left to the rank that has the least") {
+  using Sizes = std::vector<Elements>;
+  using Owners = std::vector<std::int64_t>;
+  CHECK(redundancy_owners(Sizes{Elements(3), Elements(9), Elements(3), Elements(5), Elements(1)}, 2) ==
+        Owners{1, 0, 1, 1, 0});
+  CHECK(redundancy_owners(Sizes{Elements(2), Elements(2), Elements(2)}, 5) == Owners{0, 1, 2});
+}
+
+TEST_CASE("ddp: under ZeroRedundancyOptimizer a rank updates its own parameters and is sent the others") {
+  const ModelSpec model = lowered::bundled("tiny-llama");
+  Job plain = lowered::job(-1, 3);
+  Job job = plain;
+  job.training.ddp.zero_redundancy = true;
+  const Bytes all = footprint(model, plain).persistent[Role::Optimizer];
+  Bytes sum;
+  for (std::int64_t rank = 0; rank < 3; ++rank) {
+    const Schedule schedule = lower(model, job, build_shapes(model, job), rank);
+    CHECK(audit(schedule).empty());
+    MemoryMeter meter(schedule);
+    replay(schedule, meter);
+    const Footprint own = footprint(model, job, rank);
+    CHECK(meter.by_role() == own.persistent);
+    CHECK(own.persistent[Role::Optimizer] < all);
+    sum += own.persistent[Role::Optimizer];
+    std::int64_t sent = 0;
+    Pass last = Pass::Setup;
+    for (const Event& event : schedule.events) {
+      const auto* call = std::get_if<Communicate>(&event);
+      if (call == nullptr || call->collective != Collective::Broadcast || call->pass != Pass::Step) continue;
+      ++sent;
+      last = call->pass;
+    }
+    CHECK(last == Pass::Step);
+    const auto names = std::count_if(model.parameters.begin(), model.parameters.end(),
+                                     [](const Parameter& p) { return p.tied_to == kNone; });
+    CHECK(sent == 2 * names);
+  }
+  CHECK(sum == all);
 }

@@ -626,6 +626,7 @@ TEST_CASE("torchtitan: the mesh, the batch and checkpoints") {
   CHECK(ddp.autocast.value == "bf16");
   CHECK(!ddp.fsdp.param_dtype.given());
   CHECK(ddp.grad_accum.value == 8);
+  CHECK(ddp.ddp.bucket_cap_mb.value == 100);
   CHECK(
       has(refusal_of("[parallelism]\ndata_parallel_shard_degree = 3\n", 8), "1 replicas of 3 shards are not 8 ranks"));
   CHECK(has(refusal_of("[job]\n", 0), "nothing says how many there are; --gpus 8, or a launch line"));
@@ -645,6 +646,28 @@ TEST_CASE("torchtitan: the mesh, the batch and checkpoints") {
   const Request tensor = request("[parallelism]\ntensor_parallel_degree = 8\n", 8);
   REQUIRE(tensor.not_modelled.size() == 1);
   CHECK(tensor.not_modelled[0].key == "parallelism.tensor_parallel_degree");
+}
+
+TEST_CASE("torchtitan: groups of an older release") {
+  const auto toml = [](const std::string& text) { return read_training_document(parse_toml("t.toml", text)); };
+  // Before 0.2 layers and the model alone had groups, and the last layer stayed whole by default.
+  const auto older = [&](const std::string& word, const char* version) {
+    Said said = toml("[model]\nflavor = '8B'\n[parallelism]\nfsdp_reshard_after_forward = '" + word + "'\n");
+    said.request.gpus = {8, option("--gpus")};
+    said.request.set = {std::vector<std::string>{std::string("torchtitan=") + version}, option("--set")};
+    ModelSpec base;
+    base.dims.layers = 5;
+    const Request made = with_program(said, base, nullptr);
+    CHECK(made.set->empty());
+    const FsdpInput& fsdp = made.fsdp;
+    return *fsdp.wrap + " " + *fsdp.reshard_after_forward + " " + fsdp.reshard_root.value_or("false") + " " +
+           fsdp.reshard_tail.value_or("false") + " " + fsdp.reshard_last.value_or("true");
+  };
+  CHECK(older("default", "0.1.0") == "layers true true false false");
+  CHECK(older("always", "0.1.0") == "layers true true false true");
+  CHECK(older("never", "0.1.0") == "layers false true false true");
+  CHECK(older("always", "0.2.2") == "ends true false true true");
+  CHECK(has(refusal([&] { return older("always", "old"); }), "\"torchtitan=old\" is no version"));
 }
 
 TEST_CASE("torchtitan: launch lines") {

@@ -65,6 +65,9 @@ TEST_CASE("what is certain has no row, what nobody measured has one") {
   job.hardware->capacity_is_driver_figure = true;
   CHECK(find(doubts_of(job, kGiB), "CUDA context") != nullptr);
   CHECK(find(doubts_of(job, kGiB), "communicators") == nullptr);  // One rank has none.
+  CHECK(find(doubts_of(job, kGiB), "first step's bucket") == nullptr);
+  REQUIRE(find(doubts_of(job, kGiB, Bytes(5)), "first step's bucket") != nullptr);
+  CHECK(find(doubts_of(job, kGiB, Bytes(5)), "first step's bucket")->bytes == Bytes(5));
   REQUIRE(find(doubts_of(job, kGiB), "capacity") != nullptr);
   CHECK(find(doubts_of(job, kGiB), "capacity")->bytes > kGiB);
   job.capacity = kGiB * 70;  // Said by the user.

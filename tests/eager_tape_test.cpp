@@ -60,8 +60,7 @@ struct DeviceLog : Ignores<Communicate, RecordEvent, WaitEvent, EmptyCache, Ente
 };
 
 std::vector<Change> lowered(const ModelSpec& model, const Job& job, std::int64_t rank) {
-  const Graph graph = build_graph(model, graph_options(model, job));
-  const Schedule schedule = lower(model, job, graph, RecipeBook(graph), rank);
+  const Schedule schedule = lower(model, job, build_shapes(model, job), rank);
   DeviceLog log(schedule);
   replay(schedule, log);
   return std::move(log.changes);
@@ -347,6 +346,8 @@ TEST_CASE("eager tape: fully_shard, every group, dtype, world and accumulation")
         job.training.fsdp.reshard_after_forward = 1;
         job.training.fsdp.reshard_tail = wrap == std::string("ends");
         check(c, model_of(model), job);
+        job.training.fsdp.reshard_last = wrap == std::string("root");
+        check(c, model_of(model), job);
         job.training.fsdp.replicate = 2;
         check(c, model_of(model), job);
       }
@@ -437,6 +438,35 @@ TEST_CASE("eager tape: tensor-parallel ranks") {
     if (model_of(cut.model).dims.kv_heads != model_of(cut.model).dims.heads) continue;
     for (int stage : {-1, 0, 3}) {
       check({.name = "tensor parallelism", .model = cut.model, .stage = stage, .fp32 = true, .tp = cut.tp});
+    }
+  }
+}
+
+TEST_CASE("eager tape: DistributedDataParallel with a static graph, and optimizers that share the updates") {
+  for (const Model& model : kModels) {
+    const auto choices = checkpoint_choices(static_cast<std::int32_t>(model_of(model).dims.layers));
+    for (const std::int64_t world : {2, 3}) {
+      for (const std::size_t checkpoints : {std::size_t{0}, std::size_t{1}}) {
+        Case c{.name = "static graph", .model = model, .world = world};
+        c.checkpoints = choices[checkpoints];
+        Job job = job_of(c);
+        Ddp& ddp = job.training.ddp;
+        ddp.static_graph = true;
+        job.training.loop = LoopKind::Minimal;
+        check(c, model_of(model), job);
+        ddp.gradient_as_bucket_view = true;
+        check(c, model_of(model), job);
+        ddp.broadcast_buffers = false;
+        job.training.optimizer.implementation = Implementation::Foreach;
+        check(c, model_of(model), job);
+        ddp = {};
+        ddp.zero_redundancy = true;
+        c.name = "shared updates";
+        check(c, model_of(model), job);
+        job.training.optimizer.implementation = Implementation::Fused;
+        job.training.grad_accum = c.accumulation = 2;
+        check(c, model_of(model), job);
+      }
     }
   }
 }

@@ -29,6 +29,7 @@ constexpr Way kWays[] = {
     {"a static graph", kAlike, [](Job& job) { job.training.ddp.static_graph = true; }},
     {"views of a static graph's buckets", kAlike,
      [](Job& job) { job.training.ddp.static_graph = job.training.ddp.gradient_as_bucket_view = true; }},
+    {"each rank updates some", kAlike, [](Job& job) { job.training.ddp.zero_redundancy = true; }},
     {"sent in bf16", kNarrow, [](Job& job) { job.training.ddp.comm_hook = DType::BFloat16; }},
     {"views that are sent in fp16", kNarrow,
      [](Job& job) {

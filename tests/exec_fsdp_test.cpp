@@ -58,6 +58,7 @@ constexpr Way kWays[] = {
        job.training.fsdp.wrap = "ends";
        job.training.fsdp.reshard_tail = true;
      }},
+    {"the last layer kept", [](Job& job) { job.training.fsdp.reshard_last = false; }},
     {"one group", [](Job& job) { job.training.fsdp.wrap = "root"; }},
     {"replicas", [](Job& job) { job.training.fsdp.replicate = 2; }},
     {"layers gathered ahead",

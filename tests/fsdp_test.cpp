@@ -67,6 +67,11 @@ constexpr Ways kWays[] = {
        j.training.fsdp.reshard_tail = true;
      }},
     {"embedding, layers, norm and head", [](Job& j) { j.training.fsdp.wrap = "ends"; }},
+    {"the last layer kept",
+     [](Job& j) {
+       j.training.fsdp.wrap = "ends";
+       j.training.fsdp.reshard_last = false;
+     }},
     {"one group", [](Job& j) { j.training.fsdp.wrap = "root"; }},
     {"accumulation", [](Job& j) { j.training.grad_accum = 3; }},
     {"accumulation, each reduced",
@@ -298,6 +303,11 @@ TEST_CASE("fsdp: norm and head reshard where they are told so") {
   CHECK(tail() == 0);
   fsdp.reshard_tail = true;
   CHECK(tail() == 1);
+  fsdp.reshard_last = false;
+  const std::vector<FsdpGroup> groups = fsdp_groups(model, fsdp);
+  const std::vector<std::size_t> layers = layer_groups(model, groups);
+  REQUIRE(layers.size() > 1);
+  for (const std::size_t at : layers) CHECK(groups[at].reshards == (at == layers.back() ? 0 : 1));
 }
 
 TEST_CASE("fsdp: resharding to fewer ranks, and replicas") {
@@ -433,6 +443,11 @@ TEST_CASE("fsdp: what fully_shard does not take is refused, with its rule") {
            "is no factor of the 8 ranks that shard");
   contains(said([](Request& r) { set(r.fsdp.reshard_tail, std::string("true"), "--set"); }),
            "without a group of norm and head");
+  contains(said([](Request& r) {
+             set(r.fsdp.reshard_last, std::string("false"), "--set");
+             set(r.fsdp.wrap, std::string("root"), "--set");
+           }),
+           "without groups of layers");
   contains(said([](Request& r) { set(r.fsdp.wrap, std::string("LlamaBlock"), "--set"); }),
            "has no module of class \"LlamaBlock\"");
   contains(said([](Request& r) { set(r.fsdp.wrap, std::string("LlamaDecoderLayr"), "--set"); }),

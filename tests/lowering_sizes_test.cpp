@@ -232,6 +232,7 @@ void add_sharded(std::vector<Case>& all) {
     job.training.fsdp.wrap = "ends";
     job.training.fsdp.reshard_tail = true;
   });
+  add("the last layer kept", true, 3, [](Job& job) { job.training.fsdp.reshard_last = false; });
   add("gathered ahead", true, 3,
       [](Job& job) { job.training.fsdp.forward_prefetch = job.training.fsdp.backward_prefetch = 1; });
   add("reduced in 16 bits", true, 3, [](Job& job) { job.training.communication_dtype = DType::BFloat16; });
@@ -356,6 +357,7 @@ std::vector<Case> cases() {
     job.training.zero_grad_to_none = false;
   });
   add(-1, false, [](Job& job) { job.training.ddp.static_graph = true; });
+  add(-1, true, [](Job& job) { job.training.ddp.zero_redundancy = true; });
   add(-1, false, [](Job& job) {
     job.training.ddp.static_graph = job.training.ddp.gradient_as_bucket_view = true;
     job.training.ddp.find_unused_parameters = true;

@@ -169,5 +169,7 @@ TEST_CASE("a recording that was edited into nonsense is refused with its line") 
   CHECK(refused(edited(text, "\"float32\"", "\"floot32\"")).find("did you mean \"float32\"?") != std::string::npos);
   CHECK(refused(edited(text, "{\"exit\": 1}", "{\"exit\": 2}")).find("not the module that was entered last") !=
         std::string::npos);
+  const std::string left_open = edited(text, "{\"exit\": 0}", "{\"enter\": 0}");
+  CHECK(refused(edited(left_open, "\"modules\"", "\"moduLes\"")).find("\"modules\" is missing") != std::string::npos);
   CHECK(refused(edited(text, "\"loss\": ", "\"loss\": 99")).find("the loss is value") != std::string::npos);
 }

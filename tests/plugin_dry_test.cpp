@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -65,6 +66,42 @@ TEST_CASE("plans of every kind agree row by row through the CUDA plugin, on the 
       CHECK(run_binary(folder, split("compare --re-predict receipt.json")).code == 0);
       const Json receipt = Json::parse(slurp(folder / "receipt.json"));
       CHECK(has(receipt["environment"]["gpu"], *device == '\0' ? "H100 80GB HBM3 (dry device)" : "(dry device)"));
+    }
+  }
+}
+
+TEST_CASE("encoders, pictures, biases of positions and sinks go through the CUDA plugin, on the dry device") {
+  struct Family {
+    const char* witness;
+    const char* words;
+  };
+  constexpr Family kFamilies[] = {
+      {"bert", "--seq 12"},
+      {"roberta", "--seq 12"},
+      {"modernbert", "--seq 12"},
+      {"t5", "--seq 12 --target-seq 8 --attention eager"},
+      {"vit", "--seq 5 --micro-batch 2"},
+      {"bloom", "--seq 12 --attention eager"},
+      {"falcon", "--seq 12 --attention math"},
+      {"falcon.groups", "--seq 12 --attention mem-efficient"},
+      {"falcon.alibi", "--seq 12 --attention mem-efficient"},
+      {"gpt_oss", "--seq 12 --attention eager"},
+  };
+  const Folder folder;
+  const Dry dry;
+  for (const Family& family : kFamilies) {
+    CAPTURE(family.witness);
+    std::ifstream witness(test_paths::source_dir() + "/tests/witnesses/exec/" + family.witness + ".txt");
+    std::string line;
+    while (std::getline(witness, line) && !line.starts_with("# config ")) {
+    }
+    REQUIRE(line.starts_with("# config "));
+    const std::string config = folder.path() + "/config.json";
+    std::ofstream(config) << line.substr(9);
+    for (const char* how :
+         {"--ranks 1 --dtype fp32 --out receipt.json", "--ranks 2 --zero-stage 3 --dtype bf16 --out receipt.json"}) {
+      const Ran ran = run_binary(folder, split("run " + config + " --backend cuda " + how + " " + family.words));
+      CHECK_MESSAGE(ran.code == 0, how << ": " << ran.out << ran.err);
     }
   }
 }

@@ -100,12 +100,21 @@ TEST_CASE("resolve: routing of experts") {
   set(given.request.routing, std::string("balanced"), "--routing");
   says(given, "--routing: error: routing \"balanced\", but small has no experts");
   given.model.dims.experts = 8;
-  for (const char* rule : {"balanced", "worst"}) {
+  given.model.dims.experts_per_token = 2;
+  for (const char* rule : {"balanced", "worst", "capacity:1", "capacity:1.25", "capacity:4"}) {
     set(given.request.routing, std::string(rule), "--routing");
     const Job job = run(given);
     CHECK(input(job, "routing").value == rule);
     CHECK(find_notice(job, "routing moves no byte") != nullptr);
   }
-  set(given.request.routing, std::string("capacity:1.25"), "--routing");
-  says(given, "expert routing \"capacity:1.25\" is not modelled yet");
+  const auto refused = [&](const char* rule, const char* reason) {
+    set(given.request.routing, std::string(rule), "--routing");
+    says(given, reason);
+  };
+  refused("capacity:0.5", "routing \"capacity:0.5\" drops tokens, and transformers' mixtures drop none");
+  refused("capacity:", "routing \"capacity:\" needs a number above 0 behind capacity:");
+  refused("capacity:1.5x", "needs a number above 0");
+  refused("capacity:nan", "needs a number above 0");
+  refused("capacity:4.5", "more tokens than there are: 2 of 8 experts for each make at most capacity:4");
+  refused("counts.json", "expert routing \"counts.json\" is not modelled yet");
 }

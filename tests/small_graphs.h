@@ -132,6 +132,7 @@ inline std::vector<Case> elementwise_cases() {
       unary("silu", Op::Silu),
       unary("gelu", Op::Gelu, 0),
       unary("gelu tanh", Op::Gelu, 1),
+      unary("gelu in steps", Op::Gelu, 2),
       unary("dropout", Op::Dropout, 0.4),
       unary("softmax", Op::Softmax),
       unary("log_softmax", Op::LogSoftmax),
@@ -147,8 +148,47 @@ inline std::vector<Case> elementwise_cases() {
   };
 }
 
-inline std::vector<Case> shaping_cases() {
+// A table whose gradient lies otherwise, slopes of biases, and what is filled in place.
+inline std::vector<Case> filling_cases() {
   std::vector<Case> cases;
+  cases.push_back({"embedding whose gradient lies otherwise",
+                   [](Small& s) {
+                     const TensorId ids = s.input({2, 3}, false, DType::Int64);
+                     const TensorId rows = s.add(Op::Embedding, {s.input({5, 4}), ids}, {2, 3, 4},
+                                                 [](Node& node) { node.by_head = true; });
+                     s.result = s.view(rows, {4, 2, 3}, {step_swap(1, 2), step_swap(0, 1)});
+                   },
+                   {{TensorId(0), {1, 3, 1, 0, 4, 1}}}});
+  cases.push_back({"powers of two tensors", [](Small& s) {
+                     const TensorId base = s.add(Op::Arange, {}, {}, [](Node& node) {
+                       node.filled = true;
+                       node.number = 0.25;
+                     });
+                     const TensorId powers = s.add(
+                         Op::Arange, {}, {3},
+                         [](Node& node) {
+                           node.number = 1;
+                           node.scale = 2;
+                         },
+                         DType::Int32);
+                     const TensorId slopes = s.add(Op::PowScalar, {base, powers}, {3});
+                     s.result = s.add(Op::Mul, {s.input({2, 3}), slopes}, {2, 3});
+                   }});
+  cases.push_back({"a number where it is masked, in place",
+                   [](Small& s) {
+                     const TensorId mask = s.input({2, 3}, false, DType::Bool);
+                     const TensorId x = s.add(Op::MulScalar, {s.input({2, 3})}, {2, 3}, [](Node& n) { number(n, 3); });
+                     s.result = s.add(Op::MaskedFillInPlace, {x, mask}, {2, 3}, [](Node& node) {
+                       node.in_place = true;
+                       node.number = 7;
+                     });
+                   },
+                   {{TensorId(0), {0, 1, 0, 0, 1, 1}}}});
+  return cases;
+}
+
+inline std::vector<Case> shaping_cases() {
+  std::vector<Case> cases = filling_cases();
   cases.push_back({"mean", [](Small& s) { s.result = s.add(Op::MeanLast, {s.input({2, 3, 4})}, {2, 3, 1}); }});
   cases.push_back({"sum", [](Small& s) { s.result = s.add(Op::SumDim, {s.input({2, 3})}, {}); }});
   cases.push_back({"contiguous", [](Small& s) {
@@ -262,6 +302,13 @@ inline std::vector<Case> picking_cases() {
                      s.result = s.add(Op::Index, {s.input({2, 4}), rows, columns}, {2, 1, 1, 3});
                    },
                    {{TensorId(0), {1, 0}}, {TensorId(1), {3, 1, 1}}}});
+  cases.push_back({"along one dimension, from its end",
+                   [=](Small& s) {
+                     const TensorId at = ids(s, {3});
+                     const TensorId turned = s.view(s.input({2, 3, 4}), {2, 4, 3}, {step_swap(1, 2)});
+                     s.result = s.add(Op::Index, {turned, at}, {2, 3, 3}, [](Node& node) { node.axis = 1; });
+                   },
+                   {{TensorId(0), {-1, 0, 3}}}});
   cases.push_back({"gather",
                    [=](Small& s) {
                      const TensorId at = ids(s, {2, 4});
@@ -446,8 +493,37 @@ inline Case loss(const char* name, Reduction reduction) {
           {{TensorId(0), {2, -100, 4, 0}}}};
 }
 
-inline std::vector<Case> large_cases() {
+// baddbmm, bmm, and a convolution of patches side by side.
+inline std::vector<Case> product_cases() {
+  const auto stacked = [](double factor) {
+    return [=](Small& s) {
+      const TensorId turned = s.view(s.input({2, 5, 4}), {2, 4, 5}, {step_swap(1, 2)});
+      s.result = s.add(Op::Bmm, {s.input({2, 3, 4}), turned, s.input({2, 1, 5}, false)}, {2, 3, 5},
+                       [=](Node& node) { number(node, factor); });
+    };
+  };
   std::vector<Case> cases;
+  cases.push_back({"baddbmm", stacked(0.5)});
+  cases.push_back({"baddbmm of a factor of one", stacked(1)});
+  cases.push_back({"baddbmm of what one factor has no gradient", [](Small& s) {
+                     s.result =
+                         s.add(Op::Bmm, {s.input({2, 3, 4}, false), s.input({2, 4, 5}), s.input({2, 1, 5}, false)},
+                               {2, 3, 5}, [](Node& node) { number(node, 0.5); });
+                   }});
+  cases.push_back({"bmm", [](Small& s) {
+                     s.result = s.add(Op::Bmm, {s.input({2, 3, 4}), s.input({2, 4, 5})}, {2, 3, 5},
+                                      [](Node& node) { number(node, 1); });
+                   }});
+  cases.push_back({"convolution of patches", [](Small& s) {
+                     const TensorId made = s.add(
+                         Op::Conv2d, {s.input({2, 3, 4, 6}, false), s.input({5, 3, 2, 3}), s.input({5})}, {2, 5, 2, 2});
+                     s.result = s.view(made, {2, 4, 5}, {step_reshape({2, 5, 4}), step_swap(1, 2)});
+                   }});
+  return cases;
+}
+
+inline std::vector<Case> large_cases() {
+  std::vector<Case> cases = product_cases();
   cases.push_back(linear("linear", Product::Transposed, false));
   cases.push_back(linear("linear with bias", Product::Transposed, true));
   cases.push_back(linear("conv1d", Product::Direct, true));
@@ -494,6 +570,12 @@ inline std::vector<Case> parallel_cases() {
     };
   };
   return {
+      {"embedding with padding",  // Whose gradient is none of the function.
+       [](Small& s) {
+         const TensorId ids = s.input({2, 3}, false, DType::Int64);
+         s.result = s.add(Op::Embedding, {s.input({5, 4}), ids}, {2, 3, 4}, [](Node& node) { number(node, 2); });
+       },
+       {{TensorId(0), {1, 3, 1, 0, 4, 1}}}},
       {"words below",
        [](Small& s) {
          s.result = s.add(

@@ -297,14 +297,18 @@ class receipt:
             if len(self.syncs) > 1:
                 told["fsdp"]["gradient_sync"] = "every" if all(self.syncs) else "last"
         if type(self.optimizer).__name__ == "ZeroRedundancyOptimizer":
-            raise ValueError("ZeroRedundancyOptimizer, which gives each rank the states of some parameters, is not modelled")
+            if self.optimizer.parameters_as_bucket_view or self.optimizer._overlap_with_ddp or not distributed:
+                raise ValueError("ZeroRedundancyOptimizer with parameters_as_bucket_view, overlap_with_ddp or without "
+                                 "DistributedDataParallel is not modelled")
+            told["ddp"] = {**told.get("ddp", {}), "zero_redundancy": True}
         flat = [name for name, m in self.model.named_modules() if type(m).__name__ == "FullyShardedDataParallel"]
         if flat or type(self.wrapper).__name__ == "FullyShardedDataParallel":
             raise ValueError("FSDP1 (FullyShardedDataParallel), which flattens parameters, is not modelled")
         return told
 
     def training(self, config, deepspeed):
-        named, chosen = list(self.model.named_parameters()), getattr(self.optimizer, "defaults", {})
+        optimizer = getattr(self.optimizer, "optim", self.optimizer)  # ZeroRedundancyOptimizer's own.
+        named, chosen = list(self.model.named_parameters()), getattr(optimizer, "defaults", {})
         ways = [m._gradient_checkpointing_func for m in self.model.modules() if getattr(m, "gradient_checkpointing", 0)]
         adapters = list(getattr(self.model, "peft_config", {}).values())[:1]
         around, packs = {} if deepspeed else self.parallel(), lambda p: not p.is_floating_point()
@@ -325,7 +329,7 @@ class receipt:
         if not deepspeed:
             each = chosen["foreach"] if chosen.get("foreach") is not None else named[0][1].device.type == "cuda"
             how = "fused" if chosen.get("fused") else "foreach" if each else "for-loop"
-            told["optimizer"] = {"name": type(self.optimizer).__name__.lower(), "implementation": how}
+            told["optimizer"] = {"name": type(optimizer).__name__.lower(), "implementation": how}
             dtype = next(p.dtype for name, p in named if not packs(p) and "lora_" not in name)
             told.update(dtype=SHORT[dtype], micro_batch=self.shape[0], **self.seen)
         if self.args:

@@ -49,7 +49,7 @@ complete -c dsplan -n '__fish_seen_subcommand_from simulate sweep diff explain e
 complete -c dsplan -n '__fish_seen_subcommand_from simulate sweep diff explain emit plan run' -l loss -r -d 'hf, native, chunked:N, liger, trl, dpo, reward'
 complete -c dsplan -n '__fish_seen_subcommand_from simulate sweep diff explain emit plan run' -l optimizer -r -d 'adamw:fused, sgd:foreach, lion, ...'
 complete -c dsplan -n '__fish_seen_subcommand_from simulate sweep diff explain emit plan run' -l level -r -f -a 'kernel dispatch' -d 'dispatch: without temporaries inside kernels'
-complete -c dsplan -n '__fish_seen_subcommand_from simulate sweep diff explain emit plan run' -l routing -r -d 'Tokens of experts: balanced or worst'
+complete -c dsplan -n '__fish_seen_subcommand_from simulate sweep diff explain emit plan run' -l routing -r -d 'Tokens of experts: balanced, worst or capacity:F'
 complete -c dsplan -n '__fish_seen_subcommand_from simulate sweep diff explain emit plan run' -l loop -r -f -a 'trainer minimal script' -d 'What the training loop'\''s own variables hold'
 complete -c dsplan -n '__fish_seen_subcommand_from simulate sweep diff explain emit plan run' -l alloc-conf -r -d 'The keys of PYTORCH_CUDA_ALLOC_CONF'
 complete -c dsplan -n '__fish_seen_subcommand_from simulate sweep diff explain emit plan run' -l stream-frees -r -d 'Waiting frees: at-sync or immediate'

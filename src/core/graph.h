@@ -110,7 +110,7 @@ enum class Op : std::uint8_t {
 
   // Picking elements.
   Embedding,
-  Index,  // x[indices] along dimension 0.
+  Index,  // x[indices] along the first dimensions, or with one tensor of indices along Node::axis.
   IndexSelect,
   IndexPut,  // Out of autograd: inverse permutation.
   Gather,
@@ -267,8 +267,11 @@ struct Node {
   std::uint16_t output_count = 0;
   std::uint32_t first_operand = 0;  // Into Graph::operands: the inputs, then the outputs.
   ModuleId module = 0;
-  double number = 0;  // p of dropout, exponent, epsilon of a norm, the number of `x + number`, ...
-  double scale = 0;   // Attention only: of the scores; 0: one by the root of a head's width.
+  // p of dropout, exponent, epsilon of a norm, the number of `x + number`, ... Of an embedding: one more than the row
+  // that takes no gradient, 0 where all do. Of arange: what it begins with.
+  double number = 0;
+  // Attention: of the scores; 0: one by the root of a head's width. Arange: of its steps; 0: one by one.
+  double scale = 0;
   // View and Slice only: into Graph::view_steps. None: a plain reshape to the output's shape.
   std::uint32_t first_step = 0;
   std::uint32_t step_count = 0;

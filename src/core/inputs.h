@@ -129,6 +129,7 @@ struct FsdpInput {
   Setting<std::string> reshard_after_forward;  // true|false|N
   Setting<std::string> reshard_root;           // true|false
   Setting<std::string> reshard_tail;           // true|false
+  Setting<std::string> reshard_last;           // true|false
   Setting<std::string> param_dtype;            // bf16|fp16|fp32
   Setting<std::string> reduce_dtype;
   Setting<std::string> output_dtype;
@@ -150,6 +151,7 @@ struct DdpInput {
   Setting<bool> gradient_as_bucket_view;
   Setting<bool> static_graph;
   Setting<std::string> comm_hook;  // none|fp16|bf16
+  Setting<bool> zero_redundancy;
 };
 
 // The optimizer block. `implementation` follows from torch_adam; `weight_mode` is adam_w_mode.

@@ -114,6 +114,9 @@ struct Dimensions {
   double rotary_base = 10000;
   double adapter_scale = 1;         // LoRA's alpha / r.
   double initial_deviation = 0.02;  // Of normally distributed weights (initializer_range).
+  std::int64_t padding = -1;        // pad_token_id, whose embedding takes no gradient in most families; -1: none.
+  std::int64_t first_target = 0;    // decoder_start_token_id, where there is an encoder.
+  std::int64_t farthest = 128;      // t5: relative_attention_max_distance.
 };
 
 // How the layers of a decoder are put together: model/parts.h.

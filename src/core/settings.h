@@ -97,6 +97,8 @@ enum class Line : std::uint8_t {
   LigerKernels,
   FsdpStateDict,
   FsdpTail,
+  FsdpLast,
+  DdpOptimizer,
   AdapterKernels,
   Count,  // Of the lines above; none itself.
 };

@@ -132,6 +132,7 @@ struct Fsdp {
   std::int64_t reshard_after_forward = 1;  // Of those: 0 false, 1 true, n to n ranks.
   bool reshard_root = false;               // Of what is left to the model's own group.
   bool reshard_tail = false;               // Of the group of norm and head, which "ends" makes.
+  bool reshard_last = true;                // Of the last layer, as the others: torchtitan before 0.2 left it whole.
   bool casts_parameters = false;  // param_dtype is given: whatever a parameter is kept in, it is gathered in that.
   bool sync_every = false;        // Gradients are reduced in each micro-batch, not in the last one alone.
   bool casts_outputs = false;     // output_dtype is given, and is `dtype`: the loss is cast to it.
@@ -158,6 +159,8 @@ struct Ddp {
   bool static_graph = false;
   // fp16_compress_hook and bf16_compress_hook: gradients travel in this dtype.
   std::optional<DType> comm_hook;
+  // The optimizer is ZeroRedundancyOptimizer's: each rank updates some of the parameters and sends them to the others.
+  bool zero_redundancy = false;
   friend bool operator==(const Ddp&, const Ddp&) = default;
 };
 
@@ -317,10 +320,12 @@ struct Training {
   }
   // Optimizer steps that are simulated: the first, and then as many as it takes to see every length once more. With a
   // static graph one more comes first: DistributedDataParallel notes in the second backward in which order gradients
-  // come, and makes its buckets anew before the third forward (reducer.cpp, autograd_hook).
+  // come, and makes its buckets anew before the third forward (reducer.cpp, autograd_hook). With a hook one more: what
+  // it sent is let go of before buckets are made anew, and in each later step not before the first of them is sent.
   [[nodiscard]] std::int64_t steps() const {
     const auto lengths = static_cast<std::int64_t>(seq_list.size());
-    const std::int64_t settled = runtime == Runtime::PyTorch && ddp.static_graph ? 2 : 1;
+    const bool ddp_runs = runtime == Runtime::PyTorch;
+    const std::int64_t settled = 1 + (ddp_runs && ddp.static_graph ? 1 : 0) + (ddp_runs && ddp.comm_hook ? 1 : 0);
     return settled + std::max<std::int64_t>(1, (lengths + grad_accum - 1) / grad_accum);
   }
   // DeepSpeed casts the whole model; since 0.19.2 not one that was made under zero.Init, to which peft has added its

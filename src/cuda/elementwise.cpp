@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "cuda/kernels.h"
+#include "exec/bodies/gelu_steps.h"
 
 namespace dsplan::cuda {
 namespace {
@@ -50,6 +51,33 @@ void add_number(const Args& args, const Queue& queue) {
   map(queue, any_arithmetic_of(dtype_of(out)), out, {Function::AddNumber, {&in}, args.number()});
 }
 
+// What a step of gelu reads: an input, the gradient, or what an earlier step made.
+const dsplan_tensor* read_by_step(const Args& args, std::int8_t what) {
+  using namespace exec::bodies;
+  if (what == kGeluInput) return args.backward() ? &args.saved_in(0) : &args.in(0);
+  return what == kGeluGradient ? &args.gradient_of() : &args.temporary(static_cast<std::size_t>(what));
+}
+
+void gelu_step(const Args& args, const Queue& queue) {
+  using exec::bodies::GeluStep;
+  const GeluStep& step =
+      args.backward() ? exec::bodies::kGeluBackward.at(args.part()) : exec::bodies::kGeluForward.at(args.part());
+  const auto function = [&] {
+    switch (step.does) {
+      case GeluStep::Does::Scale: return Function::MulNumber;
+      case GeluStep::Does::Shift: return Function::AddNumber;
+      case GeluStep::Does::OneLess: return Function::OneLess;
+      case GeluStep::Does::Tanh: return Function::Tanh;
+      case GeluStep::Does::Product: return Function::Mul;
+      default: return Function::Add;
+    }
+  }();
+  const bool two = function == Function::Mul || function == Function::Add;
+  Elementwise what{function, {read_by_step(args, step.a)}, step.number};
+  if (two) what.in[1] = read_by_step(args, step.b);
+  map(queue, arithmetic_of(dtype_of(args.latest())), args.latest(), what);
+}
+
 void dropout(const Args& args, const Queue& queue) {
   const dsplan_tensor& out = args.output();
   const dsplan_tensor& mask = args.extra(0);
@@ -63,7 +91,15 @@ void dropout(const Args& args, const Queue& queue) {
 }  // namespace
 
 bool run_elementwise(const Args& args, const Queue& queue) {
+  if (args.op() == Op::Gelu && args.number() == exec::bodies::kGeluFunction) {
+    gelu_step(args, queue);
+    return true;
+  }
   if (args.backward()) return false;
+  if (args.op() == Op::PowScalar && args.has_in(1)) {
+    map(queue, Arithmetic::Double, args.output(), {Function::PowerOfTwo, {&args.in(0), &args.in(1)}});
+    return true;
+  }
   if (const std::optional<Function> function = of_one(args)) {
     expect_dims(args.output(), dims_of(args.in(0)), "the output");
     const bool of_integers = args.op() == Op::SubScalar;

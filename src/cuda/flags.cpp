@@ -89,7 +89,10 @@ bool run_flags(const Args& args, const Queue& queue) {
     case Op::MaskedFill: masked_fill(args, queue); return true;
     case Op::Arange:
       map(queue, Arithmetic::Double, args.output(),
-          {args.flag(DSPLAN_FLAG_FILLED) ? Function::Fill : Function::Count, {}, args.number()});
+          {args.flag(DSPLAN_FLAG_FILLED) ? Function::Fill : Function::Count,
+           {},
+           args.number(),
+           exec::host::step_of_range(args)});
       return true;
     case Op::Sub: difference(args, queue); return true;
     default: return false;

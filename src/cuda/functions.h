@@ -15,7 +15,7 @@ namespace dsplan::cuda {
 // Of operands a, b, c, the numbers n and m, and the element's own number i.
 enum class Function : std::uint8_t {
   Fill,      // n
-  Count,     // i
+  Count,     // n + i, in steps of m: 0 stands for 1
   Copy,      // a
   Triangle,  // a where column i % n is not right of row i / n % m, else 0
 
@@ -33,6 +33,8 @@ enum class Function : std::uint8_t {
   FloorDivNumber,  // Of integers, by a positive one.
   Power,           // a ^ n
   PowerSlope,      // a ^ (n - 1)
+  OneLess,         // 1 - a
+  PowerOfTwo,      // a ^ b
   Neg,
   Abs,
   Sign,
@@ -154,7 +156,7 @@ template <class C>
 [[nodiscard]] DSPLAN_KERNEL inline C of_floats(Function function, C a, C b, C c, std::int64_t i, C n, C m) {
   switch (function) {
     case Function::Fill: return n;
-    case Function::Count: return static_cast<C>(i);
+    case Function::Count: return n + static_cast<C>(i) * (m == C(0) ? C(1) : m);
     case Function::Copy: return a;
     case Function::Triangle: {
       const auto columns = static_cast<std::int64_t>(n);
@@ -171,6 +173,8 @@ template <class C>
     case Function::SubNumber: return a - n;
     case Function::MulNumber: return a * n;
     case Function::DivNumber: return a / n;
+    case Function::OneLess: return C(1) - a;
+    case Function::PowerOfTwo: return std::pow(a, b);
     case Function::Neg: return -a;
     case Function::Abs: return std::abs(a);
     case Function::Sign: return a > C(0) ? C(1) : a < C(0) ? C(-1) : C(0);

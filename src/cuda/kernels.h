@@ -90,6 +90,8 @@ void index_rows(const Queue& queue, const dsplan_tensor& from, const exec::host:
                 const dsplan_tensor& out);
 void index_backward(const Queue& queue, const dsplan_tensor& gradient, const exec::host::PickedRows& rows,
                     const dsplan_tensor& to);
+void index_along(const Queue& queue,
+                 const Args& args);  // Forward and backward of a line of indices along one dimension.
 // Along the last dimension of `whole`: what stands at the places, put into `to` in their order; or `from` at the
 // places.
 void gather(const Queue& queue, const dsplan_tensor& whole, const dsplan_tensor& places, const dsplan_tensor& to);
@@ -99,6 +101,12 @@ void put_number(const Queue& queue, double number, const dsplan_tensor& places, 
 void largest(const Queue& queue, const dsplan_tensor& from, const dsplan_tensor& values, const dsplan_tensor& places);
 void histogram(const Queue& queue, const dsplan_tensor& from, const dsplan_tensor& counts);
 void repeat_interleave(const Queue& queue, const dsplan_tensor& from, const dsplan_tensor& to);
+
+// kernels/convolution.cpp: of patches that lie beside each other. `bias`, `to` and `to_bias` may be nullptr.
+void convolution(const Queue& queue, const dsplan_tensor& picture, const dsplan_tensor& weight,
+                 const dsplan_tensor* bias, const dsplan_tensor& out);
+void convolution_backward(const Queue& queue, const dsplan_tensor& picture, const dsplan_tensor& weight,
+                          const dsplan_tensor& gradient, const dsplan_tensor* to, const dsplan_tensor* to_bias);
 
 // kernels/groups.cpp: rows of `x` times the weight of their group, which ends where its offset says.
 struct Groups {

@@ -117,7 +117,8 @@ bool run_parallel(const Args& args, const Queue& queue) {
   if (flags && args.backward()) return false;
   switch (args.op()) {
     case Op::Less:
-      map(queue, Arithmetic::Integer, args.output(), {Function::LessNumber, {&args.in(0)}, args.number()});
+      map(queue, is_floating(dtype_of(args.in(0))) ? Arithmetic::Double : Arithmetic::Integer, args.output(),
+          {Function::LessNumber, {&args.in(0)}, args.number()});
       return true;
     case Op::BitwiseOr:
       map(queue, Arithmetic::Integer, args.output(), {Function::Either, {&args.in(0), &args.in(1)}});
@@ -125,6 +126,9 @@ bool run_parallel(const Args& args, const Queue& queue) {
     case Op::MaskedFillInPlace:
       if (args.backward()) {
         zero_rows(queue, args.gradient_of(), args.saved_in(1), args.gradient(0));
+      } else if (args.number() != 0) {
+        map(queue, any_arithmetic_of(dtype_of(args.in(0))), args.in(0),
+            {Function::Masked, {&args.in(0), &args.in(1)}, args.number()});
       } else {
         zero_rows(queue, args.in(0), args.in(1), args.in(0));
       }

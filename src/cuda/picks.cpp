@@ -91,7 +91,14 @@ void sorted(const Args& args, const Queue& queue) {
 
 bool forward(const Args& args, const Queue& queue) {
   switch (args.op()) {
+    case Op::Conv2d:
+      convolution(queue, args.in(0), args.in(1), args.has_in(2) ? &args.in(2) : nullptr, args.output());
+      return true;
     case Op::Index:
+      if (exec::host::picks_along(args)) {
+        index_along(queue, args);
+        return true;
+      }
       index_rows(queue, args.in(0), PickedRows(args, 1, args.in(0), args.output()), args.output());
       return true;
     case Op::Gather: gather(queue, args.in(0), args.in(1), args.output()); return true;
@@ -131,7 +138,15 @@ void put_back(const Args& args, const Queue& queue, const dsplan_tensor& places,
 bool run_picks(const Args& args, const Queue& queue) {
   if (!args.backward()) return forward(args, queue);
   switch (args.op()) {
+    case Op::Conv2d:
+      convolution_backward(queue, args.saved_in(0), args.saved_in(1), args.gradient_of(),
+                           args.find(SlotKind::Gradient, 1), args.find(SlotKind::Gradient, 2));
+      return true;
     case Op::Index:
+      if (exec::host::picks_along(args)) {
+        index_along(queue, args);
+        return true;
+      }
       index_backward(queue, args.gradient_of(), PickedRows(args, 1, args.gradient(0), args.gradient_of()),
                      args.gradient(0));
       return true;

@@ -18,6 +18,9 @@ class QueuedProducts : public exec::host::ProductKernels {
   void scale(const dsplan_tensor& a, const dsplan_tensor& b, const dsplan_tensor& out) override {
     map(queue_, arithmetic_of(dtype_of(out)), out, {Function::Mul, {&a, &b}});
   }
+  void times(const dsplan_tensor& from, double number, const dsplan_tensor& out) override {
+    map(queue_, arithmetic_of(dtype_of(out)), out, {Function::MulNumber, {&from}, number});
+  }
   void sum(const dsplan_tensor& from, const dsplan_tensor& to) override { sum_to(queue_, from, to); }
 
  private:

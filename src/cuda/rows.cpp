@@ -68,11 +68,16 @@ void norm_backward(const Args& args, const Queue& queue) {
 bool is_mean(const Args& args) { return static_cast<Reduction>(args.integer(DSPLAN_REDUCTION)) == Reduction::Mean; }
 
 void embedding_gradient(const Args& args, const Queue& queue) {
-  const dsplan_tensor* sorted = args.find(SlotKind::Temporary, 0);
-  const dsplan_tensor* origins = sorted == nullptr ? nullptr : &args.temporary(1);
+  const std::size_t copies = args.flag(DSPLAN_FLAG_BY_HEAD) ? 1 : 0;
+  if (args.part() < copies) return copy_in_order(queue, args.gradient_of(), args.temporary(0));
+  const dsplan_tensor& gradient = copies > 0 ? args.temporary(0) : args.gradient_of();
+  const dsplan_tensor* sorted = args.find(SlotKind::Temporary, copies);
+  const dsplan_tensor* origins = sorted == nullptr ? nullptr : &args.temporary(copies + 1);
   const dsplan_tensor& ids = args.saved_in(1);
-  if (sorted != nullptr && args.part() == 0) return sort_indices(queue, ids, *sorted, *origins);
-  embedding_backward(queue, args.gradient_of(), ids, sorted, origins, args.gradient(0));
+  if (sorted != nullptr && args.part() == copies) return sort_indices(queue, ids, *sorted, *origins);
+  const dsplan_tensor& to = args.gradient(0);
+  embedding_backward(queue, gradient, ids, sorted, origins, to);
+  if (args.number() > 0) fill(queue, exec::host::selected(to, 0, static_cast<std::int64_t>(args.number()) - 1), 0);
 }
 
 bool backward(const Args& args, const Queue& queue) {

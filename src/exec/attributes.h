@@ -34,7 +34,8 @@ enum {
   DSPLAN_FLAG_FULL_ATTENTION = 8,
   DSPLAN_FLAG_GRADIENT_COPIED = 16,
   DSPLAN_FLAG_REQUIRES_GRAD = 32,
-  DSPLAN_FLAG_BY_HEAD = 64 /* Flash attention's queries lie head by head. */
+  DSPLAN_FLAG_BY_HEAD =
+      64 /* Flash attention's queries lie head by head; an embedding's gradient otherwise than rows. */
 };
 /* kind: 0 input, 1 output, 2 by-product. */
 #define DSPLAN_KEPT(kind, index) ((kind)*256 + (index))

@@ -15,8 +15,9 @@
 extern "C" {
 #endif
 
-/* Raised whenever a struct or a function below changes, or what an operator's kernels are given. A runner refuses any other version. */
-#define DSPLAN_BACKEND_VERSION 3
+/* Raised whenever a struct or a function below changes, or what an operator's kernels are given. A runner refuses any
+ * other version. */
+#define DSPLAN_BACKEND_VERSION 4
 #define DSPLAN_MOST_DIMS 8
 /* What a library exports, by this name: const dsplan_backend* dsplan_backend_table(void). */
 #define DSPLAN_BACKEND_SYMBOL "dsplan_backend_table"

@@ -33,6 +33,7 @@ class ModuleGraphReader {
     graph_.micro_batch = reader.required_integer("micro_batch", 1, INT64_MAX, 1);
     graph_.seq = reader.required_integer("seq", 1, INT64_MAX, 1);
     read_tables(reader);
+    if (graph_.modules.empty()) return {};  // It was faulted, and operators have modules that they are in.
     graph_.loss = static_cast<std::int32_t>(reader.required_integer("loss", 0, INT32_MAX, 0));
     graph_.loss_stage3 = static_cast<std::int32_t>(reader.required_integer("loss_stage3", 0, INT32_MAX, 0));
     read_stream(reader, "ops", graph_.ops, graph_.loss);
@@ -103,8 +104,10 @@ class ModuleGraphReader {
       const std::string& path = row.items[0].string;
       const std::size_t dot = path.rfind('.');
       const std::string_view parent = dot == std::string::npos ? "" : std::string_view(path).substr(0, dot);
-      if (graph_.modules.empty() != path.empty()) fault(row, "the first module is the root, of the name \"\", and no other");
-      if (!path.empty() && !paths.contains(parent)) fault(row, formatted("module \"{}\" stands before its parent", path));
+      if (graph_.modules.empty() != path.empty())
+        fault(row, "the first module is the root, of the name \"\", and no other");
+      if (!path.empty() && !paths.contains(parent))
+        fault(row, formatted("module \"{}\" stands before its parent", path));
       if (!paths.insert(path).second) fault(row, formatted("module \"{}\" is there twice", path));
       graph_.modules.push_back({path, row.items[1].string});
     }
@@ -228,7 +231,8 @@ class ModuleGraphReader {
       if (expect_row(row, 4, "a gradient")) op.gradients.push_back(read_gradient(row));
     }
     if (op.gradients.size() + op.reads.size() + op.saves.size() > kMostInputs || op.makes.size() > kMostSlots) {
-      reader.fault("op", formatted("more than {} tensors go into one operator, or {} come out", kMostInputs, kMostSlots));
+      reader.fault("op",
+                   formatted("more than {} tensors go into one operator, or {} come out", kMostInputs, kMostSlots));
     }
     values_ += static_cast<std::int32_t>(op.outs.size());
   }

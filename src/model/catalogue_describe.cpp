@@ -132,22 +132,6 @@ Sample of_several(Op op) {
   }
 }
 
-Sample of_liger(Op op) {
-  const Shape wide{3, 5, 7};
-  switch (op) {
-    case Op::LigerRmsNorm:
-      return {{{"input", wide}, {"weight", Shape{7}}}, {{"out", wide}}, {{"rows", 15}, {"132 x weight", 132 * 7}}};
-    case Op::LigerRotary:
-      return {{{"queries", Shape{1, 4, 5, 2}},
-               {"keys", Shape{1, 3, 5, 2}},
-               {"cos", Shape{1, 5, 2}, DType::BFloat16, false},
-               {"sin", Shape{1, 5, 2}, DType::BFloat16, false}},
-              {{"turned queries", Shape{1, 4, 5, 2}}, {"turned keys", Shape{1, 3, 5, 2}}},
-              {}};
-    default: return {{{"gate", wide}, {"up", wide}}, {{"out", wide}}, {}};
-  }
-}
-
 // Adapters in the dtype of what comes in.
 Sample of_adapters(Op op) {
   const Shape wide{3, 5, 7};
@@ -171,9 +155,26 @@ Sample of_adapters(Op op) {
           {{"rows x inner", 15 * 11}, {"rows x rank", 15 * 2}}};
 }
 
+Sample of_packages(Op op) {
+  const Shape wide{3, 5, 7};
+  switch (op) {
+    case Op::AdaptedLinear:
+    case Op::AdaptedGated: return of_adapters(op);
+    case Op::LigerRmsNorm:
+      return {{{"input", wide}, {"weight", Shape{7}}}, {{"out", wide}}, {{"rows", 15}, {"132 x weight", 132 * 7}}};
+    case Op::LigerRotary:
+      return {{{"queries", Shape{1, 4, 5, 2}},
+               {"keys", Shape{1, 3, 5, 2}},
+               {"cos", Shape{1, 5, 2}, DType::BFloat16, false},
+               {"sin", Shape{1, 5, 2}, DType::BFloat16, false}},
+              {{"turned queries", Shape{1, 4, 5, 2}}, {"turned keys", Shape{1, 3, 5, 2}}},
+              {}};
+    default: return {{{"gate", wide}, {"up", wide}}, {{"out", wide}}, {}};
+  }
+}
+
 Sample sample_of(Op op) {
-  if (op == Op::AdaptedLinear || op == Op::AdaptedGated) return of_adapters(op);
-  if (op >= Op::LigerRmsNorm && op <= Op::LigerSiluMul) return of_liger(op);
+  if (op >= Op::LigerRmsNorm && op <= Op::AdaptedGated) return of_packages(op);
   if (op == Op::Attention) return attention(AttentionKernel::Flash);
   if (op == Op::LayerNorm || op == Op::GroupNorm || op == Op::BatchNorm || op == Op::RmsNorm) return norm(op);
   if (op >= Op::Linear && op <= Op::Conv2d) return product(op);

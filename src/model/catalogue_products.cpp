@@ -215,6 +215,7 @@ void linear(Writer& w) {
     if (w.node().product == Product::Transposed) w.seen_through_view(1);
     w.leaves_reversed();
     if (has_bias) w.leaves_first();
+    if (has_bias) w.seen_through_view(2);  // sum_to (ExpandUtils.h) takes the rows away by a view.
   }
   if (has_bias || function) {
     w.gradient(0);

@@ -29,6 +29,7 @@ Rules rules_of(const ModelSpec& model) {
   if (family == "bert") return {"bert.", whole};
   if (is_roberta(model)) return {"roberta.", whole};
   if (family == "distilbert") return {"distilbert.", whole};
+  if (family == "deberta-v2") return {"deberta.", whole};
   if (family == "modernbert") return {"model.", whole};
   if (family == "vit") return {"vit.", model.graph_class != "ViTModel"};
   if (family == "t5") return {"", false};

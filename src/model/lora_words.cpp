@@ -101,6 +101,7 @@ constexpr UsualTargets kUsualTargets[] = {
     {"bert", "query+value"},
     {"roberta", "query+value"},
     {"xlm-roberta", "query+value"},
+    {"deberta-v2", "query_proj+value_proj"},
     {"llama", "q_proj+v_proj"},
     {"mistral", "q_proj+v_proj"},
     {"gemma", "q_proj+v_proj"},

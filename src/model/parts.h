@@ -170,6 +170,19 @@ struct DeltaParts {
   bool apart = false;       // Projections are apart (qwen3_5).
 };
 
+// Attention that knows distances apart from what stands there (deberta-v2).
+struct DisentangledParts {
+  bool relative = false;
+  bool of_queries = false;  // What a query says of distances (c2p).
+  bool of_keys = false;     // What distances say of a key (p2c).
+  bool bucketed = false;    // Far distances share buckets.
+  std::int64_t span = 0;    // Distances to either side.
+  // Of its head over the text.
+  double pooler_dropout = 0;
+  std::string pooler_activation;
+  bool names_problem = false;  // config.json has problem_type.
+};
+
 struct DecoderParts {
   NormKind norm = NormKind::Rms;
   HeadNorm head_norm = HeadNorm::None;
@@ -235,6 +248,7 @@ struct DecoderParts {
   bool tables_by_kind = false;   // The rotary module has a pair of tables for each kind of layer (gemma3).
   LatentParts latent;
   ExpertParts experts;
+  DisentangledParts disentangled;
   MambaParts mamba;  // Of layers that do not attend: one of both.
   DeltaParts delta;
   std::vector<bool> recurrent;  // By layer: it has a mixer and no attention. Empty: all attend.

@@ -130,15 +130,21 @@ Tensor Net::layers(Tensor hidden, const Layer& layer, const Tensors& rest) {
 }
 
 // `outputs` is what the caller's loop drops: the logits live until the whole model has returned.
-Tensor Net::loss(const Tensor& ids, const Tensor& labels) {
-  return call_by_keyword("", [&] {
+Tensor Net::loss(const Tensor& ids, const Tensor& labels, bool copied) {
+  Tensor returned;  // Beside the loss: who copies has both until all copies are made.
+  const Tensor loss = call_by_keyword("", [&] {
     const bool gpt = spec_.family == "gpt2";
     const Tensor hidden = gpt ? call("transformer", ids, [&](const Tensor& x) { return gpt2(x); })
                               : call_by_keyword("model", [&] { return llama(ids); });
     if (settings_.tp > 1) return parallel_causal_loss(dense("lm_head", copy_to_region(hidden)), labels);
     const Tensor logits = dense("lm_head", hidden);
+    if (copied) returned = logits;
     return causal_loss(logits, labels);
   });
+  if (!copied) return loss;
+  const Tensor made = clone(loss);
+  const Tensor other = clone(returned);
+  return made;
 }
 
 // A batch without mask is searched for several sequences in one row: find_packed_sequence_indices. The answer is no.

@@ -43,7 +43,8 @@ class Net {
   ModuleHooks* hooks = nullptr;
   std::vector<Tensor> buffers;
 
-  [[nodiscard]] Tensor loss(const Tensor& ids, const Tensor& labels);
+  // `copied`: as DistributedDataParallel's _DDPSink hands on what the model returns, loss and logits.
+  [[nodiscard]] Tensor loss(const Tensor& ids, const Tensor& labels, bool copied = false);
   [[nodiscard]] bool is_cut() const { return settings_.tp > 1; }
 
  private:

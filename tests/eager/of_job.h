@@ -70,7 +70,8 @@ inline void shard(Plan& plan, const dsplan::ModelSpec& model, const dsplan::Trai
   }
   for (std::int64_t at = 0; fsdp.wrap != "root" && at < model.dims.layers; ++at) {
     plan.layers.push_back(plan.units.size());
-    add({id((gpt2 ? "transformer.h." : "model.layers.") + std::to_string(at))}, fsdp.reshard_after_forward);
+    add({id((gpt2 ? "transformer.h." : "model.layers.") + std::to_string(at))},
+        at + 1 == model.dims.layers && !fsdp.reshard_last ? 0 : fsdp.reshard_after_forward);
   }
   add({0}, 0);
   plan.reshard_root = fsdp.reshard_root ? 1 : 0;
@@ -117,6 +118,8 @@ inline std::vector<Entry> of_job(const dsplan::ModelSpec& model, const dsplan::J
   plan.ddp_cap = training.ddp.bucket_cap_mb;
   plan.ddp_buffers = training.ddp.broadcast_buffers;
   plan.ddp_views = training.ddp.gradient_as_bucket_view;
+  plan.ddp_static = training.ddp.static_graph;
+  plan.ddp_shares = training.ddp.zero_redundancy;
   plan.sub_group = training.zero.sub_group_size.value();
   plan.persistence = training.zero.param_persistence_threshold.value();
   plan.sequential = training.zero.allgather_sequential;

@@ -54,6 +54,15 @@ Tensor add_scalar(const Tensor& x) {
   return out;
 }
 
+Tensor clone(const Tensor& x) {
+  const Doing doing("clone");
+  const auto node = make_node("clone", {x});
+  Tensor out = empty_like(x);
+  if (node) node->backward = pass_on;
+  set_history(out, node);
+  return out;
+}
+
 Tensor add(const Tensor& a, const Tensor& b) {
   const Doing doing("add");
   const auto node = make_node("add", {a, b});

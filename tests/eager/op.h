@@ -13,6 +13,8 @@ namespace eager {
 [[nodiscard]] Tensor add_scalar(const Tensor& x);
 [[nodiscard]] Tensor mul_scalar(const Tensor& x);
 [[nodiscard]] Tensor neg(const Tensor& x);
+// Another tensor; its gradient is that of the first.
+[[nodiscard]] Tensor clone(const Tensor& x);
 [[nodiscard]] Tensor pow_scalar(const Tensor& x);
 [[nodiscard]] Tensor rsqrt(const Tensor& x);
 [[nodiscard]] Tensor tanh(const Tensor& x);

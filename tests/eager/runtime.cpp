@@ -1,5 +1,7 @@
 #include "eager/runtime.h"
 
+#include <algorithm>
+
 namespace eager {
 
 Block block(const char* what, std::int64_t bytes) {
@@ -69,6 +71,8 @@ class Plain : public Runtime {
     if (plan_.world > 1) broadcast(leaves_);
     // Before anything is known about the order of gradients there is one bucket for everything.
     if (plan_.world > 1) buckets_.push_back(block("bucket", bytes(elements_)));
+    copies_outputs = plan_.ddp_static;
+    if (plan_.ddp_static) used_ = block("which parameters were used", 4 * static_cast<std::int64_t>(leaves_.size()));
     for (const Tensor& leaf : leaves_) bucket_of_[leaf.get()] = 0;
   }
 
@@ -97,27 +101,62 @@ class Plain : public Runtime {
 
   void backward_begins(bool boundary) override { boundary_ = boundary; }
   // What was copied into the bucket is a view of it from there on.
+  // The first backward of a static graph notes nothing: its hooks do not run.
   void ready(const Tensor& leaf) override {
+    if (delayed()) return;
     if (boundary_ && !rebuilt_) order_.push_back(leaf);
-    if (boundary_ && plan_.ddp_views && plan_.world > 1) leaf->grad->storage = buckets_[bucket_of_.at(leaf.get())];
+    if (boundary_ && plan_.ddp_views && plan_.world > 1) put_in_bucket(leaf);
+  }
+  // Then all gradients are reduced, in a callback at backward's end.
+  void autograd_ends() override {
+    if (!delayed()) return;
+    copies_outputs = false;
+    if (!plan_.ddp_views) return;
+    for (const Tensor& leaf : leaves_) put_in_bucket(leaf);
   }
 
   void step() override {
+    const Tensors own = plan_.ddp_shares ? share() : leaves_;
     if (state_.empty()) {
-      for (const Tensor& leaf : leaves_) {
+      for (const Tensor& leaf : own) {
         if (plan_.fused) state_.push_back(block("step counter", 4));
         make_state(bytes(leaf->elements()));
       }
     }
     std::vector<Block> roots;
     if (!plan_.fused) {
-      for (const Tensor& leaf : leaves_) roots.push_back(block("square root", bytes(leaf->elements())));
+      for (const Tensor& leaf : own) roots.push_back(block("square root", bytes(leaf->elements())));
     }
     roots.clear();
     for (const Tensor& leaf : leaves_) leaf->grad.reset();
   }
 
  private:
+  [[nodiscard]] bool delayed() const { return copies_outputs; }
+
+  // `.grad` becomes another tensor: what the first was a view of goes with it.
+  void put_in_bucket(const Tensor& leaf) {
+    const Tensor view = detached(leaf->grad);
+    view->storage = buckets_[bucket_of_.at(leaf.get())];
+    view->base.reset();
+    leaf->grad = view;
+  }
+
+  // ZeroRedundancyOptimizer deals out parameters, the largest first, each to whoever has been dealt the least.
+  [[nodiscard]] Tensors share() const {
+    Tensors all = leaves_;
+    std::stable_sort(all.begin(), all.end(),
+                     [](const Tensor& a, const Tensor& b) { return a->elements() > b->elements(); });
+    std::vector<std::int64_t> dealt(static_cast<std::size_t>(plan_.world), 0);
+    Tensors own;
+    for (const Tensor& leaf : all) {
+      const auto least = std::min_element(dealt.begin(), dealt.end());
+      *least += leaf->elements();
+      if (least - dealt.begin() == plan_.rank) own.push_back(leaf);
+    }
+    return own;
+  }
+
   // Rank 0 sends `states` and the model's buffers, flattened by dtype; a single one goes as it is. What was sent before
   // is there until the next is on its way.
   void broadcast(Tensors states) {
@@ -143,6 +182,7 @@ class Plain : public Runtime {
   Tensors order_;
   bool boundary_ = true;
   bool rebuilt_ = false;
+  Block used_;
 };
 
 // FP16_Optimizer in 16 bit (fp16/fused_optimizer.py), the base optimizer in fp32.
@@ -280,11 +320,11 @@ std::vector<Entry> train(const dsplan::ModelSpec& spec, Settings settings, const
   net.hooks = runtime.get();
   const ReadyHook ready = [&](const Tensor& leaf) { runtime->ready(leaf); };
   Batch batch;
-  for (std::int64_t at = 0; at < 2 * plan.micro_batches; ++at) {
+  for (std::int64_t at = 0; at < (plan.ddp_static ? 3 : 2) * plan.micro_batches; ++at) {
     const bool boundary = (at + 1) % plan.micro_batches == 0;
     batch = make_batch(settings);
     runtime->forward_begins();
-    Tensor loss = net.loss(batch.ids, batch.labels);
+    Tensor loss = net.loss(batch.ids, batch.labels, runtime->copies_outputs);
     Block divided;
     Block scaled;  // engine.backward.
     if (plan.deepspeed) divided = block("loss by micro-batches", 4);

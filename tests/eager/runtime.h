@@ -23,6 +23,8 @@ struct Plan {
   std::int64_t ddp_cap = 0;           // DistributedDataParallel's bucket_cap_mb; 0: its own.
   bool ddp_buffers = true;            // broadcast_buffers
   bool ddp_views = false;             // gradient_as_bucket_view
+  bool ddp_static = false;            // static_graph
+  bool ddp_shares = false;            // ZeroRedundancyOptimizer
   std::int64_t sub_group = 1'000'000'000;
   std::int64_t persistence = 100'000;
   std::int64_t prefetch = 50'000'000;
@@ -71,6 +73,8 @@ class Runtime : public ModuleHooks {
   virtual void backward_ends(bool /*boundary*/) {}
   virtual void step() = 0;
 
+  bool copies_outputs = false;  // Those of the next forward.
+
  protected:
   [[nodiscard]] std::int64_t bytes(std::int64_t elements) const { return elements * plan_.width(); }
   void load();
@@ -98,7 +102,7 @@ class Runtime : public ModuleHooks {
 [[nodiscard]] std::unique_ptr<Runtime> make_fsdp(const Plan& plan, Net& net);
 [[nodiscard]] std::unique_ptr<Runtime> make_stage3(const Plan& plan, Net& net);
 
-// Init and two optimizer steps; what was logged.
+// Init and two optimizer steps, of a static graph three; what was logged.
 [[nodiscard]] std::vector<Entry> train(const dsplan::ModelSpec& spec, Settings settings, const Plan& plan);
 
 }  // namespace eager

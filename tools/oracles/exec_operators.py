@@ -35,7 +35,12 @@ CHOSEN = {"n_routed_experts": 4, "n_shared_experts": 1, "n_group": 2, "topk_grou
           "routed_scaling_factor": 1.5, "norm_topk_prob": True}
 LATENT = {"q_lora_rank": 8, "kv_lora_rank": 8, "qk_nope_head_dim": 4, "qk_rope_head_dim": 4, "v_head_dim": 4,
           "num_key_value_heads": 4, **CHOSEN}
-# What each family has beside SMALL.
+ENCODES = {"layer_norm_eps": 1e-6, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
+           "type_vocab_size": 2}
+# Those that take nothing of SMALL.
+OWN = ("distilbert", "t5", "vit")
+ENCODERS = ("distilbert", "modernbert")
+# What each family has beside SMALL. Behind a point: which of its variants.
 FAMILIES = {
     "mistral": {}, "qwen2": {"tie_word_embeddings": True}, "qwen3": {"head_dim": 4},
     "gemma": {"head_dim": 4, "tie_word_embeddings": True}, "phi": {"partial_rotary_factor": 0.5, "layer_norm_eps": 1e-6},
@@ -62,8 +67,33 @@ FAMILIES = {
     "solar_open": {"head_dim": 4, **MIXED, **CHOSEN}, "hunyuan_v1_moe": {"head_dim": 4, **MIXED, "moe_topk": 2},
     "ernie4_5_moe": {"head_dim": 4, **MIXED, "moe_num_experts": 4, "moe_k": 2, "moe_layer_start_index": 0},
     "minimax_m2": {"head_dim": 4, **MIXED, "num_local_experts": 4},
-    "gpt_oss": {"head_dim": 4, **MIXED, "num_local_experts": 4, **KINDS},
-    "bloom": {"n_head": 4, "n_layer": 2, "hidden_dropout": 0.0, "attention_dropout": 0.0}, "falcon": {"n_head": 4},
+    "gpt_oss": {"head_dim": 4, **MIXED, "num_local_experts": 4, **KINDS, **PLAIN},
+    "bloom": {"n_head": 4, "n_layer": 2, "hidden_dropout": 0.0, "attention_dropout": 0.0},
+    "falcon": {"num_attention_heads": 4, "hidden_dropout": 0.0, "attention_dropout": 0.0, "alibi": False,
+               "multi_query": True, "parallel_attn": True, "bias": False, "new_decoder_architecture": False},
+    "falcon.groups": {"hidden_size": 32, "num_attention_heads": 4, "num_kv_heads": 2, "hidden_dropout": 0.0, "attention_dropout": 0.0,
+                      "new_decoder_architecture": True},
+    "falcon.alibi": {"num_attention_heads": 2, "hidden_dropout": 0.0, "attention_dropout": 0.0, "alibi": True,
+                     "multi_query": False, "parallel_attn": False, "bias": True},
+    "bert": {**ENCODES, "architectures": ["BertForMaskedLM"]},
+    "roberta": {**ENCODES, "architectures": ["RobertaForMaskedLM"], "pad_token_id": 1},
+    "xlm-roberta": {**ENCODES, "architectures": ["XLMRobertaForMaskedLM"], "pad_token_id": 1},
+    "camembert": {**ENCODES, "architectures": ["CamembertForMaskedLM"], "pad_token_id": 1},
+    "distilbert": {"vocab_size": 19, "dim": 16, "hidden_dim": 12, "n_layers": 2, "n_heads": 4,
+                   "max_position_embeddings": 16, "dropout": 0.0, "attention_dropout": 0.0,
+                   "architectures": ["DistilBertForMaskedLM"]},
+    "modernbert": {**ENCODES, "architectures": ["ModernBertForMaskedLM"], "layer_types": KINDS["layer_types"],
+                   "local_attention": 16, "norm_eps": 1e-5, "attention_dropout": 0.0, "mlp_dropout": 0.0,
+                   "embedding_dropout": 0.0, "pad_token_id": 0, "cls_token_id": 1, "sep_token_id": 2},
+    "t5": {"vocab_size": 19, "d_model": 12, "d_kv": 4, "d_ff": 16, "num_layers": 2, "num_decoder_layers": 2,
+           "num_heads": 4, "relative_attention_num_buckets": 8, "relative_attention_max_distance": 12,
+           "dropout_rate": 0.0, "decoder_start_token_id": 0, "architectures": ["T5ForConditionalGeneration"]},
+    "t5.gated": {"vocab_size": 19, "d_model": 12, "d_kv": 6, "d_ff": 16, "num_layers": 1, "num_decoder_layers": 2,
+                 "num_heads": 2, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False, "dropout_rate": 0.0,
+                 "pad_token_id": 3, "decoder_start_token_id": 2, "architectures": ["T5ForConditionalGeneration"]},
+    "vit": {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 12,
+            "image_size": 8, "patch_size": 4, "num_channels": 3, "hidden_dropout_prob": 0.0,
+            "attention_probs_dropout_prob": 0.0, "num_labels": 5, "architectures": ["ViTForImageClassification"]},
 }
 
 
@@ -79,12 +109,19 @@ def line(name, tensor):
 def model(config):
     """Loss, gradients of all parameters, and of what the token embedding gives."""
     config._experts_implementation = "eager"  # The grouped product takes no float64.
-    made = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="sdpa").double().train()
+    attention = "eager" if config.model_type in ("t5", "gpt_oss", "bloom") else "sdpa"
+    named = getattr(transformers, config.architectures[0])._from_config if config.architectures else \
+        transformers.AutoModelForCausalLM.from_config
+    made = named(config, attn_implementation=attention).double().train()
     for at, (name, parameter) in enumerate(made.named_parameters()):
         values = wave(parameter.numel(), at).reshape(parameter.shape)
-        norm = "norm" in name or "ln_" in name
+        norm = "norm" in name.lower() or "ln_" in name
         values = values * 0.1 + 1 if norm and name.endswith("weight") else values * 0.3
         parameter.data = values.float().double()
+    if config.model_type == "vit":
+        side, channels = config.image_size, config.num_channels
+        return answers(made, {}, pixel_values=wave(ROWS * channels * side * side, 0).reshape(ROWS, channels, side, side),
+                       labels=torch.tensor([3, 1]))
     vocabulary = config.vocab_size
     ids = torch.tensor([(7 * i + 3) % vocabulary for i in range(ROWS * TOKENS)]).reshape(ROWS, TOKENS)
     labels = ids.clone()
@@ -92,20 +129,30 @@ def model(config):
     held = {}
 
     def keep(_module, _inputs, output):
-        output.retain_grad()
-        held["embedded"] = output
+        if "embedded" not in held:
+            output.retain_grad()
+            held["embedded"] = output
 
     made.get_input_embeddings().register_forward_hook(keep)
-    loss = made(input_ids=ids, labels=labels, use_cache=False).loss
+    if config.model_type == "t5":
+        made.get_encoder().embed_tokens.register_forward_hook(keep)
+    decodes = {} if hasattr(config, "type_vocab_size") or config.model_type in ENCODERS else {"use_cache": False}
+    return answers(made, held, input_ids=ids, labels=labels, **decodes)
+
+
+def answers(made, held, **inputs):
+    loss = made(**inputs).loss
     loss.backward()
-    lines = [line("loss", loss), line("embedded", held["embedded"].grad)]
-    lines += [line(name, parameter.grad) for name, parameter in made.named_parameters() if parameter.requires_grad]
-    return lines
+    lines = [line("loss", loss), *(line(name, output.grad) for name, output in held.items())]
+    lines += [line(name, parameter.grad if parameter.grad is not None else torch.zeros(0))
+              for name, parameter in made.named_parameters() if parameter.requires_grad]
+    return [text for text in lines if " " in text.strip()]
 
 
 def family(kind, more):
     """A family's small model, whose config stands in the file."""
-    config = {"model_type": kind, **SMALL, **more}
+    kind = kind.split(".")[0]
+    config = {"model_type": kind, **({} if kind in OWN else SMALL), **more}
     return ["# config " + json.dumps(config), *model(transformers.AutoConfig.for_model(**config))]
 
 

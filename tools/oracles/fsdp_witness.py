@@ -114,6 +114,10 @@ def asked_for():
         "tail-resharded": ({"wrap": "ends", "reshard_tail": True, **MIXED}, {}),
         "tail-resharded-every": ({"wrap": "ends", "reshard_tail": True, "gradient_sync": "every"},
                                  {"grad_accum": 2, "checkpoint": "full", "max_grad_norm": 1.0}),
+        "last-kept": ({"reshard_last": False, "reshard_root": True, **MIXED}, {}),
+        "last-kept-every": ({"wrap": "ends", "reshard_last": False, "gradient_sync": "every"},
+                            {"grad_accum": 2, "checkpoint": "full"}),
+        "last-kept-ahead": ({"reshard_last": False, "forward_prefetch": "1", "backward_prefetch": "2"}, {}),
         "tail-alone-resharded": ({"wrap": "layers+ends", "reshard_tail": True, "reshard_after_forward": False}, {}),
     }
     for name, config, world, rank in (("llama", LLAMA, 4, 3), ("tied", TIED, 2, 0)):

@@ -103,6 +103,9 @@ BERT = {"model_type": "bert", "architectures": ["BertForMaskedLM"], "hidden_size
 ROBERTA = {**BERT, "model_type": "roberta", "architectures": ["RobertaForMaskedLM"], "vocab_size": 787}
 XLM_ROBERTA = {**ROBERTA, "model_type": "xlm-roberta", "architectures": ["XLMRobertaForMaskedLM"]}
 CAMEMBERT = {**ROBERTA, "model_type": "camembert", "architectures": ["CamembertForMaskedLM"]}
+DEBERTA = {**BERT, "model_type": "deberta-v2", "architectures": ["DebertaV2ForMaskedLM"], "vocab_size": 809,
+           "type_vocab_size": 0, "position_biased_input": False, "relative_attention": True, "position_buckets": 32,
+           "norm_rel_ebd": "layer_norm", "share_att_key": True, "pos_att_type": "p2c|c2p", "max_relative_positions": -1}
 DISTILBERT = {"model_type": "distilbert", "architectures": ["DistilBertForMaskedLM"], "dim": 64, "hidden_dim": 176,
               "n_layers": 2, "n_heads": 4, "vocab_size": 797, "max_position_embeddings": 128}
 
@@ -162,14 +165,14 @@ def of_sound(cases, target=40):
             for name, one in cases.items()}
 
 
-def heads_of(name, config, labels=5, prefix=None):
+def heads_of(name, config, labels=5, prefix=None, **more):
     """The classes of a text and of each of its tokens."""
     prefix = prefix or config["architectures"][0].split("For")[0]
     cases = {}
     for suffix, kind in (("-text", "SequenceClassification"), ("-tokens", "TokenClassification")):
         headed = {**config, "architectures": [f"{prefix}For{kind}"], "num_labels": labels,
                   "id2label": {str(i): str(i) for i in range(labels)}}
-        cases[name + suffix] = case(headed, micro_batch=2, seq=64)
+        cases[name + suffix] = case(headed, micro_batch=2, seq=64, **more)
     return cases
 
 
@@ -271,6 +274,21 @@ FAMILIES = {
     **family("camembert", CAMEMBERT, targets=("query", "value"), odd={"tie_word_embeddings": False},
              frozen=("roberta.embeddings.*", "roberta.encoder.layer.0.*")),
     **heads_of("camembert", CAMEMBERT),
+    **family("deberta", DEBERTA, targets=("query_proj", "value_proj"), eager=False, attention="eager",
+             frozen=("deberta.embeddings.*", "deberta.encoder.layer.0.*"),
+             odd={"tie_word_embeddings": False, "share_att_key": False, "position_biased_input": True, "type_vocab_size": 2,
+                  "norm_rel_ebd": "none", "max_relative_positions": 100}),
+    # Normed distances are shared by layers, which a reentrant checkpoint goes backward through twice: PyTorch stops.
+    "deberta-checkpoint-reentrant": case({**DEBERTA, "norm_rel_ebd": "none"}, seq=64, checkpoint="full", reentrant=True,
+                                         input_require_grads=True, attention="eager"),
+    **heads_of("deberta", DEBERTA, attention="eager"),
+    "deberta-text-named": case({**heads_of("", DEBERTA)["-text"]["config"], "problem_type": "single_label_classification"},
+                               micro_batch=2, seq=64, attention="eager"),
+    "deberta-plain": case({**DEBERTA, "relative_attention": False, "pos_att_type": None, "norm_rel_ebd": "none", "position_biased_input": True,
+                           "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}, micro_batch=2, seq=72,
+                          attention="eager"),
+    "deberta-c2p": case({**DEBERTA, "pos_att_type": ["c2p"], "position_buckets": -1, "share_att_key": False}, micro_batch=2, seq=72,
+                        attention="eager"),
     **family("distilbert", DISTILBERT, targets=("q_lin", "v_lin"),
              frozen=("distilbert.embeddings.*", "distilbert.transformer.layer.0.*"), odd={"dropout": 0.0}),
     **heads_of("distilbert", DISTILBERT),

@@ -59,6 +59,57 @@ struct IndexSumKernel {
   }
 };
 
+// Along one dimension, by a line of indices, which may count from its end.
+struct Along {
+  Strided indices;
+  std::int64_t count;
+  std::int64_t extent;
+  std::int64_t inner;  // Elements that follow each other there.
+
+  [[nodiscard]] DSPLAN_KERNEL std::int64_t place(std::int64_t i) const {
+    const auto index = load<std::int64_t>(indices, i);
+    return index < 0 ? index + extent : index;
+  }
+};
+
+struct AlongKernel {
+  Strided from;
+  Strided out;
+  Along along;
+
+  DSPLAN_KERNEL void operator()(std::int64_t i) const {
+    const std::int64_t row = i / along.inner;
+    const std::int64_t place = along.place(row % along.count);
+    const bool known = place >= 0 && place < along.extent;
+    const std::int64_t source = (row / along.count * along.extent + place) * along.inner + i % along.inner;
+    store(out, i, known ? load<double>(from, source) : std::numeric_limits<double>::quiet_NaN());
+  }
+};
+
+struct AlongSumKernel {
+  Strided gradient;
+  Strided to;
+  Along along;
+
+  DSPLAN_KERNEL void operator()(std::int64_t i) const {
+    const std::int64_t row = i / along.inner;
+    double sum = 0;
+    for (std::int64_t k = 0; k < along.count; ++k) {
+      if (along.place(k) != row % along.extent) continue;
+      sum += load<double>(gradient, (row / along.extent * along.count + k) * along.inner + i % along.inner);
+    }
+    store(to, i, sum);
+  }
+};
+
+Along along_of(const Args& args, const dsplan_tensor& whole) {
+  const auto axis = static_cast<std::int32_t>(args.integer(DSPLAN_AXIS));
+  const dsplan_tensor& indices = args.backward() ? args.saved_in(1) : args.in(1);
+  std::int64_t inner = 1;
+  for (std::int32_t d = axis + 1; d < whole.rank; ++d) inner *= whole.dims[d];
+  return {strided(indices), count_of(indices), whole.dims[axis], inner};
+}
+
 // Elements by their places in the last dimension of `whole`, `per_row` of `columns`.
 struct Places {
   Strided places;
@@ -194,6 +245,15 @@ void index_backward(const Queue& queue, const dsplan_tensor& gradient, const Pic
                     const dsplan_tensor& to) {
   fill(queue, to, 0);
   teams(queue, rows.count, IndexSumKernel{strided(gradient), strided(to), rows});
+}
+
+void index_along(const Queue& queue, const Args& args) {
+  if (args.backward()) {
+    const dsplan_tensor& to = args.gradient(0);
+    return each(queue, count_of(to), AlongSumKernel{strided(args.gradient_of()), strided(to), along_of(args, to)});
+  }
+  const dsplan_tensor& out = args.output();
+  each(queue, count_of(out), AlongKernel{strided(args.in(0)), strided(out), along_of(args, args.in(0))});
 }
 
 void gather(const Queue& queue, const dsplan_tensor& whole, const dsplan_tensor& places, const dsplan_tensor& to) {

@@ -80,11 +80,19 @@ bool run_products(const Args& args);              // products.cpp
 bool run_attention(const Args& args);             // attention.cpp
 bool run_rows(const Args& args);                  // rows.cpp: softmax, norms, losses
 bool run_lookups(const Args& args);               // lookups.cpp
+bool run_convolution(const Args& args);           // convolution.cpp
 bool run_parallel(const Args& args);              // parallel.cpp: what tensor parallelism adds
 bool run_flat(const dsplan_launch& call);         // flat.cpp: bodies that work on ranges
 
 // What a sum over one dimension is written into, with that dimension beside the others.
 [[nodiscard]] dsplan_tensor summed_beside(const Args& args);
+// An index along one dimension, not the first ones.
+[[nodiscard]] inline bool picks_along(const Args& args) { return args.integer(DSPLAN_AXIS) > 0; }
+// Of an arange.
+[[nodiscard]] inline double step_of_range(const Args& args) {
+  const double own = args.call().numbers[DSPLAN_SCALE];
+  return own == 0 ? 1 : own;
+}
 // Of attention's scores over heads of so many columns.
 [[nodiscard]] double attention_scale(const Args& args, std::int64_t width);
 // Input 0 as it was, or the clone of what was written over.

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "exec/bodies/elementwise.h"
+#include "exec/bodies/gelu_steps.h"
 #include "exec/bodies/philox.h"
 #include "exec/host/args.h"
 
@@ -37,6 +38,31 @@ void unary(const Args& args) {
       if (number == C(1)) return each([](C x) { return bodies::gelu_tanh(x); });
       return each([](C x) { return bodies::gelu(x); });
     default: throw Fault{"no such operator of one tensor"};
+  }
+}
+
+// What a step of gelu reads: an input, the gradient, or what an earlier step made.
+const dsplan_tensor& read_by_step(const Args& args, std::int8_t what) {
+  if (what == bodies::kGeluInput) return args.backward() ? args.saved_in(0) : args.in(0);
+  return what == bodies::kGeluGradient ? args.gradient_of() : args.temporary(static_cast<std::size_t>(what));
+}
+
+template <class C>
+void gelu_step(const Args& args) {
+  using Does = bodies::GeluStep::Does;
+  const bodies::GeluStep& step =
+      args.backward() ? bodies::kGeluBackward.at(args.part()) : bodies::kGeluForward.at(args.part());
+  const dsplan_tensor& a = read_by_step(args, step.a);
+  const C number = static_cast<C>(step.number);
+  const auto each = [&](auto f) { map<C, 1>(args.latest(), {&a}, f); };
+  const auto both = [&](auto f) { map<C, 2>(args.latest(), {&a, &read_by_step(args, step.b)}, f); };
+  switch (step.does) {
+    case Does::Scale: return each([=](C x) { return x * number; });
+    case Does::Shift: return each([=](C x) { return x + number; });
+    case Does::OneLess: return each([](C x) { return C(1) - x; });
+    case Does::Tanh: return each([](C x) { return std::tanh(x); });
+    case Does::Product: return both([](C x, C y) { return x * y; });
+    case Does::Sum: return both([](C x, C y) { return x + y; });
   }
 }
 
@@ -122,8 +148,16 @@ void dropout(const Args& args) {
 }  // namespace
 
 bool run_elementwise(const Args& args) {
-  if (args.backward()) return false;
   const Op op = args.op();
+  if (op == Op::Gelu && args.number() == bodies::kGeluFunction) {
+    with_arithmetic(dtype_of(args.latest()), [&]<class C>(C) { gelu_step<C>(args); });
+    return true;
+  }
+  if (args.backward()) return false;
+  if (op == Op::PowScalar && args.has_in(1)) {
+    map<double, 2>(args.output(), {&args.in(0), &args.in(1)}, [](double a, double b) { return std::pow(a, b); });
+    return true;
+  }
   if (op == Op::SubScalar && !is_floating(dtype_of(args.in(0)))) {
     const auto number = static_cast<std::int64_t>(args.number());
     map<std::int64_t, 1>(args.output(), {&args.in(0)}, [=](std::int64_t x) { return x - number; });

@@ -78,7 +78,8 @@ void masked_fill(const Args& args) {
 void arange(const Args& args) {
   const bool filled = args.flag(DSPLAN_FLAG_FILLED);
   const double number = args.number();
-  map<double, 0>(args.output(), {}, [=](std::int64_t at) { return filled ? number : static_cast<double>(at); });
+  const double step = filled ? 0 : step_of_range(args);
+  map<double, 0>(args.output(), {}, [=](std::int64_t at) { return number + static_cast<double>(at) * step; });
 }
 
 // Differences of neighbours along the last dimension; of as many elements: less the node's number.

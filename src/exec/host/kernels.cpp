@@ -20,8 +20,9 @@ bool run(const dsplan_launch& call) {
   const auto body = static_cast<Body>(call.body);
   if (body != Body::Forward && body != Body::Backward) return run_flat(call);
   const Args args(call);
-  for (const auto family : {run_parallel, run_moves, run_elementwise, run_elementwise_backward, run_products,
-                            run_attention, run_rows, run_lookups, run_choices, run_flags, run_picks, run_groups}) {
+  for (const auto family :
+       {run_parallel, run_moves, run_elementwise, run_elementwise_backward, run_products, run_attention, run_rows,
+        run_lookups, run_choices, run_flags, run_picks, run_groups, run_convolution}) {
     if (family(args)) return true;
   }
   return false;

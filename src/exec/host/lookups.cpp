@@ -91,9 +91,9 @@ void many_rows(const Occurrences& o, const Strided& g, const Strided& to, std::i
 }
 
 // In the order of the indices, and for one index in the order of its places.
-void sort_indices(const Args& args) {
-  const dsplan_tensor& sorted = args.temporary(0);
-  const dsplan_tensor& origins = args.temporary(1);
+void sort_indices(const Args& args, std::size_t first) {
+  const dsplan_tensor& sorted = args.temporary(first);
+  const dsplan_tensor& origins = args.temporary(first + 1);
   const std::int64_t count = count_of(args.saved_in(1));
   expect_count(sorted, count, "the sorted indices");
   expect_count(origins, count, "the places of indices");
@@ -110,27 +110,33 @@ void sort_indices(const Args& args) {
 }
 
 void embedding_backward(const Args& args) {
-  const dsplan_tensor* sorted = args.find(SlotKind::Temporary, 0);
-  if (sorted != nullptr && args.part() == 0) return sort_indices(args);
+  const std::size_t copies = args.flag(DSPLAN_FLAG_BY_HEAD) ? 1 : 0;
+  if (args.part() < copies) return copy_in_order(args.gradient_of(), args.temporary(0));
+  const dsplan_tensor& gradient = copies > 0 ? args.temporary(0) : args.gradient_of();
+  const dsplan_tensor* sorted = args.find(SlotKind::Temporary, copies);
+  if (sorted != nullptr && args.part() == copies) return sort_indices(args, copies);
   const dsplan_tensor& to = args.gradient(0);
   const std::int64_t columns = last_of(to);
   map<double, 0>(to, {}, [](std::int64_t) { return 0.0; });
   Occurrences o{strided(args.saved_in(1)), nullptr, nullptr, count_of(args.saved_in(1))};
-  expect_count(args.gradient_of(), o.count * columns, "the gradient of rows");
+  expect_count(gradient, o.count * columns, "the gradient of rows");
   for (std::int64_t at = 0; at < o.count; ++at) {
     expect(o.id(at) >= 0 && o.id(at) < to.dims[0], "an index lies outside the table");
   }
   if (sorted != nullptr) {
     o.sorted = static_cast<const std::int64_t*>(sorted->data);
-    o.origins = static_cast<const std::int64_t*>(args.temporary(1).data);
+    o.origins = static_cast<const std::int64_t*>(args.temporary(copies + 1).data);
   }
   with_arithmetic(dtype_of(to), [&]<class C>(C) {
     if (o.sorted != nullptr) {
-      many_rows<C>(o, strided(args.gradient_of()), strided(to), columns);
+      many_rows<C>(o, strided(gradient), strided(to), columns);
     } else {
-      few_rows<C>(o, strided(args.gradient_of()), strided(to), columns);
+      few_rows<C>(o, strided(gradient), strided(to), columns);
     }
   });
+  if (args.number() == 0) return;
+  const dsplan_tensor padding = selected(to, 0, static_cast<std::int64_t>(args.number()) - 1);
+  map<double, 0>(padding, {}, [](std::int64_t) { return 0.0; });
 }
 
 }  // namespace

@@ -53,8 +53,9 @@ void split_backward(const Args& args) {
   std::size_t undefined = 0;
   for (std::size_t i = 0; i < static_cast<std::size_t>(args.integer(DSPLAN_OUTPUTS)); ++i) {
     const dsplan_tensor& part = args.has_gradient(i) ? args.gradient_of(i) : args.temporary(undefined++);
-    copy_in_order(part, narrowed(to, axis, start, part.dims[axis]));
-    start += part.dims[axis];
+    const std::int64_t length = count_of(part) * to.dims[axis] / count_of(to);  // It may come in other dimensions.
+    copy_in_order(part, narrowed(to, axis, start, length));
+    start += length;
   }
   expect(start == to.dims[axis], "parts do not fill the whole");
 }

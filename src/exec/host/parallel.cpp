@@ -8,6 +8,10 @@ namespace dsplan::exec::host {
 namespace {
 
 void less(const Args& args) {
+  if (is_floating(dtype_of(args.in(0)))) {
+    const double below = args.number();
+    return map<double, 1>(args.output(), {&args.in(0)}, [=](double x) { return x < below ? 1.0 : 0.0; });
+  }
   const auto limit = static_cast<std::int64_t>(args.number());
   map<std::int64_t, 1>(args.output(), {&args.in(0)}, [=](std::int64_t x) { return std::int64_t{x < limit ? 1 : 0}; });
 }
@@ -17,8 +21,8 @@ void either(const Args& args) {
                        [](std::int64_t a, std::int64_t b) { return std::int64_t{a != 0 || b != 0 ? 1 : 0}; });
 }
 
-// x[mask] = 0 of a mask with as many or fewer dimensions: each of its flags stands for a row.
-void zero_rows(const dsplan_tensor& from, const dsplan_tensor& mask, const dsplan_tensor& to) {
+// x[mask] = number of a mask with as many or fewer dimensions: each of its flags stands for a row.
+void fill_rows(const dsplan_tensor& from, const dsplan_tensor& mask, const dsplan_tensor& to, double number) {
   const std::int64_t flags = count_of(mask);
   expect(flags > 0 && count_of(to) % flags == 0, "the mask does not fit");
   const std::int64_t row = count_of(to) / flags;
@@ -27,7 +31,7 @@ void zero_rows(const dsplan_tensor& from, const dsplan_tensor& mask, const dspla
   const auto run = [&]<class C>(C) {
     map<C, 0>(to, {}, [&](std::int64_t at) {
       std::int64_t flag = 0;
-      C x{};
+      C x = static_cast<C>(number);
       load(set, at / row, 1, &flag);
       if (flag == 0) load(source, at, 1, &x);
       return x;
@@ -221,9 +225,9 @@ bool run_parallel(const Args& args) {
     case Op::BitwiseOr: either(args); return true;
     case Op::MaskedFillInPlace:
       if (args.backward()) {
-        zero_rows(args.gradient_of(), args.saved_in(1), args.gradient(0));
+        fill_rows(args.gradient_of(), args.saved_in(1), args.gradient(0), 0);
       } else {
-        zero_rows(args.in(0), args.in(1), args.in(0));
+        fill_rows(args.in(0), args.in(1), args.in(0), args.number());
       }
       return true;
     case Op::ParallelCrossEntropy:

@@ -67,6 +67,43 @@ void index_backward(const Args& args) {
   });
 }
 
+// Along one dimension, by a line of indices, which may count from its end: f(element of `whole`, element of `picked`,
+// how many follow each other there).
+void each_along(const Args& args, const dsplan_tensor& whole, const dsplan_tensor& picked, auto f) {
+  const auto axis = static_cast<std::int32_t>(args.integer(DSPLAN_AXIS));
+  const dsplan_tensor& indices = args.backward() ? args.saved_in(1) : args.in(1);
+  const std::int64_t extent = whole.dims[axis];
+  const std::int64_t count = count_of(indices);
+  std::int64_t inner = 1;
+  for (std::int32_t d = axis + 1; d < whole.rank; ++d) inner *= whole.dims[d];
+  const std::int64_t outer = count_of(whole) / (extent * inner);
+  expect_count(picked, outer * count * inner, "what an index picks");
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::int64_t index = integer_at(strided(indices), i);
+    const std::int64_t place = index < 0 ? index + extent : index;
+    expect(place >= 0 && place < extent, "an index lies outside its dimension");
+    for (std::int64_t o = 0; o < outer; ++o) f((o * extent + place) * inner, (o * count + i) * inner, inner);
+  }
+}
+
+void index_along(const Args& args) {
+  in_its_type(args.output(), [&]<class C>(C) {
+    each_along(args, args.in(0), args.output(), [&](std::int64_t source, std::int64_t target, std::int64_t n) {
+      move_row<C>(strided(args.in(0)), source, strided(args.output()), target, n, false);
+    });
+  });
+}
+
+void index_along_backward(const Args& args) {
+  const dsplan_tensor& to = args.gradient(0);
+  clear_all(to);
+  in_its_type(to, [&]<class C>(C) {
+    each_along(args, to, args.gradient_of(), [&](std::int64_t target, std::int64_t source, std::int64_t n) {
+      move_row<C>(strided(args.gradient_of()), source, strided(to), target, n, true);
+    });
+  });
+}
+
 // f(row's element in `whole`, the place's own element) of indices along the last dimension.
 void each_place(const dsplan_tensor& places, const dsplan_tensor& whole, auto f) {
   const std::int64_t columns = last_of(whole);
@@ -237,7 +274,7 @@ void copy_into_backward(const Args& args) {
 
 bool pick_forward(const Args& args) {
   switch (args.op()) {
-    case Op::Index: index_rows(args); return true;
+    case Op::Index: picks_along(args) ? index_along(args) : index_rows(args); return true;
     case Op::Gather: gather(args.in(0), args.in(1), args.output()); return true;
     case Op::Scatter: scatter(args); return true;
     case Op::TopK:
@@ -258,7 +295,7 @@ bool pick_forward(const Args& args) {
 bool run_picks(const Args& args) {
   if (!args.backward()) return pick_forward(args);
   switch (args.op()) {
-    case Op::Index: index_backward(args); return true;
+    case Op::Index: picks_along(args) ? index_along_backward(args) : index_backward(args); return true;
     case Op::Gather:
       clear_all(args.gradient(0));
       put(args.gradient_of(), args.saved_in(1), args.gradient(0), true);

@@ -141,6 +141,31 @@ class ProductCalls {
     kernels_.scale(column, args_.in(1), args_.output());
   }
 
+  // `number` times the product, and what is added to it.
+  void stacked() {
+    const dsplan_tensor& out = args_.output();
+    multiply_batches({args_.in(0)}, {args_.in(1)}, out);
+    if (!args_.has_in(2)) return;
+    if (args_.number() != 1) kernels_.times(out, args_.number(), out);
+    kernels_.add(out, args_.in(2), out);
+  }
+
+  // By turns the product of gradient and number, and the gradient of a factor.
+  void stacked_backward() {
+    if (args_.integer(DSPLAN_INPUTS) < 3) return matmul_backward();
+    const dsplan_tensor& to = args_.latest();
+    const bool made_gradient =
+        args_.slot(args_.made_count() - 1) / 256 == static_cast<std::int64_t>(SlotKind::Gradient);
+    const bool scales = args_.number() != 1;
+    const std::size_t at = args_.made_count() - 1;
+    const std::size_t input = made_gradient ? gradient_made(args_) : (at == 0 && args_.needs(0) ? 0 : 1);
+    if (made_gradient && scales) return kernels_.times(args_.temporary(at / 2), args_.number(), to);
+    const dsplan_tensor& grad = args_.gradient_of();
+    const Factor other{args_.saved_in(1 - input), true};
+    if (input == 1) return multiply_batches(other, {grad}, to);
+    multiply_batches({grad}, other, to);
+  }
+
   void matmul_backward() {
     const dsplan_tensor& grad = args_.gradient_of();
     const bool second = gradient_made(args_) == 1;
@@ -195,6 +220,10 @@ bool call_products(const Args& args, ProductKernels& kernels) {
   ProductCalls calls(args, kernels);
   if (args.op() == Op::Linear) {
     args.backward() ? calls.linear_backward() : calls.linear();
+    return true;
+  }
+  if (args.op() == Op::Bmm) {
+    args.backward() ? calls.stacked_backward() : calls.stacked();
     return true;
   }
   if (args.op() != Op::Matmul) return false;

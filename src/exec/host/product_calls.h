@@ -15,6 +15,7 @@ class ProductKernels {
   // Element by element, with what is broadcast.
   virtual void add(const dsplan_tensor& a, const dsplan_tensor& b, const dsplan_tensor& out) = 0;
   virtual void scale(const dsplan_tensor& a, const dsplan_tensor& b, const dsplan_tensor& out) = 0;
+  virtual void times(const dsplan_tensor& from, double number, const dsplan_tensor& out) = 0;
   virtual void sum(const dsplan_tensor& from, const dsplan_tensor& to) = 0;
 };
 

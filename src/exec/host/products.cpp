@@ -22,6 +22,12 @@ class HostProducts : public ProductKernels {
   void scale(const dsplan_tensor& a, const dsplan_tensor& b, const dsplan_tensor& out) override {
     with_arithmetic(dtype_of(out), [&]<class C>(C) { map<C, 2>(out, {&a, &b}, [](C x, C y) { return x * y; }); });
   }
+  void times(const dsplan_tensor& from, double number, const dsplan_tensor& out) override {
+    with_arithmetic(dtype_of(out), [&]<class C>(C) {
+      const C factor = static_cast<C>(number);
+      map<C, 1>(out, {&from}, [=](C x) { return x * factor; });
+    });
+  }
   void sum(const dsplan_tensor& from, const dsplan_tensor& to) override { sum_to(from, to); }
 };
 

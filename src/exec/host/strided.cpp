@@ -1,6 +1,8 @@
 #include "exec/host/strided.h"
 
 #include <algorithm>
+#include <limits>
+#include <type_traits>
 
 namespace dsplan::exec::host {
 namespace {
@@ -22,6 +24,11 @@ T narrowed_to(C x) {
     return to_half(static_cast<float>(x));
   } else if constexpr (std::is_same_v<T, bool>) {
     return x != C(0);
+  } else if constexpr (std::is_integral_v<T> && std::is_floating_point_v<C>) {
+    // What no integer can say is the lowest one, as processors make it.
+    constexpr auto kBeyond = -static_cast<C>(std::numeric_limits<T>::min());
+    const bool known = x >= -kBeyond && x < kBeyond;
+    return std::is_unsigned_v<T> || known ? static_cast<T>(x) : std::numeric_limits<T>::min();
   } else {
     return static_cast<T>(x);
   }

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "core/error.h"
+#include "exec/bodies/gelu_steps.h"
 #include "exec/operators/maker.h"
 
 namespace dsplan::exec::rules {
@@ -62,10 +63,27 @@ Described combined(const Described& a, const Described& b, DType dtype) {
   return {dtype, elementwise_layout(broadcast(a.layout, b.layout), layouts)};
 }
 
-void unary_forward(Maker& m) { m.output(0, like(m.in(0), m.in(0).dtype)); }
+// A tensor for each step but the last.
+bool takes_steps(const Node& node) { return node.op == Op::Gelu && node.number == bodies::kGeluFunction; }
+void gelu_steps(Maker& m, std::size_t steps) {
+  for (std::size_t i = 0; i + 1 < steps; ++i) {
+    m.temporary(like(m.in(0), m.in(0).dtype));
+    m.next();
+  }
+}
+
+// A power may be of two tensors, at the graph's shape.
+void unary_forward(Maker& m) {
+  if (takes_steps(m.node())) gelu_steps(m, bodies::kGeluForward.size());
+  m.output(0, m.has(1) ? Described{m.told().dtype, contiguous(m.told().shape)} : like(m.in(0), m.in(0).dtype));
+}
 
 void unary_backward(Maker& m) {
   if (!m.needs(0)) return;
+  if (takes_steps(m.node())) {
+    gelu_steps(m, bodies::kGeluBackward.size());
+    return m.gradient(0, like(m.in(0), m.in(0).dtype));
+  }
   const Unary& row = *unary_row(m.node().op);
   const Described& grad = m.gradient_of();
   for (std::size_t i = 0; i < row.steps; ++i) {

@@ -6,6 +6,7 @@
 #include "core/error.h"
 #include "core/format.h"
 #include "exec/attributes.h"
+#include "exec/bodies/gelu_steps.h"
 #include "exec/operators/maker.h"
 #include "exec/operators/views.h"
 
@@ -90,6 +91,12 @@ Viewed joined_part(const Call& call, std::size_t input, const Described& gradien
 bool picks_rows(const Graph& graph, const Node& node) {
   const Shape& from = graph.tensor(graph.input(node, 0)).shape;
   const Shape& picked = graph.tensor(graph.output(node)).shape;
+  if (node.axis > 0) {  // Along one dimension, by one line of indices.
+    Shape part = from;
+    part.dims[static_cast<std::size_t>(node.axis)] = picked.dims[static_cast<std::size_t>(node.axis)];
+    return node.input_count == 2 && static_cast<std::size_t>(node.axis) < from.rank && part == picked &&
+           graph.tensor(graph.input(node, 1)).shape.rank == 1;
+  }
   const std::size_t indexed = node.input_count - 1U;
   if (indexed > DSPLAN_MOST_INDICES || indexed > from.rank || from.rank - indexed > picked.rank) return false;
   std::int64_t columns = 1;
@@ -108,6 +115,17 @@ bool picks_rows(const Graph& graph, const Node& node) {
   return made == longest * columns || made == each * columns;
 }
 
+// Of patches that lie beside each other and fill the picture, which itself takes no gradient.
+bool cuts_into_patches(const Graph& graph, const Node& node) {
+  const Tensor& picture = graph.tensor(graph.input(node, 0));
+  const Shape& patch = graph.tensor(graph.input(node, 1)).shape;
+  const Shape& made = graph.tensor(graph.output(node)).shape;
+  const bool fills = picture.shape.rank == 4 && picture.shape.dims[1] == patch.dims[1] &&
+                     picture.shape.dims[2] == made.dims[2] * patch.dims[2] &&
+                     picture.shape.dims[3] == made.dims[3] * patch.dims[3];
+  return fills && !picture.requires_grad;
+}
+
 std::optional<std::string> operands_without_kernel(const Graph& graph, const Node& node) {
   if (node.op == Op::Index && !picks_rows(graph, node)) {
     return "an index of another dimension than the first ones has no kernel";
@@ -124,7 +142,15 @@ std::optional<std::string> operands_without_kernel(const Graph& graph, const Nod
   const bool last = static_cast<std::size_t>(node.axis) + 1U == made.rank;
   if (node.op == Op::Scatter && !last) return "a scatter over another dimension than the last has no kernel";
   if (node.op == Op::Max && node.output_count != 2) return "the largest element of all has no kernel";
-  if (node.op == Op::PowScalar && node.input_count > 1) return "a power of two tensors has no kernel";
+  if (node.op == Op::PowScalar && node.input_count > 1 && node.requires_grad) {
+    return "the gradient of a power of two tensors has no kernel";
+  }
+  if (node.op == Op::Bmm && node.input_count > 2 && graph.tensor(graph.input(node, 2)).requires_grad) {
+    return "the gradient of what is added to a product has no kernel";
+  }
+  if (node.op == Op::Conv2d && !cuts_into_patches(graph, node)) {
+    return "a convolution of other steps than its patches has no kernel";
+  }
   return std::nullopt;
 }
 
@@ -160,7 +186,7 @@ std::optional<std::string> cannot_run(const Graph& graph, const Node& node) {
     return "a join of two dtypes has no kernel";
   }
   if (const auto operands = operands_without_kernel(graph, node)) return operands;
-  if (node.op == Op::Gelu && node.number != 0 && node.number != 1) {
+  if (node.op == Op::Gelu && node.number != 0 && node.number != 1 && node.number != bodies::kGeluFunction) {
     return "the activation that the graph writes as gelu is another one";
   }
   if (node.op == Op::Log && node.number != 0) return "the logarithm of one plus a number has no kernel";
@@ -287,7 +313,7 @@ Attributes attributes_of(const Graph& graph, const Node& node) {
   flag(node.full_attention, DSPLAN_FLAG_FULL_ATTENTION);
   flag(node.gradient_copied, DSPLAN_FLAG_GRADIENT_COPIED);
   flag(node.requires_grad, DSPLAN_FLAG_REQUIRES_GRAD);
-  flag(node.by_head && node.attention == AttentionKernel::Flash, DSPLAN_FLAG_BY_HEAD);
+  flag(node.by_head && (node.attention == AttentionKernel::Flash || node.op == Op::Embedding), DSPLAN_FLAG_BY_HEAD);
   const bool runs = !cannot_run(graph, node);
   const std::vector<Kept> kept = runs ? keeps(graph, node) : std::vector<Kept>{};
   const std::vector<std::int64_t> forward = runs ? slots_of(graph, node, false) : std::vector<std::int64_t>{};

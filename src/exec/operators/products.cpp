@@ -68,15 +68,53 @@ void matmul_backward(Maker& m) {
   contiguous_gradient(m, 0);
 }
 
+// baddbmm: the third and `number` times the product of the others. A factor of one is not multiplied; the first
+// factor's gradient comes first.
+void stacked_product(Maker& m) {
+  Layout result = m.in(0).layout;
+  result.dims[2] = m.dim(1, 2);
+  m.output(0, {m.in(0).dtype, contiguous_like(result)});
+}
+
+void stacked_product_backward(Maker& m) {
+  if (!m.has(2)) return matmul_backward(m);
+  for (const std::size_t i : {std::size_t{0}, std::size_t{1}}) {
+    if (!m.needs(i)) continue;
+    if (m.node().number != 1) {
+      m.temporary({m.in(i).dtype, contiguous_like(m.in(i).layout)});
+      m.next();
+    }
+    contiguous_gradient(m, i);
+  }
+}
+
+// Patches side by side; one kernel makes all gradients.
+void convolution(Maker& m) { m.output(0, {m.in(0).dtype, contiguous(m.told().shape)}); }
+
+void convolution_backward(Maker& m) {
+  for (std::size_t i = 0; m.has(i); ++i) {
+    if (m.needs(i)) m.gradient(i, {m.in(i).dtype, contiguous_like(m.in(i).layout)});
+  }
+}
+
+std::vector<Kept> convolution_kept(const Graph&, const Node&) {
+  return {{Kept::Kind::Input, 0}, {Kept::Kind::Input, 1}};
+}
+
 void embedding(Maker& m) {
   Layout result = m.in(1).layout;
   result.dims[result.rank++] = m.dim(0, 1);
   m.output(0, {m.in(0).dtype, contiguous_like(result)});
 }
 
-// Many indices are sorted first: sorted ones, where each came from, and what is counted. Then sums of parts of rows.
+// A gradient that lies otherwise is copied. Many indices are sorted first: sorted ones, where each came from, and what
+// is counted. Then sums of parts of rows.
 void embedding_gradient(Maker& m) {
   if (!m.needs(0)) return;
+  if (m.node().by_head) {
+    m.temporary({m.in(0).dtype, contiguous_like(m.gradient_of().layout)});
+    m.next();
+  }
   const EmbeddingBackward made =
       embedding_backward(m.in(1).layout.elements(), m.dim(0, 0), m.dim(0, 1), m.call().device);
   const auto hold = [&](Bytes bytes, DType dtype = DType::Int64) {
@@ -220,6 +258,8 @@ Rules products(Op op) {
   switch (op) {
     case Op::Linear: return {linear, linear_backward, linear_kept};
     case Op::Matmul: return {matmul, matmul_backward, factors_kept};
+    case Op::Bmm: return {stacked_product, stacked_product_backward, factors_kept};
+    case Op::Conv2d: return {convolution, convolution_backward, convolution_kept};
     case Op::Embedding: return {embedding, embedding_gradient, indices_kept};
     case Op::Attention: return {attention, attention_backward, attention_kept};
     default: return {};

@@ -51,6 +51,11 @@ std::vector<double> values_of(const ModelSpec& model, const ModelBuffer& buffer)
   if (buffer.name.ends_with("embed_scale") && buffer.dtype != DType::Int64) {  // gemma's.
     return {std::sqrt(static_cast<double>(model.dims.hidden))};
   }
+  if (buffer.name.ends_with("token_type_ids")) return std::vector<double>(static_cast<std::size_t>(count), 0);
+  if (buffer.name.ends_with("position_ids")) {
+    for (std::int64_t i = 0; i < count; ++i) values.push_back(static_cast<double>(i));
+    return values;
+  }
   if (!buffer.name.ends_with("inv_freq")) {
     throw Refusal("run", "buffer \"" + buffer.name + "\" cannot be filled yet");
   }

@@ -32,8 +32,8 @@ enum class Initial : std::uint8_t { Zeros, Ones, Normal };
 // Biases and LoRA's second factors begin as zeros, the weights of norms as ones, everything else is drawn.
 [[nodiscard]] Initial initial_of(const ModelSpec& model, ParameterId parameter);
 
-// The values of a buffer: frequencies of rotary positions, without any scaling of theirs. Refuses, by name, a buffer
-// that is none.
+// The values of a buffer: frequencies of rotary positions, without any scaling of theirs; numbers of places; kinds of
+// tokens, which are all of the first. Refuses, by name, a buffer that is none of them.
 [[nodiscard]] std::vector<double> values_of(const ModelSpec& model, const ModelBuffer& buffer);
 
 // Keys for the counter-based generator: what is drawn depends on what it is for, never on who draws it or when.

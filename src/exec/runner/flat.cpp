@@ -70,7 +70,14 @@ double decode_float(const std::byte* from, DType dtype) {
 std::vector<std::byte> encoded(std::span<const double> values, DType dtype) {
   const auto each = static_cast<std::size_t>(bytes_per_element(dtype));
   std::vector<std::byte> bytes(values.size() * each);
-  for (std::size_t i = 0; i < values.size(); ++i) encode_float(values[i], dtype, bytes.data() + i * each);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    std::byte* const to = bytes.data() + i * each;
+    if (dtype == DType::Int64) {  // Numbers of places.
+      store(static_cast<std::int64_t>(values[i]), to);
+    } else {
+      encode_float(values[i], dtype, to);
+    }
+  }
   return bytes;
 }
 

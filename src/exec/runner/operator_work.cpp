@@ -89,27 +89,35 @@ void OperatorWork::workspace_goes(BufferId buffer) {
 // finds it as large as before, so that the library chooses alike.
 void OperatorWork::lend_workspace(dsplan_launch& what) const {
   const auto op = static_cast<Op>(what.op);
-  if (workspace_ == kNoBuffer || (op != Op::Linear && op != Op::Matmul)) return;
+  if (workspace_ == kNoBuffer || (op != Op::Linear && op != Op::Matmul && op != Op::Bmm)) return;
   what.workspace = memory_.pointer(workspace_);
   what.workspace_bytes = plan_.schedule.buffers[workspace_].size.value();
 }
 
-// Token ids, labels (the same: the model shifts them), and where it is asked for a mask of ones.
+// Token ids, or the pixels of pictures; labels (the ids: the model shifts them; or numbers of classes), and where it is
+// asked for a mask of ones. What stands for a row is its sample's stretch of the text.
 void OperatorWork::make_batch(const Task& task) {
   const Values::Operands operands = values_.operands(task);
   const TensorAt& target = *operands.made.front();
   const std::int64_t rows = target.what.layout.dims[0];
-  const std::int64_t length = target.what.layout.dims[1];
+  const std::int64_t length = target.what.layout.elements() / rows;
+  const bool pixels = is_floating(target.what.dtype);
+  const std::int64_t classes = task.part == 1 ? plan_.model.dims.labels : 0;
+  const std::int64_t values = pixels ? 256 : classes > 0 ? classes : plan_.model.dims.vocab;
   std::vector<std::int64_t> ids;
   for (std::int64_t row = 0; row < rows; ++row) {
     // Samples of an optimizer step are dealt micro-batch by micro-batch, rank by rank.
     const std::int64_t sample = ((micro_batches_ - 1) * settings_.ranks + plan_.schedule.rank) * rows + row;
-    const std::vector<std::int64_t> tokens = text_.tokens(sample, length, plan_.model.dims.vocab);
+    const std::vector<std::int64_t> tokens = text_.tokens(sample, length, values);
     ids.insert(ids.end(), tokens.begin(), tokens.end());
   }
   if (task.part == 2) std::fill(ids.begin(), ids.end(), 1);
   const Piece piece{memory_.pointer(target.buffer), target.what.dtype, rows * length, Space::Device};
-  launcher_.write(piece, ids.data(), target.what.bytes().value());
+  if (!pixels) return launcher_.write(piece, ids.data(), target.what.bytes().value());
+  DSPLAN_CHECK(target.what.dtype == DType::Float32, "pixels come in fp32");
+  std::vector<float> shades;
+  for (const std::int64_t id : ids) shades.push_back(static_cast<float>(id - 96) / 32);
+  launcher_.write(piece, shades.data(), target.what.bytes().value());
 }
 
 void OperatorWork::take_loss(ValueId value) {

@@ -7,6 +7,7 @@ namespace {
 
 Dimensions read_bloom_dimensions(ConfigReader& config) {
   Dimensions d;
+  d.norm_epsilon = config.maybe_number("layer_norm_epsilon").value_or(1e-5);
   d.vocab = config.size("vocab_size", 250880);
   d.hidden = config.size("hidden_size", 64, "n_embed");
   d.layers = config.layer_count("n_layer", 2, "num_hidden_layers");

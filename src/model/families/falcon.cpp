@@ -38,6 +38,7 @@ Norms read_norms(ConfigReader& config, bool new_architecture) {
 Falcon read_falcon(ConfigReader& config) {
   Falcon falcon;
   Dimensions& d = falcon.dims;
+  d.norm_epsilon = config.maybe_number("layer_norm_epsilon").value_or(1e-5);
   d.vocab = config.size("vocab_size", 65024);
   d.hidden = config.size("hidden_size", 4544, "n_embed");
   d.layers = config.layer_count("num_hidden_layers", 32);

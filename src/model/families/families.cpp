@@ -1,5 +1,7 @@
 #include "model/families.h"
 
+#include <algorithm>
+
 #include "core/error.h"
 #include "core/format.h"
 #include "model/config/config_keys.h"
@@ -78,6 +80,7 @@ std::vector<Family> encoders_and_towers() {
       {"roberta", build_roberta, true},
       {"xlm-roberta", build_xlm_roberta, true},
       {"camembert", build_camembert, true},
+      {"deberta-v2", build_deberta_v2, true},
       {"distilbert", build_distilbert, true},
       {"modernbert", build_modernbert, true},
       {"t5", build_t5, true, {"T5WithLMHeadModel"}},  // Its name in transformers 2.
@@ -160,6 +163,44 @@ const Family& family_of(ConfigReader& config) {
                               : formatted("did you mean \"{}\"?", meant));
 }
 
+// The class's own pad_token_id, where the config has no such key.
+std::int64_t usual_padding(std::string_view family) {
+  struct Own {
+    std::string_view families;
+    std::int64_t padding;
+  };
+  constexpr Own kOwn[] = {{" bert distilbert gemma gemma2 gemma3_text cohere cohere2 ernie4_5 hunyuan_v1_dense "
+                           "hunyuan_v1_moe t5 ",
+                           0},
+                          {" roberta xlm-roberta camembert opt olmo olmo2 olmo3 olmoe seed_oss ", 1},
+                          {" helium ", 3},
+                          {" phi3 ", 32000},
+                          {" modernbert ", 50283},
+                          {" whisper ", 50256},
+                          {" smollm3 ", 128004},
+                          {" glm glm4 ", 151329}};
+  for (const Own& own : kOwn) {
+    if (own.families.find(formatted(" {} ", family)) != std::string_view::npos) return own.padding;
+  }
+  return -1;
+}
+
+// -1: none. A negative id counts from the last word.
+std::int64_t padding_of(const ConfigReader& config, const ModelSpec& spec) {
+  constexpr std::string_view kUnpadded = " gpt2 bloom gpt_neox falcon mamba2 qwen3_next qwen3_5_text qwen3_5_moe_text ";
+  if (kUnpadded.find(formatted(" {} ", spec.family)) != std::string_view::npos) return -1;
+  const Value* given = config.root().find("pad_token_id");
+  if (given == nullptr) return usual_padding(spec.family);
+  if (!given->is(Value::Kind::Integer)) return -1;
+  return given->integer < 0 ? std::max<std::int64_t>(given->integer + spec.dims.vocab, -1) : given->integer;
+}
+
+std::int64_t first_target_of(const ConfigReader& config, const ModelSpec& spec) {
+  const Value* given = config.root().find("decoder_start_token_id");
+  if (given != nullptr && given->is(Value::Kind::Integer)) return std::max<std::int64_t>(given->integer, 0);
+  return spec.family == "whisper" ? 50257 : 0;
+}
+
 }  // namespace
 
 ModelSpec build_model(const Document& config, std::string name, ConfigRemarks& remarks) {
@@ -182,6 +223,8 @@ ModelSpec build_model(const Document& config, std::string name, ConfigRemarks& r
   }
   spec.name = std::move(name);
   spec.family = family.model_type;
+  spec.dims.padding = padding_of(reader, spec);
+  spec.dims.first_target = first_target_of(reader, spec);
   spec.stored_dtype = stored;
   spec.has_graph = family.has_graph;
   return spec;

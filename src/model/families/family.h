@@ -84,6 +84,7 @@ struct Family {
 [[nodiscard]] ModelSpec build_roberta(ConfigReader& config);
 [[nodiscard]] ModelSpec build_xlm_roberta(ConfigReader& config);
 [[nodiscard]] ModelSpec build_camembert(ConfigReader& config);
+[[nodiscard]] ModelSpec build_deberta_v2(ConfigReader& config);
 [[nodiscard]] ModelSpec build_distilbert(ConfigReader& config);
 [[nodiscard]] ModelSpec build_whisper(ConfigReader& config);
 [[nodiscard]] ModelSpec build_modernbert(ConfigReader& config);

@@ -11,6 +11,8 @@ namespace {
 enum class Trained : std::uint8_t { Body, Words, Text, Token };
 
 struct ModernBert {
+  double global_base = 0;  // Of rotary frequencies, where rope_parameters do not say them.
+  double local_base = 0;
   Dimensions dims;
   DecoderParts parts;
   Trained trained = Trained::Body;
@@ -76,6 +78,8 @@ ModernBert read_modernbert(ConfigReader& config) {
   d.attention_dropout = config.probability("attention_dropout", 0);
   d.residual_dropout = config.probability("mlp_dropout", 0);
   d.norm_epsilon = config.maybe_number("norm_eps").value_or(1e-5);
+  bert.global_base = config.maybe_number("global_rope_theta").value_or(160000);
+  bert.local_base = config.maybe_number("local_rope_theta").value_or(10000);
   d.sliding_window = config.size("local_attention", 128) / 2;
   const std::int64_t every = config.size("global_attn_every_n_layers", 3);
   bert.parts.kinds = read_layer_kinds(
@@ -195,6 +199,10 @@ ModelSpec build_modernbert(ConfigReader& config) {
   }
   ModelSpec spec = b.finish(forward);
   spec.dims = bert.dims;
+  for (ModelBuffer& buffer : spec.buffers) {
+    if (buffer.rotary_base > 0) continue;
+    buffer.rotary_base = buffer.name.find("sliding") == std::string::npos ? bert.global_base : bert.local_base;
+  }
   spec.parts = std::make_shared<const DecoderParts>(bert.parts);
   return spec;
 }

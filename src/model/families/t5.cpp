@@ -40,6 +40,8 @@ T5 read_t5(ConfigReader& config) {
   if (!given) t5.decoder_layers = d.layers;
   d.heads = d.kv_heads = config.size("num_heads", 8, "num_attention_heads");
   t5.buckets = config.size("relative_attention_num_buckets", 32);
+  d.farthest = config.maybe_size("relative_attention_max_distance").value_or(128);
+  d.norm_epsilon = config.maybe_number("layer_norm_epsilon").value_or(1e-6);
   d.residual_dropout = d.attention_dropout = d.embedding_dropout = config.probability("dropout_rate", 0.1);
   read_feed_forward(config, t5);
   d.scaled_output = config.find("tie_word_embeddings") == nullptr || config.flag("tie_word_embeddings", true);

@@ -113,7 +113,8 @@ TensorId GraphBuilder::buffer(std::string_view leaf) {
     if (named.name != name) continue;
     if (buffer_tensors_[at] == kNone) {
       const bool narrow = options_->narrow_tables && named.dtype == DType::Float32 && !named.converted;
-      const DType dtype = named.follows_model_dtype || narrow ? options_->dtype : named.dtype;
+      const DType follows = narrow ? options_->dtype : options_->kept_dtype.value_or(options_->dtype);
+      const DType dtype = named.follows_model_dtype || narrow ? follows : named.dtype;
       graph_.storages.push({storage(named.shape.elements(), dtype), kNone, static_cast<std::int32_t>(at)});
       buffer_tensors_[at] = add_tensor(named.shape, dtype, graph_.storages.last(), false, kNone);
       references_.back() = 0;
@@ -448,11 +449,26 @@ TensorId mean_last(GraphBuilder& g, TensorId x) {
   return g.make(Op::MeanLast, result, g.dtype(x), {x}, true);
 }
 
-TensorId embedding(GraphBuilder& g, TensorId weight, TensorId ids, bool turned) {
+TensorId embedding(GraphBuilder& g, TensorId weight, TensorId ids, bool turned, std::int64_t padding) {
   Shape result = g.shape(ids);
   result.dims[result.rank++] = g.shape(weight).dims[1];
-  const TensorId out = g.make(Op::Embedding, result, g.dtype(weight), {weight, ids}, true);
+  const TensorId out =
+      g.make(Op::Embedding, result, g.dtype(weight), {weight, ids}, true, static_cast<double>(padding + 1));
   g.graph_.nodes.back().by_head = turned;
+  return out;
+}
+
+TensorId counted(GraphBuilder& g, std::int64_t count, DType dtype, std::int64_t first, std::int64_t step) {
+  const TensorId out = g.make(Op::Arange, Shape{count}, dtype, {}, false, static_cast<double>(first));
+  g.graph_.nodes.back().scale = static_cast<double>(step);
+  return out;
+}
+
+TensorId picked(GraphBuilder& g, TensorId x, TensorId index, std::int8_t axis) {
+  Shape part = g.shape(x);
+  part.dims[static_cast<std::size_t>(axis)] = g.shape(index).dims[0];
+  const TensorId out = g.make(Op::Index, part, g.dtype(x), {x, index}, true);
+  g.graph_.nodes.back().axis = axis;
   return out;
 }
 

@@ -29,7 +29,8 @@ struct GraphOptions {
   // torch.autocast around the forward, in this dtype; what accelerate does besides: floating-point outputs become fp32.
   std::optional<DType> autocast;
   bool outputs_to_fp32 = false;
-  bool copies_outputs = false;  // DistributedDataParallel's _DDPSink, which looks for unused parameters.
+  std::optional<DType> kept_dtype;  // Of buffers that follow the model's, where it computes in another (fully_shard).
+  bool copies_outputs = false;      // DistributedDataParallel's _DDPSink, which looks for unused parameters.
   AttentionKernel attention = AttentionKernel::Flash;
   bool eager_attention = false;  // Composed of products and softmax: `attention` plays no part.
   bool math_attention = false;   // PyTorch's math kernel: operators as well.
@@ -201,7 +202,9 @@ class GraphBuilder {
   };
 
  private:
-  friend TensorId embedding(GraphBuilder& g, TensorId weight, TensorId ids, bool turned);
+  friend TensorId embedding(GraphBuilder& g, TensorId weight, TensorId ids, bool turned, std::int64_t padding);
+  friend TensorId counted(GraphBuilder& g, std::int64_t count, DType dtype, std::int64_t first, std::int64_t step);
+  friend TensorId picked(GraphBuilder& g, TensorId x, TensorId index, std::int8_t axis);
   friend TensorId layer_norm(GraphBuilder& g, TensorId x, TensorId weight, TensorId bias, bool strided);
   friend TensorId average_pool(GraphBuilder& g, TensorId x, std::int64_t side, bool turned);
   friend void keep_for_next(GraphBuilder& g, TensorId tensor);
@@ -234,10 +237,16 @@ class GraphBuilder {
 };
 
 [[nodiscard]] TensorId mean_last(GraphBuilder& g, TensorId x);
-// `turned`: rows are seen in another layout, in which their gradient comes.
-[[nodiscard]] TensorId embedding(GraphBuilder& g, TensorId weight, TensorId ids, bool turned = false);
+// `turned`: rows are seen in another layout, in which their gradient comes. `padding`: the row that takes none; -1: all
+// do.
+[[nodiscard]] TensorId embedding(GraphBuilder& g, TensorId weight, TensorId ids, bool turned = false,
+                                 std::int64_t padding = -1);
 // `strided`: x does not lie row by row.
 [[nodiscard]] TensorId layer_norm(GraphBuilder& g, TensorId x, TensorId weight, TensorId bias, bool strided = false);
+// torch.arange(first, ..., step).
+[[nodiscard]] TensorId counted(GraphBuilder& g, std::int64_t count, DType dtype, std::int64_t first, std::int64_t step);
+// x[:, .., index, :]: of dimension `axis`, what one line of indices picks.
+[[nodiscard]] TensorId picked(GraphBuilder& g, TensorId x, TensorId index, std::int8_t axis);
 // torch.arange(count).
 [[nodiscard]] TensorId arange(GraphBuilder& g, std::int64_t count);
 // An attribute of the model holds it until the next forward; the caller's reference is used up.

@@ -1,4 +1,6 @@
 // Encoders with norms behind their sublayers: bert, roberta and distilbert under each of their heads, module by module.
+#include <algorithm>
+
 #include "model/graphs/attention.h"
 #include "model/graphs/graphs.h"
 #include "model/graphs/loss.h"
@@ -11,10 +13,10 @@ struct SelfNames {
   std::string_view query, key, value;
 };
 
-TensorId table_module(GraphBuilder& g, ModuleId parent, std::string_view name, TensorId ids) {
+TensorId table_module(GraphBuilder& g, ModuleId parent, std::string_view name, TensorId ids, bool pads) {
   const ModuleId module = g.child(parent, name);
   g.enter(module);
-  const TensorId out = embedding(g, g.parameter("weight"), ids);
+  const TensorId out = embedding(g, g.parameter("weight"), ids, false, pads ? g.dims().padding : -1);
   g.exit(module);
   return out;
 }
@@ -23,7 +25,8 @@ TensorId table_module(GraphBuilder& g, ModuleId parent, std::string_view name, T
 TensorId counted_positions(GraphBuilder& g, TensorId ids) {
   const Shape shape = g.shape(ids);
   const auto cast = [&](TensorId x, DType to) { return g.make(Op::Cast, shape, to, {x}); };
-  const TensorId differs = g.make(Op::NotEqual, shape, DType::Bool, {ids});
+  const auto padding = static_cast<double>(std::max<std::int64_t>(g.dims().padding, 0));
+  const TensorId differs = g.make(Op::NotEqual, shape, DType::Bool, {ids}, false, padding);
   const TensorId mask = cast(differs, DType::Int32);
   g.drop({differs});
   const TensorId sums = g.make(Op::CumSum, shape, DType::Int64, {mask});
@@ -34,7 +37,7 @@ TensorId counted_positions(GraphBuilder& g, TensorId ids) {
   const TensorId counted = g.make(Op::Mul, shape, DType::Int32, {shifted, mask});
   g.drop({shifted});
   const TensorId wide = cast(counted, DType::Int64);
-  const TensorId out = g.make(Op::AddScalar, shape, DType::Int64, {wide}, false, 1);
+  const TensorId out = g.make(Op::AddScalar, shape, DType::Int64, {wide}, false, padding);
   g.drop({wide, counted, mask});
   return out;
 }
@@ -114,15 +117,15 @@ class EncoderGraph {
     const ModuleId module = g_.child(body_, "embeddings");
     g_.enter(module);
     const bool early = distil_;
-    TensorId words = early ? table_module(g_, module, "word_embeddings", ids) : kNone;
+    TensorId words = early ? table_module(g_, module, "word_embeddings", ids, true) : kNone;
     const TensorId positions =
         roberta_ ? counted_positions(g_, ids) : g_.slice(g_.buffer("position_ids"), 1, 0, g_.options().seq);
     const TensorId types = distil_ ? kNone : token_types(positions, g_.shape(ids));
-    if (!early) words = table_module(g_, module, "word_embeddings", ids);
+    if (!early) words = table_module(g_, module, "word_embeddings", ids, true);
     if (g_.options().inputs_require_grad) g_.require_grad(words);
-    const TensorId kinds = distil_ ? kNone : table_module(g_, module, "token_type_embeddings", types);
+    const TensorId kinds = distil_ ? kNone : table_module(g_, module, "token_type_embeddings", types, false);
     const TensorId typed = distil_ ? g_.keep(words) : g_.binary(Op::Add, words, kinds);
-    const TensorId places = table_module(g_, module, "position_embeddings", positions);
+    const TensorId places = table_module(g_, module, "position_embeddings", positions, roberta_);
     const TensorId sum = g_.binary(Op::Add, typed, places);
     g_.drop({typed});
     const TensorId out = Chain(*this, sum)

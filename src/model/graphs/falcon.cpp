@@ -42,11 +42,10 @@ class Falcon {
   }
 
   // split[..., [place], :]: the list becomes a tensor on the device, and what it picks a copy.
-  TensorId picked(TensorId split, std::int64_t place) {
-    Shape shape = g_.shape(split);
-    shape.dims[shape.rank - 2U] = 1;
+  TensorId picked_row(TensorId split, std::int64_t place) {
+    const auto axis = static_cast<std::int8_t>(g_.shape(split).rank - 2U);
     const TensorId index = g_.filled(Shape{1}, DType::Int64, static_cast<double>(place));
-    const TensorId out = g_.make(Op::Index, shape, g_.dtype(split), {split, index}, true);
+    const TensorId out = picked(g_, split, index, axis);
     g_.drop({index});
     return out;
   }
@@ -77,7 +76,7 @@ class Falcon {
   Split split_shared(TensorId fused) {
     const Shape shape{g_.options().micro_batch, g_.options().seq, d_.heads + 2, d_.head_dim};
     const TensorId split = g_.view(fused, shape);
-    const Split made{g_.slice(split, 2, 0, d_.heads), picked(split, -2), picked(split, -1)};
+    const Split made{g_.slice(split, 2, 0, d_.heads), picked_row(split, -2), picked_row(split, -1)};
     g_.drop({split});
     return made;
   }
@@ -88,7 +87,7 @@ class Falcon {
     const std::int64_t seq = g_.options().seq;
     const std::int64_t of_group = d_.heads / d_.kv_heads;
     const TensorId split = g_.view(fused, Shape{batch, seq, d_.kv_heads, of_group + 2, d_.head_dim});
-    const Split own{g_.slice(split, 3, 0, of_group), picked(split, -2), picked(split, -1)};
+    const Split own{g_.slice(split, 3, 0, of_group), picked_row(split, -2), picked_row(split, -1)};
     const Shape whole = g_.shape(own.q);
     const TensorId k = g_.view(own.k, whole, Op::Expand);
     const TensorId v = g_.view(own.v, whole, Op::Expand);
@@ -198,7 +197,7 @@ class Falcon {
     const TensorId scaled = g_.unary(Op::DivScalar, rows, std::sqrt(static_cast<double>(d_.head_dim)));
     const TensorId hidden = g_.make(Op::Less, square, DType::Bool, {mask}, false, -1);
     const Shape whole{square.dims[0], d_.heads, square.dims[2], square.dims[3]};
-    const TensorId out = g_.make(Op::MaskedFill, whole, dtype, {scaled, hidden});
+    const TensorId out = g_.make(Op::MaskedFill, whole, dtype, {scaled, hidden}, false, lowest_number(dtype));
     g_.drop({rows, scaled, hidden, mask});
     return out;
   }

@@ -245,7 +245,7 @@ std::optional<std::string> packed_unsupported(const ModelSpec& model, const Trai
 // Decoders are made of parts; these are Python of their own.
 using GraphOf = Graph (*)(const ModelSpec& model, const GraphOptions& options);
 GraphOf builder_of(std::string_view family) {
-  constexpr std::array<std::pair<std::string_view, GraphOf>, 16> kOwn{{{"gpt2", build_gpt2_graph},
+  constexpr std::array<std::pair<std::string_view, GraphOf>, 17> kOwn{{{"gpt2", build_gpt2_graph},
                                                                        {"bloom", build_bloom_graph},
                                                                        {"falcon", build_falcon_graph},
                                                                        {"opt", build_opt_graph},
@@ -260,6 +260,7 @@ GraphOf builder_of(std::string_view family) {
                                                                        {"xlm-roberta", build_encoder_graph},
                                                                        {"camembert", build_encoder_graph},
                                                                        {"distilbert", build_encoder_graph},
+                                                                       {"deberta-v2", build_deberta_graph},
                                                                        {"modernbert", build_modernbert_graph}}};
   for (const auto& [name, build] : kOwn) {
     if (name == family) return build;
@@ -398,6 +399,23 @@ std::optional<std::string> mixer_unsupported(const ModelSpec& model, const Train
   return std::nullopt;
 }
 
+// deberta-v2. Normed once, its table of distances goes into every layer beside what a reentrant checkpoint takes apart,
+// so that each layer's backward goes through that norm again. ZeRO-3 gathers the table where it is read.
+std::optional<std::string> distances_unsupported(const ModelSpec& model, const Training& training) {
+  if (model.parts == nullptr || !model.parts->disentangled.relative) return std::nullopt;
+  const std::vector<CheckpointGroup>& groups = training.checkpoint.groups;
+  const auto nested = [](const CheckpointGroup& group) { return group.kind != CheckpointKind::NonReentrant; };
+  const bool normed = model.child(model.child(model.child(model.causal, "deberta"), "encoder"), "LayerNorm") != kNone;
+  if (normed && std::any_of(groups.begin(), groups.end(), nested)) {
+    return "reentrant checkpoints of layers that share normed distances, whose norm PyTorch would go backward through "
+           "twice, and stops";
+  }
+  if (training.runtime == Runtime::DeepSpeed && training.zero.stage == 3) {
+    return formatted("ZeRO-3 of {}, whose encoder reads a table of a module that it does not call", model.graph_class);
+  }
+  return std::nullopt;
+}
+
 // Of the model as one rank has it.
 std::optional<std::string> unsupported_on_rank(const ModelSpec& model, const Training& training) {
   if (const auto version = version_unsupported(model, training)) return version;
@@ -414,6 +432,7 @@ std::optional<std::string> unsupported_on_rank(const ModelSpec& model, const Tra
   }
   if (const auto head = head_unsupported(model, training)) return head;
   if (const auto mixer = mixer_unsupported(model, training)) return mixer;
+  if (const auto distances = distances_unsupported(model, training)) return distances;
   if (const auto tower = tower_unsupported(model, training)) return tower;
   if (const auto picture = picture_unsupported(model, training)) return picture;
   const bool other = training.loss != Loss::HuggingFace && !of_rewards(training.loss);
@@ -468,7 +487,7 @@ bool is_roberta(const ModelSpec& model) {
 }
 
 bool eager_alone(const ModelSpec& model) {
-  return model.family == "bloom" || model.family == "mamba2" || (model.parts != nullptr && model.parts->sinks);
+  return model.family == "bloom" || model.family == "mamba2" || model.family == "deberta-v2" || (model.parts != nullptr && model.parts->sinks);
 }
 
 bool always_masked(const ModelSpec& model) { return model.family == "falcon"; }

@@ -73,6 +73,7 @@ void cut_module_regions(Graph& graph, const ModelSpec& model, const std::vector<
 // By family; called by build_graph.
 [[nodiscard]] Graph build_decoder_graph(const ModelSpec& model, const GraphOptions& options);
 [[nodiscard]] Graph build_encoder_graph(const ModelSpec& model, const GraphOptions& options);
+[[nodiscard]] Graph build_deberta_graph(const ModelSpec& model, const GraphOptions& options);
 [[nodiscard]] Graph build_mamba2_graph(const ModelSpec& model, const GraphOptions& options);
 [[nodiscard]] Graph build_modernbert_graph(const ModelSpec& model, const GraphOptions& options);
 [[nodiscard]] Graph build_whisper_graph(const ModelSpec& model, const GraphOptions& options);

@@ -216,10 +216,10 @@ TensorId squared_loss(GraphBuilder& g, TensorId logits, TensorId labels) {
   return loss;
 }
 
-// Zeros into which the labels are copied, and where they do not count a token.
+// Zeros into which the labels are copied behind a first token, and where they do not count a token.
 TensorId shifted_right(GraphBuilder& g, TensorId labels) {
   const Shape shape = g.shape(labels);
-  const TensorId zeros = g.filled(shape, DType::Int64, 0);
+  const TensorId zeros = g.filled(shape, DType::Int64, static_cast<double>(g.model().dims.first_target));
   if (shape.dims[1] > 1) {
     const Shape rest{shape.dims[0], shape.dims[1] - 1};
     const TensorId part = g.view(labels, rest, {step_narrow(1, 0, rest.dims[1])});
@@ -227,8 +227,9 @@ TensorId shifted_right(GraphBuilder& g, TensorId labels) {
     const TensorId filled = g.in_place(Op::CopyInto, zeros, copied, 1, 1);
     g.drop({copied, part, filled});
   }
-  const TensorId ignored = g.make(Op::NotEqual, shape, DType::Bool, {zeros});
-  const TensorId out = g.in_place(Op::MaskedFillInPlace, zeros, ignored);
+  const TensorId ignored = g.make(Op::Equal, shape, DType::Bool, {zeros}, false, kIgnored);
+  const std::int64_t padding = std::max<std::int64_t>(g.model().dims.padding, 0);
+  const TensorId out = g.in_place(Op::MaskedFillInPlace, zeros, ignored, 0, padding);
   g.drop({ignored, zeros});
   return out;
 }

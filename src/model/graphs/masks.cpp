@@ -1,5 +1,6 @@
 // What transformers computes before the first layer to learn how attention is masked (masking_utils.py).
 #include <bit>
+#include <cmath>
 #include <limits>
 #include <vector>
 
@@ -79,16 +80,18 @@ TensorId near_flags(GraphBuilder& g, const Indices& at, std::int64_t window) {
   const std::int64_t seq = g.options().seq;
   const Shape square{1, 1, seq, seq};
   const TensorId start = g.filled(Shape{}, DType::Bool, 1);
-  const TensorId apart = g.make(Op::Sub, square, DType::Int64, {at.q, at.kv});
+  const TensorId rows = g.view(at.q, Shape{1, 1, seq, 1});
+  const TensorId columns = g.view(at.kv, Shape{1, 1, 1, seq});
+  const TensorId apart = g.make(Op::Sub, square, DType::Int64, {rows, columns});
   const TensorId distance = g.make(Op::Abs, square, DType::Int64, {apart});
   g.drop({apart});
   const TensorId near = g.make(Op::Less, square, DType::Bool, {distance}, false, static_cast<double>(window + 1));
   g.drop({distance});
   const TensorId within = g.make(Op::MaskedFill, square, DType::Bool, {start, near});
   g.drop({start, near});
-  const TensorId any = g.make(Op::GreaterEqual, Shape{1, 1, seq, 1}, DType::Bool, {at.q});
+  const TensorId any = g.make(Op::GreaterEqual, Shape{1, 1, seq, 1}, DType::Bool, {rows});
   const TensorId both = g.make(Op::MaskedFill, square, DType::Bool, {within, any});
-  g.drop({within, any});
+  g.drop({within, any, rows, columns});
   return both;
 }
 
@@ -221,10 +224,12 @@ TensorId added_mask(GraphBuilder& g, TensorId flags) {
   return mask;
 }
 
-// base ** (step, 2 * step, ...), of `count` heads.
-TensorId slopes_of(GraphBuilder& g, std::int64_t count, std::vector<TensorId>& held) {
-  const TensorId base = g.filled(Shape{}, DType::Float32, 1);
-  const TensorId powers = g.make(Op::Arange, Shape{count}, DType::Int32, {});
+// base ** (1, 1 + step, ...), of `count` heads; the base is that of `whole` heads.
+TensorId slopes_of(GraphBuilder& g, std::int64_t count, std::int64_t step, std::int64_t whole,
+                   std::vector<TensorId>& held) {
+  const double root = std::exp2(3 - std::log2(static_cast<double>(whole)));
+  const TensorId base = g.filled(Shape{}, DType::Float32, std::exp2(-root));
+  const TensorId powers = counted(g, count, DType::Int32, 1, step);
   held.insert(held.end(), {base, powers});
   return g.make(Op::PowScalar, Shape{count}, DType::Float32, {base, powers});
 }
@@ -242,9 +247,9 @@ TensorId alibi_biases(GraphBuilder& g, TensorId ones, bool narrow) {
   const Shape rows = g.shape(ones);
   const auto whole = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(heads)));
   std::vector<TensorId> held;
-  TensorId slopes = slopes_of(g, whole, held);
+  TensorId slopes = slopes_of(g, whole, 1, whole, held);
   if (whole != heads) {
-    const TensorId rest = slopes_of(g, heads - whole, held);
+    const TensorId rest = slopes_of(g, heads - whole, 2, 2 * whole, held);
     const TensorId joint = g.cat(slopes, rest);
     g.drop({rest, slopes});
     slopes = joint;

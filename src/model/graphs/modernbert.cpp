@@ -40,7 +40,7 @@ class ModernBertGraph {
     g_.enter(module);
     const ModuleId table = g_.child(module, "tok_embeddings");
     g_.enter(table);
-    const TensorId words = embedding(g_, g_.parameter("weight"), ids);
+    const TensorId words = embedding(g_, g_.parameter("weight"), ids, false, g_.dims().padding);
     g_.exit(table);
     if (g_.options().inputs_require_grad) g_.require_grad(words);
     const TensorId normed = norm_module(g_, p_.norm, g_.child(module, "norm"), words);

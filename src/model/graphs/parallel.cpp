@@ -50,7 +50,7 @@ TensorId row_linear_module(GraphBuilder& g, ModuleId module, TensorId x, std::in
 
 // What other ranks have is looked up as word 0 and then zeroed.
 TensorId vocabulary_embedding(GraphBuilder& g, TensorId weight, TensorId ids) {
-  if (!g.parallel()) return embedding(g, weight, ids);
+  if (!g.parallel()) return embedding(g, weight, ids, false, g.model().dims.padding);
   const LocalIds local = local_ids(g, ids);
   const TensorId found = embedding(g, weight, local.ids);
   const TensorId part = g.in_place(Op::MaskedFillInPlace, found, local.elsewhere);

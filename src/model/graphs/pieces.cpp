@@ -544,6 +544,17 @@ TensorId gated_queries(GraphBuilder& g, const DecoderParts& p, ModuleId attentio
   return turned_heads(g, p, attention, head, head_norm(g, p, attention, head.norm, HeadNorm::ByToken, split));
 }
 
+// axolotl's attention asks for all three before it views them, by its function or module by module
+// (original_apply_qkv); empty in everybody else's.
+std::vector<TensorId> asked_at_once(GraphBuilder& g, const std::array<Projection, 3>& all, TensorId x) {
+  const AdapterKernels& kernels = g.options().lora_kernels;
+  std::vector<TensorId> made;
+  if (kernels.qkv) made = adapted_linears(g, all, x);
+  if (!made.empty() || !(kernels.qkv || kernels.o)) return made;
+  for (const Projection& one : all) made.push_back(linear_module(g, one.module, x, one.features));
+  return made;
+}
+
 Projected separate(GraphBuilder& g, const DecoderParts& p, ModuleId module, TensorId x, const LayerInputs& given) {
   const Dimensions& d = g.dims();
   // Rotation's backward sums in fresh zeros, laid out head by head: what is not turned keeps the layout in which the
@@ -568,12 +579,7 @@ Projected separate(GraphBuilder& g, const DecoderParts& p, ModuleId module, Tens
   const std::array<Projection, 3> all{{{g.child(module, query.projection), query.count * d.head_dim},
                                        {g.child(module, key.projection), key.count * d.head_dim},
                                        {g.child(module, value.projection), value.count * d.head_dim}}};
-  std::vector<TensorId> functions;
-  if (g.options().lora_kernels.qkv) functions = adapted_linears(g, all, whole);
-  // axolotl's attention asks for all three before it views them, with its functions or without (original_apply_qkv).
-  if (functions.empty() && (g.options().lora_kernels.qkv || g.options().lora_kernels.o)) {
-    for (const Projection& one : all) functions.push_back(linear_module(g, one.module, whole, one.features));
-  }
+  const std::vector<TensorId> functions = asked_at_once(g, all, whole);
   const auto project = [&](const HeadRow& head) {
     const std::size_t at = head.projection == query.projection ? 0 : head.projection == key.projection ? 1 : 2;
     const TensorId flat = functions.empty() ? flat_heads(g, p, module, head, whole) : functions[at];

@@ -1,6 +1,8 @@
 // t5: transformers' T5ForConditionalGeneration, module by module: an encoder, and a decoder that sees what it made in
 // every block. The first block of each stack makes the biases of relative positions, and the others are given them; of
 // the encoder's tokens the decoder's first block makes biases of zeros.
+#include <cmath>
+
 #include "model/graphs/attention.h"
 #include "model/graphs/graphs.h"
 #include "model/graphs/loss.h"
@@ -12,13 +14,17 @@ namespace {
 // _relative_position_bucket: of each pair of places, in int64.
 class Buckets {
  public:
-  Buckets(GraphBuilder& g, std::int64_t queries, std::int64_t keys, bool both_sides)
-      : g_(g), shape_{queries, keys}, both_sides_(both_sides) {}
+  Buckets(GraphBuilder& g, const Shape& pairs, std::int64_t buckets, bool both_sides)
+      : g_(g),
+        shape_(pairs),
+        both_sides_(both_sides),
+        buckets_(static_cast<double>(both_sides ? buckets / 2 : buckets)),
+        exact_(std::floor(buckets_ / 2)) {}
 
   TensorId of(TensorId relative) {
     const TensorId later = both_sides_ ? of_later(relative) : kNone;
     const TensorId apart = both_sides_ ? g_.make(Op::Abs, shape_, DType::Int64, {relative}) : before(relative);
-    const TensorId near = g_.make(Op::Less, shape_, DType::Bool, {apart});
+    const TensorId near = g_.make(Op::Less, shape_, DType::Bool, {apart}, false, exact_);
     const TensorId far = of_far(apart);
     const TensorId chosen = g_.make(Op::Where, shape_, DType::Int64, {near, apart, far});
     TensorId out = kNone;
@@ -26,26 +32,26 @@ class Buckets {
       out = g_.in_place(Op::Add, later, chosen);
       g_.drop({later});
     } else {
-      out = number(Op::AddScalar, chosen, DType::Int64);
+      out = number(Op::AddScalar, chosen, DType::Int64, 0);
     }
     g_.drop({chosen, far, near, apart});
     return out;
   }
 
  private:
-  TensorId number(Op op, TensorId x, DType dtype) { return g_.make(op, shape_, dtype, {x}); }
-  TensorId next(Op op, TensorId x, DType dtype) {
-    const TensorId out = number(op, x, dtype);
+  TensorId number(Op op, TensorId x, DType dtype, double with) { return g_.make(op, shape_, dtype, {x}, false, with); }
+  TensorId next(Op op, TensorId x, DType dtype, double with = 0) {
+    const TensorId out = number(op, x, dtype, with);
     g_.drop({x});
     return out;
   }
 
   // 0 + (relative > 0).to(int64) * buckets.
   TensorId of_later(TensorId relative) {
-    TensorId x = number(Op::GreaterEqual, relative, DType::Bool);
+    TensorId x = number(Op::GreaterEqual, relative, DType::Bool, 1);
     x = next(Op::Cast, x, DType::Int64);
-    x = next(Op::MulScalar, x, DType::Int64);
-    return next(Op::AddScalar, x, DType::Int64);
+    x = next(Op::MulScalar, x, DType::Int64, buckets_);
+    return next(Op::AddScalar, x, DType::Int64, 0);
   }
 
   // -min(relative, 0).
@@ -58,11 +64,15 @@ class Buckets {
 
   // By the logarithm, at most the last.
   TensorId of_far(TensorId apart) {
-    TensorId x = number(Op::Cast, apart, DType::Float32);
-    for (const Op op : {Op::DivScalar, Op::Log, Op::DivScalar, Op::MulScalar}) x = next(op, x, DType::Float32);
+    const double farthest = std::log(static_cast<double>(g_.dims().farthest) / exact_);
+    TensorId x = number(Op::Cast, apart, DType::Float32, 0);
+    x = next(Op::DivScalar, x, DType::Float32, exact_);
+    x = next(Op::Log, x, DType::Float32);
+    x = next(Op::DivScalar, x, DType::Float32, farthest);
+    x = next(Op::MulScalar, x, DType::Float32, buckets_ - exact_);
     x = next(Op::Cast, x, DType::Int64);
-    x = next(Op::AddScalar, x, DType::Int64);
-    const TensorId last = g_.filled(shape_, DType::Int64, 1);
+    x = next(Op::AddScalar, x, DType::Int64, exact_);
+    const TensorId last = g_.filled(shape_, DType::Int64, buckets_ - 1);
     const TensorId out = g_.make(Op::Minimum, shape_, DType::Int64, {x, last});
     g_.drop({last, x});
     return out;
@@ -71,6 +81,8 @@ class Buckets {
   GraphBuilder& g_;
   Shape shape_;
   bool both_sides_;
+  double buckets_;  // Of one side.
+  double exact_;    // So many of them are of one distance each.
 };
 
 class T5Graph {
@@ -88,7 +100,9 @@ class T5Graph {
     const TensorId target_ids = shifted_right(g_, labels);
     options_.seq = options_.target_seq;  // The decoder's rows are those of the target.
     const TensorId decoded = stack("decoder", target_ids, encoded);
-    const TensorId seen = d_.scaled_output ? g_.unary(Op::MulScalar, decoded) : g_.keep(decoded);
+    const TensorId seen = d_.scaled_output
+                              ? g_.unary(Op::MulScalar, decoded, 1 / std::sqrt(static_cast<double>(d_.hidden)))
+                              : g_.keep(decoded);
     const TensorId logits = linear_module(g_, g_.child(g_.causal(), "lm_head"), seen, d_.vocab);
     const TensorId loss = class_loss(g_, logits, labels);
     g_.drop({seen, decoded, target_ids});
@@ -156,12 +170,15 @@ class T5Graph {
   // compute_bias: [1, H, Sq, Sk] of a table's rows [Sq, Sk, H].
   TensorId learned_bias(ModuleId attention, std::int64_t queries, std::int64_t keys, bool both_sides) {
     const TensorId first = arange(g_, queries);
-    const TensorId rows = g_.make(Op::AddScalar, Shape{queries, 1}, DType::Int64, {first});
+    const TensorId shifted = g_.make(Op::AddScalar, Shape{queries}, DType::Int64, {first});
     g_.drop({first});
+    const TensorId rows = g_.view(shifted, Shape{queries, 1});
+    g_.drop({shifted});
     const TensorId columns = arange(g_, keys);
     const TensorId relative = g_.make(Op::Sub, Shape{queries, keys}, DType::Int64, {columns, rows});
-    const TensorId buckets = Buckets(g_, queries, keys, both_sides).of(relative);
     const ModuleId table = g_.child(attention, "relative_attention_bias");
+    const std::int64_t count = g_.shape(g_.parameter_of(table, "weight")).dims[0];
+    const TensorId buckets = Buckets(g_, Shape{queries, keys}, count, both_sides).of(relative);
     g_.enter(table);
     const TensorId values = embedding(g_, g_.parameter("weight"), buckets, d_.heads > 1);
     g_.exit(table);

@@ -195,7 +195,7 @@ class WhisperGraph {
     by_channel_ = false;
     const ModuleId words = g_.child(module, "embed_tokens");
     g_.enter(words);
-    const TensorId embedded = embedding(g_, g_.parameter("weight"), ids);
+    const TensorId embedded = embedding(g_, g_.parameter("weight"), ids, false, g_.model().dims.padding);
     g_.exit(words);
     const TensorId position_ids = numbered_rows();
     const ModuleId table = g_.child(module, "embed_positions");

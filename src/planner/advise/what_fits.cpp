@@ -24,6 +24,7 @@ struct Trial {
   std::string options;
   std::function<void(CandidateInputs&)> edit;
   std::string note = {};
+  std::vector<Trial> larger = {};  // More of the same, each tried where nothing before it fits.
 };
 
 template <class T>
@@ -32,13 +33,16 @@ Setting<T> chosen(T value) {
   return {std::move(value), here};
 }
 
+// `b` comes without what is larger than it.
 Trial both(const Trial& a, const Trial& b) {
-  return {a.options + " " + b.options,
-          [first = a.edit, second = b.edit](CandidateInputs& inputs) {
-            first(inputs);
-            second(inputs);
-          },
-          a.note.empty() ? b.note : a.note};
+  Trial made{a.options + " " + b.options,
+             [first = a.edit, second = b.edit](CandidateInputs& inputs) {
+               first(inputs);
+               second(inputs);
+             },
+             a.note.empty() ? b.note : a.note};
+  for (const Trial& larger : a.larger) made.larger.push_back(both(larger, b));
+  return made;
 }
 
 Trial with_conf(const Job& job) {
@@ -167,10 +171,12 @@ std::vector<Trial> far_trials(const Job& job, std::string_view family, const std
     if (!staged || t.zero.stage < 3) trials.push_back(both(with_stage(3), with_offload()));
   }
   if (job.parallelism.world > 1) {
-    for (const std::int64_t times : {2, 4, 8}) {
-      const Trial more = with_gpus(checked_mul(job.parallelism.world, times));
-      trials.push_back(staged ? more : both(with_stage(3), more));
-    }
+    const auto more = [&](std::int64_t times) {
+      const Trial gpus = with_gpus(checked_mul(job.parallelism.world, times));
+      return staged ? gpus : both(with_stage(3), gpus);
+    };
+    trials.push_back(more(2));
+    trials.back().larger = {more(4), more(8)};
   }
   std::vector<Trial> all = trials;
   const auto checkpoints = std::find_if(singles.begin(), singles.end(),
@@ -197,7 +203,7 @@ class Judge {
 
   [[nodiscard]] std::vector<FittingChange> judged(const std::vector<Trial>& trials) const {
     std::vector<std::optional<FittingChange>> found(trials.size());
-    in_parallel(trials.size(), [&](std::size_t at) { found[at] = judged(trials[at]); });
+    in_parallel(trials.size(), [&](std::size_t at) { found[at] = smallest(trials[at]); });
     std::vector<FittingChange> changes;
     for (std::optional<FittingChange>& one : found) {
       if (one) changes.push_back(std::move(*one));
@@ -206,6 +212,16 @@ class Judge {
   }
 
  private:
+  [[nodiscard]] std::optional<FittingChange> smallest(const Trial& trial) const {
+    std::optional<FittingChange> found = judged(trial);
+    for (auto next = trial.larger.begin(); next != trial.larger.end(); ++next) {
+      if (found && found->verdict == Verdict::Fits) break;
+      std::optional<FittingChange> more = judged(*next);
+      if (more && (!found || more->verdict < found->verdict)) found = std::move(more);
+    }
+    return found;
+  }
+
   // What resolving refuses, or what has no whole prediction, is no answer.
   [[nodiscard]] std::optional<FittingChange> judged(const Trial& trial) const {
     CandidateInputs made;
@@ -231,8 +247,11 @@ class Judge {
     if (now_ != nullptr && hopeless(model, job)) return std::nullopt;
     job.rank = "worst";
     (void)choose_checkpointing(model, job);
-    const Prediction p = std::move(predict_asked(model, job, Detail::Fate).front());
-    if (!p.peak || (now_ != nullptr && (!fits(p.verdict) || p.verdict >= now_->verdict))) return std::nullopt;
+    const std::optional<Prediction> made_whole =
+        now_ != nullptr ? predict_if_it_fits(model, job) : std::move(predict_asked(model, job, Detail::Fate).front());
+    if (!made_whole || !made_whole->peak) return std::nullopt;
+    const Prediction& p = *made_whole;
+    if (now_ != nullptr && (!fits(p.verdict) || p.verdict >= now_->verdict)) return std::nullopt;
     FittingChange change{trial.options, p.verdict, p.needed.value_or(Bytes(0)), {}, trial.note};
     if (fits(p.verdict) && p.retries == 0 && p.peak->process) change.process = *p.peak->process;
     if (p.time && now_ != nullptr && now_->time && speed_of(*now_) > 0) change.speed = speed_of(p) / speed_of(*now_);

@@ -192,6 +192,8 @@ std::vector<FsdpGroup> fsdp_groups(const ModelSpec& model, const Fsdp& fsdp) {
       if (!call.enter) group.last = call.module;
     }
   }
+  const std::vector<std::size_t> layers = layer_groups(model, groups);
+  if (!fsdp.reshard_last && !layers.empty()) groups[layers.back()].reshards = 0;
   return groups;
 }
 

@@ -4,7 +4,7 @@
 
 namespace dsplan {
 
-Emitter::Emitter(std::size_t events) {
+Emitter::Emitter(std::size_t events, std::optional<Bytes> room) : room_(room) {
   schedule_.events.reserve(events);
   schedule_.accesses.reserve(events);
   schedule_.buffers.reserve(events / 3);
@@ -26,7 +26,11 @@ BufferId Emitter::allocate(Bytes bytes, DType dtype, const What& what, Parameter
   states_.back().references = 1;
   states_.back().stream = stream_;
   schedule_.events.emplace_back(Allocate{id, stream_});
-  return id;
+  if (!room_ || space != Space::Device) return id;
+  live_ += bytes;
+  if (live_ <= *room_) return id;
+  stopped_ = true;
+  throw OutOfRoom{};
 }
 
 void Emitter::rename(BufferId buffer, const What& what) {
@@ -36,9 +40,11 @@ void Emitter::rename(BufferId buffer, const What& what) {
 }
 
 void Emitter::release(BufferId buffer, Reason reason) {
+  if (stopped_) return;
   State& state = states_[buffer];
   DSPLAN_CHECK(state.references > 0, std::string("released twice: ") + schedule_.buffers[buffer].label);
   if (--state.references > 0) return;
+  if (room_ && space(buffer) == Space::Device) live_ -= size(buffer);
   const bool late = after_marker_ || state.last_touch != serial_;
   DSPLAN_CHECK(!late || reason != Reason::LastUse,
                std::string("late without a reason: ") + schedule_.buffers[buffer].label);
@@ -151,6 +157,7 @@ void Emitter::exit(ModuleId module, bool abandoned) {
 }
 
 void Emitter::mark(Moment moment, Stretch stretch, std::int32_t micro_batch) {
+  if (stretch == Stretch::Save) room_.reset();
   schedule_.events.emplace_back(Mark{moment, stretch, micro_batch, begin_marker()});
 }
 
@@ -174,6 +181,7 @@ Schedule Emitter::finish() {
       schedule_.promises.push_back({PromiseKind::HeldAtTheEnd, {buffer, piece.content, piece.offset, piece.bytes}});
     });
   }
+  stopped_ = true;  // Whoever still holds a buffer lets go of it unseen.
   return std::move(schedule_);
 }
 

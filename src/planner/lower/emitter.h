@@ -23,9 +23,14 @@ struct What {
   bool capacity = false;  // Need not be filled (core/schedule.h).
 };
 
+// Thrown where a schedule was asked for only as long as there is room for its buffers.
+struct OutOfRoom {};
+
 class Emitter {
  public:
-  explicit Emitter(std::size_t events);
+  // `room`: what may live on the device at once, saving the model left out; `allocate` throws OutOfRoom where it would
+  // be more, and whatever is let go of then is not written.
+  explicit Emitter(std::size_t events, std::optional<Bytes> room = {});
 
   // A program is written beside the schedule. `recording` must outlive this; nullptr: none is.
   void attach(Recording* recording) { recording_ = recording; }
@@ -142,6 +147,9 @@ class Emitter {
   Pass pass_ = Pass::Setup;
   ModuleId module_ = kNone;
   StreamId stream_ = kComputeStream;
+  std::optional<Bytes> room_;
+  Bytes live_;  // Of the device; counted where there is a limit.
+  bool stopped_ = false;  // Nothing is released any more.
 };
 
 // What is emitted while it lives is on `stream`.

@@ -51,12 +51,12 @@ std::size_t events_of(const ModelSpec& model, const Graph& graph, bool recompute
 
 // `model`: one tensor-parallel rank's part. No steps: init alone.
 Schedule lower_part(const ModelSpec& model, const Job& job, const std::vector<ShapeView>& shapes, std::int64_t rank,
-                    std::int64_t steps, Recording* recording) {
+                    std::int64_t steps, const std::optional<Bytes>& room, Recording* recording) {
   // Regions are the same at every length.
   const Checkpointing checkpointing = checkpointing_of(job.training, *shapes.front().graph);
   refuse_unreachable(*shapes.front().graph, checkpointing);
   Emitter emitter(
-      events_of(model, *shapes.front().graph, !checkpointing.groups.empty(), job.training.grad_accum * steps));
+      events_of(model, *shapes.front().graph, !checkpointing.groups.empty(), job.training.grad_accum * steps), room);
   emitter.attach(recording);
   const std::unique_ptr<TrainingRuntime> runtime = make_runtime(job, model, rank, emitter);
   Loop loop(model, job, emitter, *runtime);
@@ -90,12 +90,12 @@ Schedule lower_part(const ModelSpec& model, const Job& job, const std::vector<Sh
 }
 
 Schedule lower_views(const ModelSpec& model, const Job& job, const std::vector<ShapeView>& shapes, std::int64_t rank,
-                     std::int64_t steps, Recording* recording = nullptr) {
+                     std::int64_t steps, const std::optional<Bytes>& room = {}, Recording* recording = nullptr) {
   DSPLAN_CHECK(rank >= 0 && rank < job.parallelism.dp, "rank " + std::to_string(rank));
   const bool cut = job.parallelism.tp > 1;
   const std::optional<ModelSpec> part =
       cut ? std::optional(tensor_parallel_part(model, job.parallelism.tp)) : std::nullopt;
-  Schedule schedule = lower_part(cut ? *part : model, job, shapes, rank, steps, recording);
+  Schedule schedule = lower_part(cut ? *part : model, job, shapes, rank, steps, room, recording);
   schedule.rank = rank;
   schedule.world = job.parallelism.world;
   schedule.dp = job.parallelism.dp;
@@ -116,6 +116,15 @@ Schedule lower(const ModelSpec& model, const Job& job, const Shapes& shapes, std
   return lower_views(model, job, views_of(shapes), rank, job.training.steps());
 }
 
+std::optional<Schedule> lower_within(const ModelSpec& model, const Job& job, const Shapes& shapes, std::int64_t rank,
+                                     Bytes room) {
+  try {
+    return lower_views(model, job, views_of(shapes), rank, job.training.steps(), room);
+  } catch (const OutOfRoom&) {
+    return std::nullopt;
+  }
+}
+
 Schedule lower_init(const ModelSpec& model, const Job& job, const Shapes& shapes, std::int64_t rank) {
   return lower_views(model, job, views_of(shapes), rank, 0);
 }
@@ -131,7 +140,7 @@ Executable lower_to_execute(const ModelSpec& model, const Job& job, const Shapes
   DSPLAN_CHECK(steps >= job.training.steps(), "fewer steps than are predicted");
   Recording recording(tensor_rank);
   Executable result;
-  result.schedule = lower_views(model, job, views_of(shapes), rank, steps, &recording);
+  result.schedule = lower_views(model, job, views_of(shapes), rank, steps, {}, &recording);
   result.program = recording.finish();
   result.program.device = catalogue_options(job).device;
   return result;

@@ -21,6 +21,7 @@ GraphOptions graph_options(const ModelSpec& model, const Job& job) {
   options.images = job.training.images;
   options.image_size = job.training.image_size;
   options.dtype = job.training.dtype;
+  if (job.training.runtime == Runtime::Fsdp2) options.kept_dtype = job.training.master_dtype;
   options.one_dtype = job.training.casts_parameters();
   options.autocast = job.training.autocast;
   options.outputs_to_fp32 = job.training.outputs_to_fp32;

@@ -19,8 +19,8 @@ struct MeasuredError {
   std::int64_t permille;
 };
 constexpr std::array kReservedErrors = {
-    MeasuredError{"pytorch", 0}, MeasuredError{"ddp", 0},   MeasuredError{"fsdp2", 0},
-    MeasuredError{"zero0", 0},   MeasuredError{"zero1", 0}, MeasuredError{"zero2", 0},
+    MeasuredError{"pytorch", 0}, MeasuredError{"ddp", 0},           MeasuredError{"fsdp2", 0},
+    MeasuredError{"zero0", 0},   MeasuredError{"zero1", 0},         MeasuredError{"zero2", 0},
     MeasuredError{"zero3", 0},   MeasuredError{"zero3-offload", 0},
 };
 
@@ -101,8 +101,12 @@ std::int64_t reserved_error_permille(const Training& training, const Parallelism
   return error_of(measured_as(training, parallel));
 }
 
-std::vector<Doubt> doubts_of(const Job& job, Bytes reserved) {
+std::vector<Doubt> doubts_of(const Job& job, Bytes reserved, Bytes first_bucket) {
   std::vector<Doubt> doubts;
+  add(doubts, "first step's bucket", first_bucket,
+      "until the second step's first all-reduce, where NCCL's watchdog, which looks every 100 ms, has not seen it "
+      "arrive "
+      "when buckets are made anew");
   add_reserved(doubts, measured_as(job.training, job.parallelism), reserved);
   const bool measured = job.calibration && job.calibration->context;
   if (!measured && !(job.hardware && job.hardware->context)) add_context(doubts);

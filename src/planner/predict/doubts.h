@@ -11,8 +11,9 @@
 namespace dsplan {
 
 // `reserved` is the most that the allocator takes. What is certain has no row: a size of the device that the user gave,
-// a context that was measured, communicators where there are none. Largest first.
-[[nodiscard]] std::vector<Doubt> doubts_of(const Job& job, Bytes reserved);
+// a context that was measured, communicators where there are none. `first_bucket`: what DistributedDataParallel sent in
+// its first backward (verdict.cpp). Largest first.
+[[nodiscard]] std::vector<Doubt> doubts_of(const Job& job, Bytes reserved, Bytes first_bucket = Bytes(0));
 // Of an op-graph, whose kernels' rows are those of plain PyTorch.
 [[nodiscard]] std::vector<Doubt> doubts_of_graph(Bytes reserved, bool context_measured);
 

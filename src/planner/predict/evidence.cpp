@@ -96,9 +96,9 @@ namespace {
 
 // `rank`: a data-parallel one.
 void check_derivations(const SharedEvidence& shared, std::int64_t rank, const Readings& readings) {
-  const bool ranks_differ = shared.job.training.runtime == Runtime::Fsdp2;
-  const ByRole persistent =
-      ranks_differ ? footprint(shared.model, shared.job, rank).persistent : shared.formulas.persistent;
+  const ByRole persistent = footprints_differ(shared.job.training)
+                                ? footprint(shared.model, shared.job, rank).persistent
+                                : shared.formulas.persistent;
   DSPLAN_CHECK(readings.memory.by_role() == persistent, "persistent bytes by schedule and by formula differ");
   DSPLAN_CHECK(rank != 0 || readings.host.nvme_peak() == nvme_footprint(shared.model, shared.job, rank).files,
                "files by schedule and by formula differ");
@@ -163,12 +163,19 @@ NodeMemory node_of(const SharedEvidence& shared, std::int64_t rank, const HostMe
   return node;
 }
 
+Schedule schedule_of(const SharedEvidence& shared, std::int64_t data_rank) {
+  if (!shared.within) return lower(shared.model, shared.job, *shared.shapes, data_rank);
+  std::optional<Schedule> made = lower_within(shared.model, shared.job, *shared.shapes, data_rank, *shared.within);
+  if (!made) throw DoesNotFit{};
+  return std::move(*made);
+}
+
 }  // namespace
 
 Evidence gather(const SharedEvidence& shared, std::int64_t rank, HostPeaks& known) {
   if (shared.unsupported) return {shared, rank, nullptr, {}, {}};
   const Job& job = shared.job;
-  Schedule schedule = lower(shared.model, job, *shared.shapes, job.parallelism.data_rank(rank));
+  Schedule schedule = schedule_of(shared, job.parallelism.data_rank(rank));
   auto readings = std::make_unique<const Readings>(std::move(schedule), job, shared.room, shared.detail);
   check_derivations(shared, rank, *readings);
   std::vector<TrafficRow> traffic =

@@ -69,6 +69,10 @@ struct Readings {
 struct SharedEvidence {
   SharedEvidence(const ModelSpec& model, const Job& job, Detail detail = Detail::All);
 
+  // Where only what fits is asked for: what the device has for its buffers.
+  std::optional<Bytes> within;
+
+
   const ModelSpec& model;
   const Job& job;
   Detail detail;
@@ -97,6 +101,9 @@ struct Evidence {
   std::vector<TrafficRow> traffic;           // Of all phases.
   NodeMemory node;                           // That of the rank.
 };
+
+// Thrown by `gather` where a rank asks for more than `within`.
+struct DoesNotFit {};
 
 // Checks what schedule and formulas must agree on. Where ranks differ those of the rank's node are simulated too,
 // unless they are among `known`, which grows.

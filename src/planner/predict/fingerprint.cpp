@@ -190,6 +190,8 @@ constexpr CanonicalLine kLines[] = {
     {Line::FsdpIgnored, "fsdp ignored", [](const Job& j) { return !j.training.fsdp.ignored.empty(); }},
     {Line::FsdpStateDict, "fsdp state dict", [](const Job& j) { return j.training.fsdp.saves_whole(); }},
     {Line::FsdpTail, "fsdp tail resharded", [](const Job& j) { return j.training.fsdp.reshard_tail; }, true},
+    {Line::FsdpLast, "fsdp last layer kept", [](const Job& j) { return !j.training.fsdp.reshard_last; }, true},
+    {Line::DdpOptimizer, "zero redundancy", [](const Job& j) { return j.training.ddp.zero_redundancy; }, true},
     {Line::AdapterKernels, "adapter kernels", [](const Job& j) { return j.training.lora_kernels.any(); }},
 };
 

@@ -17,6 +17,7 @@ struct CountedParameter {
   bool hidden_matrix;
   bool embedding;
   DType dtype;
+  bool given = false;  // To the optimizer, whether or not it ever has a gradient.
 };
 
 bool is_trained(const Parameter& parameter, const Training& training) {
@@ -48,7 +49,7 @@ std::vector<CountedParameter> count(const ModelSpec& model, const Job& job) {
     counted.push_back({local.elements().value(), local, trained,
                        in_layer && local.rank == 2 && parameter.split != Split::Vocabulary,
                        model.modules[static_cast<std::size_t>(parameter.module)].type == "Embedding",
-                       job.training.dtype_of(parameter)});
+                       job.training.dtype_of(parameter), is_trained(parameter, job.training)});
   }
   return counted;
 }
@@ -157,11 +158,28 @@ DType gradients_dtype(const std::vector<CountedParameter>& parameters) {
   return common.value_or(DType::Float32);
 }
 
-void plain(const Job& job, const std::vector<CountedParameter>& parameters, Footprint& result) {
+// ZeroRedundancyOptimizer: each parameter, from the largest to the smallest, is the rank's that has the least so far;
+// the optimizer of `rank` keeps states of its own alone.
+Bytes shared_state(const Job& job, std::vector<CountedParameter> parameters, std::int64_t rank) {
+  std::stable_sort(parameters.begin(), parameters.end(),
+                   [](const CountedParameter& a, const CountedParameter& b) { return a.elements > b.elements; });
+  std::vector<std::int64_t> filled(static_cast<std::size_t>(job.parallelism.dp), 0);
+  for (CountedParameter& p : parameters) {
+    if (!p.given) continue;
+    std::size_t least = 0;
+    for (std::size_t at = 1; at < filled.size(); ++at) least = filled[at] < filled[least] ? at : least;
+    filled[least] += p.elements;
+    if (static_cast<std::int64_t>(least) != rank) p.trained = false;
+  }
+  return pytorch_state(job.training.optimizer, parameters);
+}
+
+void plain(const Job& job, const std::vector<CountedParameter>& parameters, std::int64_t rank, Footprint& result) {
   const Training& t = job.training;
   const Bytes trained = bytes_of(parameters, true);
   result.persistent[Role::Parameters] = trained + bytes_of(parameters, false);
-  result.persistent[Role::Optimizer] = separate_state(t, parameters);
+  const bool shares = t.runtime == Runtime::PyTorch && t.ddp.zero_redundancy;
+  result.persistent[Role::Optimizer] = shares ? shared_state(job, parameters, rank) : separate_state(t, parameters);
   result.states.gradients = trained;
   if (t.runtime != Runtime::PyTorch) return;
   // DistributedDataParallel keeps buckets as large as the gradients.
@@ -171,8 +189,8 @@ void plain(const Job& job, const std::vector<CountedParameter>& parameters, Foot
     const auto count = std::count_if(parameters.begin(), parameters.end(), [](const auto& p) { return p.trained; });
     result.persistent[Role::RuntimeBuffers] += storage(Elements(count), DType::Int32);
   }
-  // What a hook has sent is let go of behind a later collective.
-  if (job.parallelism.dp > 1 && t.ddp.comm_hook) {
+  // What a hook has sent is let go of behind a later collective, since PyTorch 2.8.
+  if (job.parallelism.dp > 1 && t.ddp.comm_hook && t.torch >= Version{2, 8, 0}) {
     for (const CountedParameter& p : parameters) {
       if (!p.trained || p.dtype == *t.ddp.comm_hook) continue;
       result.persistent[Role::Temporaries] += storage(Elements(p.elements), *t.ddp.comm_hook);
@@ -202,7 +220,7 @@ Bytes unfused_optimizer(const Training& t, std::vector<CountedParameter> paramet
 // FP16_Optimizer: flat 16-bit copy, flat master, states (fp16/fused_optimizer.py).
 void stage0(const Job& job, const std::vector<CountedParameter>& parameters, Footprint& result) {
   const Training& t = job.training;
-  if (t.dtype == DType::Float32) return plain(job, parameters, result);
+  if (t.dtype == DType::Float32) return plain(job, parameters, 0, result);
   const std::int64_t n = sum_of(parameters, true);
   result.persistent[Role::Parameters] = storage(Elements(n), t.dtype) + bytes_of(parameters, false);
   result.persistent[Role::Optimizer] =
@@ -409,9 +427,13 @@ std::optional<Answers> answers_of(const ModelSpec& model, const Training& t) {
       model.has_graph && model.parts != nullptr && model.parts->tower != nullptr && model.parts->tower->beside_text();
   if (is("ForCausalLM") || is("LMHeadModel") || shown) return Answers{last_tokens(t), d.vocab, t.loss != Loss::Native};
   const bool modern = model.family == "modernbert";
+  const bool apart = model.family == "deberta-v2";
   if (is("ForMaskedLM")) return Answers{last_tokens(t), d.vocab, modern};
-  if (is("ForTokenClassification")) return Answers{last_tokens(t), d.labels, model.parts != nullptr && !modern};
+  if (is("ForTokenClassification")) return Answers{last_tokens(t), d.labels, model.parts != nullptr && !modern && !apart};
   if (is("ForConditionalGeneration")) return Answers{checked_mul(t.micro_batch, t.target_seq), d.vocab, false};
+  if (is("ForSequenceClassification") && apart) {
+    return Answers{t.micro_batch, d.labels, !model.parts->disentangled.names_problem};
+  }
   if (is("ForSequenceClassification") || is("ForImageClassification")) return Answers{t.micro_batch, d.labels, false};
   return std::nullopt;
 }
@@ -565,6 +587,10 @@ std::vector<Elements> kept_gradients(const ModelSpec& model, const Job& job) {
   return kept;
 }
 
+bool footprints_differ(const Training& training) {
+  return training.runtime == Runtime::Fsdp2 || (training.runtime == Runtime::PyTorch && training.ddp.zero_redundancy);
+}
+
 Footprint footprint(const ModelSpec& model, const Job& job, std::int64_t rank) {
   Footprint result;
   for (const Parameter& parameter : model.parameters) {
@@ -581,7 +607,7 @@ Footprint footprint(const ModelSpec& model, const Job& job, std::int64_t rank) {
   if (job.training.runtime == Runtime::Fsdp2) {
     fsdp_footprint(model, job, rank, result);
   } else if (job.training.runtime == Runtime::PyTorch) {
-    plain(job, parameters, result);
+    plain(job, parameters, rank, result);
   } else if (job.training.zero.stage == 0 && job.training.grad_accum_dtype == job.training.dtype) {
     stage0(job, parameters, result);  // Else, before 0.17.6, BF16_Optimizer.
   } else if (job.training.zero.stage < 3) {

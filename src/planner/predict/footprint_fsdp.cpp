@@ -78,7 +78,8 @@ class Resharding {
     const bool layers = says("layers") || fsdp_.wrap == "ends";
     for (const Module* module = &own; module->parent != kNone; module = &parent(*module)) {
       const bool layer = module->layer != kNone && parent(*module).layer == kNone;
-      if ((layers && layer) || says(module->type)) return {module, inside};
+      if (layers && layer) return {module, !fsdp_.reshard_last && is_last(*module) ? 0 : inside};
+      if (says(module->type)) return {module, inside};
     }
     return {&model_.modules.front(), fsdp_.reshard_root ? 1 : 0};
   }
@@ -86,6 +87,12 @@ class Resharding {
  private:
   [[nodiscard]] bool says(const std::string& word) const {
     return ("+" + fsdp_.wrap + "+").find("+" + word + "+") != std::string::npos;
+  }
+  // No other layer stands behind it.
+  [[nodiscard]] bool is_last(const Module& layer) const {
+    const auto from = static_cast<std::ptrdiff_t>(&layer - model_.modules.data()) + 1;
+    return std::none_of(model_.modules.begin() + from, model_.modules.end(),
+                        [this](const Module& other) { return other.layer != kNone && parent(other).layer == kNone; });
   }
   [[nodiscard]] const Module& owner(const Parameter& p) const {
     return model_.modules[static_cast<std::size_t>(p.module)];

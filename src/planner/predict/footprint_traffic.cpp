@@ -107,6 +107,14 @@ void buffer_rows(const ModelSpec& model, const Training& t, std::vector<TrafficR
   for (const auto& [dtype, bytes] : payload) rows.push_back(row(Collective::Broadcast, Pass::Forward, dtype, bytes));
 }
 
+void ddp_rows(const ModelSpec& model, const Training& t, Elements trained, std::vector<TrafficRow>& rows) {
+  buffer_rows(model, t, rows);
+  const DType sent = t.ddp.comm_hook.value_or(t.dtype);  // As a hook of the buckets casts them.
+  rows.push_back(row(Collective::AllReduce, Pass::Backward, sent, storage(trained, sent)));
+  // Each parameter comes from the rank that has updated it.
+  if (t.ddp.zero_redundancy) rows.push_back(row(Collective::Broadcast, Pass::Step, t.dtype, storage(trained, t.dtype)));
+}
+
 }  // namespace
 
 std::vector<TrafficRow> traffic_formulas(const ModelSpec& model, const Job& job) {
@@ -130,9 +138,7 @@ std::vector<TrafficRow> traffic_formulas(const ModelSpec& model, const Job& job)
   }
   if (trained == Elements(0)) return rows;
   if (t.runtime == Runtime::PyTorch) {
-    buffer_rows(model, t, rows);
-    const DType sent = t.ddp.comm_hook.value_or(t.dtype);  // As a hook of the buckets casts them.
-    rows.push_back(row(Collective::AllReduce, Pass::Backward, sent, storage(trained, sent)));
+    ddp_rows(model, t, trained, rows);
   } else if (t.zero.stage == 0) {
     rows.push_back(
         row(Collective::AllReduce, Pass::Backward, t.communication_dtype, storage(trained, t.communication_dtype)));

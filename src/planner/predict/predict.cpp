@@ -38,8 +38,7 @@ Prediction concluded(const Evidence& evidence) {
       .world = job.parallelism.world,
       .parameters_total = formulas.parameters_total,
       .parameters_trainable = formulas.parameters_trainable,
-      .states =
-          job.training.runtime == Runtime::Fsdp2 ? footprint(shared.model, job, evidence.rank).states : formulas.states,
+      .states = footprints_differ(job.training) ? footprint(shared.model, job, evidence.rank).states : formulas.states,
       .persistent = persistent_of(evidence),
       .held_for_backward = held_of(evidence),
       .saved = std::nullopt,         // saved_tensors.h, where they are asked for.
@@ -89,17 +88,31 @@ std::int64_t rank_number(const Job& job) {
 }
 
 // The data-parallel ranks among which the worst one is sought. Under ZeRO-1 and 2 each owns another part of the
-// parameters and keeps other gradients; everywhere else all ranks do the same and the first stands for them. Up to
-// kAllRanks every rank is simulated; beyond that those that keep the most gradient bytes, and the first and the last.
+// parameters and keeps other gradients, under ZeroRedundancyOptimizer other states; everywhere else all ranks do the
+// same and the first stands for them. Up to kAllRanks every rank is simulated; beyond that those that keep the most
+// gradient bytes, and the first and the last.
 constexpr std::int64_t kAllRanks = 16;
 constexpr std::size_t kCandidates = 8;
+
+// Under ZeroRedundancyOptimizer, by rank.
+std::vector<Elements> updated_elements(const ModelSpec& model, const Job& job) {
+  std::vector<Elements> sizes;
+  for (const RankParameter& p : rank_parameters(model, job)) {
+    if (p.trained) sizes.push_back(p.elements);
+  }
+  std::vector<Elements> updated(static_cast<std::size_t>(job.parallelism.dp));
+  const std::vector<std::int64_t> owners = redundancy_owners(sizes, job.parallelism.dp);
+  for (std::size_t at = 0; at < sizes.size(); ++at) updated[static_cast<std::size_t>(owners[at])] += sizes[at];
+  return updated;
+}
 
 std::vector<std::int64_t> candidates(const ModelSpec& model, const Job& job) {
   if (!ranks_differ(job.training, job.parallelism)) return {0};
   std::vector<std::int64_t> ranks(static_cast<std::size_t>(job.parallelism.dp));
   for (std::size_t r = 0; r < ranks.size(); ++r) ranks[r] = static_cast<std::int64_t>(r);
   if (job.parallelism.dp <= kAllRanks) return ranks;
-  const std::vector<Elements> kept = kept_gradients(model, job);
+  const std::vector<Elements> kept =
+      job.training.ddp.zero_redundancy ? updated_elements(model, job) : kept_gradients(model, job);
   std::stable_sort(ranks.begin(), ranks.end(), [&](std::int64_t a, std::int64_t b) {
     return kept[static_cast<std::size_t>(a)] > kept[static_cast<std::size_t>(b)];
   });
@@ -137,6 +150,19 @@ std::optional<Prediction> worst_of(const SharedEvidence& shared, const std::vect
   return worst;
 }
 
+std::optional<Prediction> worst_rank(const SharedEvidence& shared, HostPeaks& hosts) {
+  const Job& job = shared.job;
+  const std::vector<std::int64_t> ranks = candidates(shared.model, job);
+  std::optional<Prediction> worst = worst_of(shared, ranks, hosts);
+  if (ranks_differ(job.training, job.parallelism) && static_cast<std::int64_t>(ranks.size()) < job.parallelism.dp) {
+    worst->not_modelled.push_back(
+        {"rank", formatted("the worst of {} ranks that keep the most {}; the other {} were not simulated", ranks.size(),
+                           job.training.ddp.zero_redundancy ? "optimizer states" : "gradient bytes",
+                           job.parallelism.dp - static_cast<std::int64_t>(ranks.size()))});
+  }
+  return worst;
+}
+
 std::vector<Prediction> predict_ranks(const ModelSpec& model, const Job& job, Detail detail) {
   const SharedEvidence shared(model, job, detail);
   HostPeaks hosts;
@@ -165,14 +191,7 @@ std::vector<Prediction> predict_ranks(const ModelSpec& model, const Job& job, De
     return predictions;
   }
   if (shared.unsupported) return {predicted(0)};
-  const std::vector<std::int64_t> ranks = candidates(model, job);
-  std::optional<Prediction> worst = worst_of(shared, ranks, hosts);
-  if (ranks_differ(job.training, job.parallelism) && static_cast<std::int64_t>(ranks.size()) < job.parallelism.dp) {
-    worst->not_modelled.push_back(
-        {"rank", formatted("the worst of {} ranks that keep the most gradient bytes; the other {} were not simulated",
-                           ranks.size(), job.parallelism.dp - static_cast<std::int64_t>(ranks.size()))});
-  }
-  predictions.push_back(std::move(*worst));
+  predictions.push_back(std::move(*worst_rank(shared, hosts)));
   return predictions;
 }
 
@@ -188,6 +207,18 @@ std::vector<Prediction> predict_asked(const ModelSpec& model, const Job& job, De
   std::vector<Prediction> predictions = predict_ranks(model, job, detail);
   if (job.explain_advice) add_predicted_advice(model, job, predictions);
   return predictions;
+}
+
+std::optional<Prediction> predict_if_it_fits(const ModelSpec& model, const Job& job) {
+  SharedEvidence shared(model, job, Detail::Fate);
+  HostPeaks hosts;
+  if (shared.unsupported) return concluded(gather(shared, 0, hosts));
+  if (const std::optional<VerdictLimit> limit = verdict_limit(shared.room)) shared.within = limit->limit;
+  try {
+    return worst_rank(shared, hosts);
+  } catch (const DoesNotFit&) {
+    return std::nullopt;
+  }
 }
 
 }  // namespace dsplan

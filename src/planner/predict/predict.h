@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "core/job.h"
@@ -24,6 +25,10 @@ enum class Detail : std::uint8_t { All, Screen, Verdict, Fate };
 // largest persistent total where there is no peak), lowest rank on ties. Refuses a rank that does not exist.
 [[nodiscard]] std::vector<Prediction> predict_asked(const ModelSpec& model, const Job& job,
                                                     Detail detail = Detail::All);
+
+// The worst rank's, as its Fate; nullopt once a rank is seen to ask for more than the device has, of which nothing else
+// is made then.
+[[nodiscard]] std::optional<Prediction> predict_if_it_fits(const ModelSpec& model, const Job& job);
 
 // SHA-256 over the canonical text of all resolved inputs that determine bytes: "sha256:<hex>". Not dsplan's version,
 // rates, file names or results.

@@ -42,7 +42,7 @@ void refuse_what_cannot_run(const ModelSpec& model, const Job& job, const std::s
 }  // namespace
 
 bool is_executable(std::string_view family) {
-  constexpr std::array<std::string_view, 45> kFamilies{"gpt2",
+  constexpr std::array<std::string_view, 56> kFamilies{"gpt2",
                                                        "llama",
                                                        "mistral",
                                                        "qwen2",
@@ -86,7 +86,18 @@ bool is_executable(std::string_view family) {
                                                        "minimax_m2",
                                                        "deepseek_v2",
                                                        "deepseek_v3",
-                                                       "ernie4_5_moe"};
+                                                       "ernie4_5_moe",
+                                                       "bert",
+                                                       "roberta",
+                                                       "xlm-roberta",
+                                                       "camembert",
+                                                       "distilbert",
+                                                       "modernbert",
+                                                       "t5",
+                                                       "vit",
+                                                       "bloom",
+                                                       "falcon",
+                                                       "gpt_oss"};
   return std::find(kFamilies.begin(), kFamilies.end(), family) != kFamilies.end();
 }
 

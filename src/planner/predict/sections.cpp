@@ -165,7 +165,7 @@ bool leaves_second_step_out(const Evidence& evidence) {
 
 Persistent persistent_of(const Evidence& evidence) {
   const SharedEvidence& shared = evidence.shared;
-  const bool by_rank = shared.job.training.runtime == Runtime::Fsdp2;  // Whose last shards are shorter.
+  const bool by_rank = footprints_differ(shared.job.training);
   Persistent persistent{
       by_rank ? footprint(shared.model, shared.job, evidence.rank).persistent : shared.formulas.persistent,
       std::nullopt};

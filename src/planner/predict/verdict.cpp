@@ -216,10 +216,22 @@ Judgement judge(const Readings& readings, const ModelSpec& model, const Job& job
   return judged;
 }
 
+// DistributedDataParallel's one bucket, or what a hook compressed of it, from the first backward on: since PyTorch 2.8
+// the process group may keep it when buckets are made anew, which where unused parameters are looked for they never
+// are.
+Bytes first_bucket(const SharedEvidence& shared) {
+  const Training& t = shared.job.training;
+  const bool anew = !t.ddp.find_unused_parameters || t.ddp.static_graph;
+  if (t.runtime != Runtime::PyTorch || shared.job.parallelism.dp == 1 || !anew || t.torch < Version{2, 8, 0}) return {};
+  const Bytes bucket = shared.formulas.states.gradients;
+  return t.ddp.comm_hook ? std::min(bucket, storage(shared.formulas.parameters_trainable, *t.ddp.comm_hook)) : bucket;
+}
+
 Judgement judge(const Evidence& evidence, const std::optional<PlannedArena>& arena, const HostMemory& host) {
   const SharedEvidence& shared = evidence.shared;
   if (!evidence.readings) return judge_states(shared);
-  std::vector<Doubt> doubts = doubts_of(shared.job, arena ? arena->height : most_reserved(*evidence.readings));
+  std::vector<Doubt> doubts =
+      doubts_of(shared.job, arena ? arena->height : most_reserved(*evidence.readings), first_bucket(shared));
   Judgement device = arena ? judge_arena(*arena, shared.room, std::move(doubts))
                            : judge(*evidence.readings, shared.model, shared.job, shared.room, std::move(doubts));
   return with_host(std::move(device), host);

@@ -14,6 +14,7 @@ constexpr std::string_view kCap = "ddp.bucket_cap_mb";
 constexpr std::string_view kViews = "ddp.gradient_as_bucket_view";
 constexpr std::string_view kStatic = "ddp.static_graph";
 constexpr std::string_view kHook = "ddp.comm_hook";
+constexpr std::string_view kRedundancy = "ddp.zero_redundancy";
 
 // What --set says wins.
 Setting<std::int64_t> mebibytes(Resolver& resolver, const Setting<std::int64_t>& in_file, std::string_view key) {
@@ -68,12 +69,34 @@ void resolve_hook(Resolver& resolver) {
     return resolver.fault(said.place, formatted("\"{}\" is \"{}\", none of none, fp16 and bf16", kHook, *said));
   }
   resolver.given(std::string(kHook), *said, said.place, "--set");
-  if (hook && resolver.training().ddp.static_graph) {
-    resolver.announce(
-        said.place, formatted("\"{}\" with \"{}\": how many compressed buckets live when the third step makes buckets "
-                              "anew depends on when NCCL's watchdog has looked; measured runs part there",
-                              kHook, kStatic));
+  if (!hook || resolver.training().torch < Version{2, 8, 0}) return;
+  resolver.announce(
+      said.place,
+      formatted("\"{}\": what it sends is counted until the next step's first all-reduce, as on a device that is a "
+                "backward behind its host; where NCCL's watchdog, which looks every 100 ms, sees each arrive before "
+                "the next is sent, all but the last bucket's goes earlier",
+                kHook));
+}
+
+// ZeroRedundancyOptimizer around the script's own optimizer.
+void resolve_redundancy(Resolver& resolver) {
+  const Setting<bool> said = truth_of(resolver, resolver.request.ddp.zero_redundancy, kRedundancy);
+  if (!said.given()) return;
+  Training& training = resolver.training();
+  resolver.given(std::string(kRedundancy), *said ? "true" : "false", said.place, "--set");
+  if (!*said) return;
+  const bool torchs =
+      training.optimizer.kind == OptimizerKind::Adam || training.optimizer.kind == OptimizerKind::AdamW ||
+      training.optimizer.kind == OptimizerKind::Sgd || training.optimizer.kind == OptimizerKind::Adagrad ||
+      training.optimizer.kind == OptimizerKind::RmsProp;
+  if (!torchs) {
+    return resolver.not_modelled(said.place, formatted("\"{}\" around {}", kRedundancy, name(training.optimizer.kind)));
   }
+  if (training.param_groups != ParamGroups::Single || training.grad_scaler) {
+    return resolver.not_modelled(said.place,
+                                 formatted("\"{}\" with several parameter groups or a GradScaler", kRedundancy));
+  }
+  training.ddp.zero_redundancy = true;
 }
 
 // In the micro-batches before the first reduction there is none to wait for: its assertion fails in the first backward
@@ -98,7 +121,7 @@ void resolve_ddp(Resolver& resolver) {
   Training& training = resolver.training();
   const DdpInput& in = resolver.request.ddp;
   if (training.runtime != Runtime::PyTorch || resolver.job.parallelism.dp == 1) {
-    for (const std::string_view key : {kUnused, kBuffers, kCap, kViews, kStatic, kHook}) {
+    for (const std::string_view key : {kUnused, kBuffers, kCap, kViews, kStatic, kHook, kRedundancy}) {
       if (const Setting<std::string> set = set_of(resolver, key); set.given()) {
         resolver.fault(set.place, formatted("\"{}\" without DistributedDataParallel", key), "it needs --runtime ddp");
       }
@@ -116,6 +139,7 @@ void resolve_ddp(Resolver& resolver) {
   }
   resolve_static_graph(resolver);
   resolve_hook(resolver);
+  resolve_redundancy(resolver);
   const Setting<std::int64_t> cap = mebibytes(resolver, in.bucket_cap_mb, kCap);
   if (!cap.given()) return;
   resolver.given(std::string(kCap), formatted("{}", *cap), cap.place, "--set");

@@ -92,6 +92,23 @@ void resolve_tail(Resolver& resolver) {
   keep(resolver, wished, kKey);
 }
 
+// Of the last layer: before 0.2 torchtitan left it whole, as backward would gather it at once.
+void resolve_last(Resolver& resolver) {
+  constexpr std::string_view kKey = "fsdp.reshard_last";
+  const Setting<std::string> wished = said(resolver, resolver.request.fsdp.reshard_last, kKey);
+  const std::optional<bool> last = truth(resolver, wished, kKey);
+  if (!last) return;
+  Fsdp& fsdp = resolver.training().fsdp;
+  const std::string words = "+" + fsdp.wrap + "+";
+  if (!*last && fsdp.wrap != "ends" && words.find("+layers+") == std::string::npos) {
+    return resolver.fault(wished.place,
+                          formatted("\"{}\" without groups of layers (fsdp.wrap is \"{}\")", kKey, fsdp.wrap),
+                          "\"layers\" among the words of fsdp.wrap");
+  }
+  fsdp.reshard_last = *last;
+  keep(resolver, wished, kKey);
+}
+
 // _get_post_forward_mesh_info: as an integer it is a factor of the ranks that shard; 1 of them keeps all, and all of
 // them reshard.
 void resolve_resharding(Resolver& resolver, std::int64_t ranks) {
@@ -108,6 +125,7 @@ void resolve_resharding(Resolver& resolver, std::int64_t ranks) {
     }
   }
   resolve_tail(resolver);
+  resolve_last(resolver);
   if (!wished.given()) {
     return resolver.assumed(std::string(kKey), "true", "fully_shard's default but for the model itself", "--set");
   }

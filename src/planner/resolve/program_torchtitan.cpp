@@ -21,12 +21,12 @@ class Torchtitan {
     precision();
     accumulation();
     checkpoints();
-    if (shards_together_) {
+    if (shards_together_ && !said_) {
       request_.notices.push_back(
           {Notice::Kind::Warning,
            foreign_.program.place,
-           "groups are those of torchtitan since July 2025 (0.2); before, as in 0.1.0, layers and the "
-           "model alone had one (--set fsdp.wrap=layers), and the last layer did not reshard",
+           "groups are those of torchtitan since July 2025 (0.2); before, layers and the model alone had one, and the "
+           "last layer did not reshard (--set torchtitan=0.1.0)",
            {}});
     }
     request_.notices.push_back({Notice::Kind::Warning,
@@ -54,6 +54,23 @@ class Torchtitan {
     usually(request_.max_grad_norm, 1.0);
     usually(request_.loop, std::string("minimal"));
     usually(request_.torch_dtype, std::string("float32"));
+    older_ = version() < Version{0, 2, 0};
+  }
+
+  // --set torchtitan=0.1.0, since no key of the file says it.
+  Version version() {
+    constexpr std::string_view kSays = "torchtitan=";
+    Version found{0, 2, 2};
+    if (!request_.set.given()) return found;
+    std::erase_if(*request_.set.value, [&](const std::string& pair) {
+      if (!pair.starts_with(kSays)) return false;
+      const std::optional<Version> said = Version::parse(std::string_view(pair).substr(kSays.size()));
+      if (!said) faults_.add(request_.set.place.says(formatted("\"{}\" is no version", pair), "as torchtitan=0.1.0"));
+      found = said.value_or(found);
+      said_ = true;
+      return true;
+    });
+    return found;
   }
 
   // ParallelDims: the degrees' product is the number of ranks.
@@ -93,17 +110,24 @@ class Torchtitan {
         request_.autocast = {"bf16", fsdp.param_dtype.place};
       }
       fsdp = {};
+      usually<std::int64_t>(request_.ddp.bucket_cap_mb, 100);  // apply_ddp
       return;
     }
     usually(fsdp.reduce_dtype, std::string("fp32"));
-    usually(fsdp.wrap, std::string("ends"));
+    usually(fsdp.wrap, std::string(older_ ? "layers" : "ends"));
     usually(fsdp.gradient_sync, std::string("every"));
     usually(fsdp.reshard_after_forward, std::string("default"));
     if (foreign_.offload.value_or(false)) fsdp.cpu_offload = {"true", foreign_.offload.place};
     Setting<std::string>& reshards = fsdp.reshard_after_forward;
     // apply_fsdp (models/llama3/infra/parallelize.py): norm and head reshard under "always" alone; "default" is the
-    // others' true, since pipelines are refused.
-    if (*reshards == "always" && !fsdp.reshard_tail.given()) fsdp.reshard_tail = {"true", reshards.place};
+    // others' true, since pipelines are refused. Before 0.2 the model's group always did, the last layer's by default
+    // not.
+    if (older_) {
+      usually(fsdp.reshard_root, std::string("true"));
+      if (*reshards == "default") usually(fsdp.reshard_last, std::string("false"));
+    } else if (*reshards == "always" && !fsdp.reshard_tail.given()) {
+      fsdp.reshard_tail = {"true", reshards.place};
+    }
     reshards.value = *reshards == "default" || *reshards == "always" ? "true"
                      : *reshards == "never"                          ? "false"
                                                                      : *reshards;
@@ -165,6 +189,8 @@ class Torchtitan {
   std::int64_t replicas_ = 1;
   std::int64_t shards_ = 1;
   bool shards_together_ = false;
+  bool older_ = false;  // Than 0.2.
+  bool said_ = false;   // Its version.
 };
 
 }  // namespace

@@ -155,6 +155,9 @@ class Traffic {
     // Into the buckets and back, and where a hook casts, what is cast as well.
     out_.accumulate += rates_.memory(payload * 2) * (t_.ddp.gradient_as_bucket_view ? 1 : 2);
     if (type != t_.dtype) out_.accumulate += rates_.memory(payload + sent) * 2;
+    if (!t_.ddp.zero_redundancy || totals_.tensors == 0) return;
+    const auto tensors = static_cast<std::int64_t>(totals_.tensors);
+    out_.step += static_cast<double>(tensors) * one(Collective::Broadcast, div_floor(payload, tensors));
   }
 
   // fully_shard: a layer at a time before it runs, in backward again; what is in no layer first and last, beside
@@ -177,6 +180,9 @@ class Traffic {
     if (fsdp.reshard_after_forward > 0) {
       gathers += calls(Collective::AllGather, weights(layers), weights(layer), again);
     }
+    // The last layer is there still where it stays whole.
+    if (!fsdp.reshard_last && fsdp.reshard_after_forward > 0)
+      gathers -= one(Collective::AllGather, weights(layer), again);
     const std::int64_t ranks = ranks_ / fsdp.replicate;
     const auto reduced = [&](Elements group) {
       if (group == Elements(0)) return 0.0;
@@ -271,7 +277,8 @@ class Traffic {
     const bool sharded = deepspeed_ && zero_.stage > 0;
     const bool rows = t_.runtime == Runtime::Fsdp2;
     const std::int64_t parts = rows ? ranks_ / t_.fsdp.replicate : ranks_;
-    const Elements own = sharded || rows ? div_floor(totals_.trained, parts) : totals_.trained;
+    const bool shares = t_.runtime == Runtime::PyTorch && t_.ddp.zero_redundancy;
+    const Elements own = sharded || rows || shares ? div_floor(totals_.trained, parts) : totals_.trained;
     if (sharded && offloads_optimizer(t_)) {
       const Elements device = on_device(t_, own);
       if (device > Elements(0)) device_optimizer(device);

@@ -1,6 +1,7 @@
 #include "planner/zero/zero_facts.h"
 
 #include <algorithm>
+#include <numeric>
 
 namespace dsplan {
 
@@ -41,7 +42,22 @@ bool offloads(const Training& training) {
 }
 
 bool ranks_differ(const Training& training, const Parallelism& parallelism) {
-  return (is_zero(training, 1) || is_zero(training, 2)) && parallelism.dp > 1;
+  const bool redundancy = training.runtime == Runtime::PyTorch && training.ddp.zero_redundancy;
+  return (is_zero(training, 1) || is_zero(training, 2) || redundancy) && parallelism.dp > 1;
+}
+
+std::vector<std::int64_t> redundancy_owners(std::span<const Elements> sizes, std::int64_t ranks) {
+  std::vector<std::size_t> order(sizes.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return sizes[a] > sizes[b]; });
+  std::vector<Elements> given(static_cast<std::size_t>(ranks));
+  std::vector<std::int64_t> owners(sizes.size());
+  for (const std::size_t at : order) {
+    const auto least = std::min_element(given.begin(), given.end());  // The first of several.
+    *least += sizes[at];
+    owners[at] = least - given.begin();
+  }
+  return owners;
 }
 
 std::vector<RankParameter> rank_parameters(const ModelSpec& model, const Job& job) {

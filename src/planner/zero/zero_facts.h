@@ -27,10 +27,15 @@ namespace dsplan {
 // Whether the optimizer's states, or parameters too, are kept on the host or in files.
 [[nodiscard]] bool offloads_optimizer(const Training& training);
 [[nodiscard]] bool offloads(const Training& training);
-// Ranks that keep different bytes: each has another partition of the flat buffer, and so other gradients.
+// Ranks that keep different bytes: each has another partition of the flat buffer, and so other gradients; or updates
+// other parameters (ZeroRedundancyOptimizer).
 [[nodiscard]] bool ranks_differ(const Training& training, const Parallelism& parallelism);
 
 // --- partitions ---
+
+// ZeroRedundancyOptimizer, _partition_parameters: parameters in order, the largest first, each to the rank that has the
+// fewest elements yet. By parameter its owner.
+[[nodiscard]] std::vector<std::int64_t> redundancy_owners(std::span<const Elements> sizes, std::int64_t ranks);
 
 // A parameter as a tensor-parallel rank holds it; each once.
 struct RankParameter {

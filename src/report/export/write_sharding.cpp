@@ -76,6 +76,7 @@ void refuse_what_accelerate_lacks(const ModelSpec& model, const Job& job) {
               "fsdp.forward_prefetch or backward_prefetch, for which accelerate has no key");
   refuse.when(!t.fsdp.ignored.empty(), "fsdp.ignored: accelerate's fsdp_ignored_modules are names of modules");
   refuse.when(t.fsdp.reshard_root, "fsdp.reshard_root: accelerate leaves the model's own group to PyTorch");
+  refuse.when(!t.fsdp.reshard_last, "fsdp.reshard_last false: accelerate treats layers alike");
   refuse.when(t.fsdp.reshard_tail, "fsdp.reshard_tail: accelerate keeps norm and head after forward");
   refuse.when(t.fsdp.sync_every && t.grad_accum > 1,
               "fsdp.gradient_sync every: accelerate reduces gradients in the last micro-batch alone");
@@ -166,6 +167,7 @@ void refuse_what_torchtitan_lacks(const ModelSpec& model, const Job& job) {
       "--set fsdp.wrap=ends");
   refuse.when(t.fsdp.reshard_after_forward > 1 || t.fsdp.reshard_root,
               "resharding to fewer ranks, or of the model's own group, which torchtitan has no key for");
+  refuse.when(!t.fsdp.reshard_last, "a last layer that stays whole after forward, as torchtitan left it before 0.2");
   refuse.when(t.fsdp.reshard_tail && t.fsdp.reshard_after_forward == 0,
               "norm and head that reshard after forward where the others do not, which torchtitan has no key for");
   refuse.when(t.fsdp.forward_prefetch > 0 || t.fsdp.backward_prefetch > 0 || !t.fsdp.ignored.empty(),

@@ -109,6 +109,7 @@ void add_fsdp(const Training& t, Json& json) {
   fsdp.set("reshard_after_forward", reshards > 1 ? std::to_string(reshards) : reshards == 1 ? "true" : "false");
   fsdp.set("reshard_root", t.fsdp.reshard_root ? "true" : "false");
   if (t.fsdp.reshard_tail) fsdp.set("reshard_tail", "true");
+  if (!t.fsdp.reshard_last) fsdp.set("reshard_last", "false");
   if (t.fsdp.casts_parameters) fsdp.set("param_dtype", name(t.dtype));
   if (t.communication_dtype != t.dtype) fsdp.set("reduce_dtype", name(t.communication_dtype));
   if (t.fsdp.casts_outputs) fsdp.set("output_dtype", name(t.dtype));
@@ -128,6 +129,7 @@ void add_ddp(const Ddp& ddp, Json& json) {
   if (ddp.gradient_as_bucket_view) block.set("gradient_as_bucket_view", true);
   if (ddp.static_graph) block.set("static_graph", true);
   if (ddp.comm_hook) block.set("comm_hook", name(*ddp.comm_hook));
+  if (ddp.zero_redundancy) block.set("zero_redundancy", true);
   json.set("ddp", std::move(block));
 }
 

@@ -175,3 +175,94 @@ def jobs(make, stratum, seed, count):
     for number in range(count):
         what, more = one(draw, number)
         yield make(stratum, *what, **more)
+
+
+# Of fully_shard and DistributedDataParallel alone, with what they can be given.
+ENDS = ("gpt2", "llama", "mistral", "qwen2", "qwen3", "smollm3", "granite", "olmo2")
+
+
+def given_shards(draw, world, family):
+    policy = draw.one([{}, {"param_dtype": "bf16", "reduce_dtype": "fp32"}, {"param_dtype": "bf16"}])
+    wrap = draw.one(["layers", "layers", "root", *(["ends", "layers+ends"] if family in ENDS else [])])
+    if wrap != "layers":
+        policy["wrap"] = wrap
+    if "ends" in wrap and draw.chance(0.3):
+        policy["reshard_tail"] = True
+    if draw.chance(0.5):
+        policy["reshard_after_forward"] = draw.one([True, False, world // 2, world // 4])
+    if draw.chance(0.3):
+        policy["reshard_root"] = True
+    if wrap != "root" and draw.chance(0.2):
+        policy["reshard_last"] = False
+    if draw.chance(0.3):
+        policy["replicate"] = draw.one([2, world // 2, world // 8 or 2])
+        policy.pop("reshard_after_forward", None)
+    if wrap == "layers" and draw.chance(0.3):
+        policy["forward_prefetch"] = str(1 + draw.below(2))
+    if wrap == "layers" and draw.chance(0.3):
+        policy["backward_prefetch"] = str(1 + draw.below(3))
+    if draw.chance(0.2):
+        policy["cpu_offload"] = True
+    if draw.chance(0.3):
+        policy["gradient_sync"] = "every"
+    kept = "fp32" if "param_dtype" in policy else "bf16"
+    init = draw.one(["meta", "meta", "device", "host"])
+    how = "for-loop" if policy.get("cpu_offload") else draw.one(["foreach", "fused", "for-loop"])
+    name = draw.one(["adamw", "adamw", "sgd"])
+    return {
+        "runtime": "hsdp" if "replicate" in policy else "fsdp2",
+        "fsdp": policy,
+        "dtype": kept,
+        "model_init": init,
+        "optimizer": {"name": name, "implementation": how, **({"momentum": 0.9} if name == "sgd" else {})},
+        **({"checkpoint": "full"} if draw.chance(0.4) else {}),
+    }
+
+
+def given_buckets(draw):
+    ddp, beside = {}, {}
+    if draw.chance(0.5):
+        ddp["gradient_as_bucket_view"] = True
+    if draw.chance(0.4):
+        ddp["bucket_cap_mb"] = 10 + draw.below(300)
+    if draw.chance(0.3):
+        ddp["broadcast_buffers"] = False
+    way = draw.one(["", "", "static_graph", "find_unused_parameters", "zero_redundancy"])
+    if way:
+        ddp[way] = True
+    static = way == "static_graph"
+    if static:
+        beside["steps"] = 3
+    return {**precision(draw), **update(draw), "ddp": ddp, **beside, **({"checkpoint": "full"} if draw.chance(0.3) else {})}, static
+
+
+def one_shared(draw, number):
+    model = draw.one(MODELS)
+    config = model_config.config({"model": model})
+    change = fewer_layers(draw, config)
+    seq, batch = shape(draw, config)
+    world = draw.one([8, 16, 24, 32, 64, 256])
+    static = False
+    if draw.chance(0.7):
+        kind, more = "fsdp", given_shards(draw, world, config["model_type"])
+    else:
+        kind = "ddp"
+        more, static = given_buckets(draw)
+    if draw.chance(0.4):
+        more["max_grad_norm"] = 1.0
+    if not static and draw.chance(0.3):
+        more["grad_accum"] = 2 + draw.below(2)
+    if draw.chance(0.25) and (lora := adapters(draw, config)):
+        if more.get("dtype", "bf16") != "bf16":
+            lora.pop("dtype", None)
+        more["lora"] = lora
+    told = {"world": world, "rank": draw.one([0, draw.below(world), world - 1])}
+    name = f"{number:02d}-{kind}"
+    return (model, seq, batch), {"attention": None, **more, **told, "change": change, "device": draw.one(DEVICES), "name": name}
+
+
+def shared_jobs(make, stratum, seed, count):
+    draw = Draw(seed)
+    for number in range(count):
+        what, more = one_shared(draw, number)
+        yield make(stratum, *what, **more)

@@ -17,14 +17,9 @@ REASONS = [
         r"/offload-.*-z3-[37]-|/chance-2-smollm2-",
         "numbers of 8 bytes that complete_grad_norm_calculation_for_cpu_offload holds on the device: traced, not predicted",
     ),
-    (r"/chance-2-gemma-3-1b-", "the scale of gemma 3's embedding, cast to the dtype of its gathered weight: traced, not predicted"),
     (r"/chance-2-tinyllama-1.1b-s128-b4-26-", "not traced: a number in backward under ZeRO-3 in fp16"),
     (r"/families-deepseek-v2-lite-s500-b3-full", "not traced: into which free blocks tensors are put under checkpoints"),
-    (
-        r"/ddp-.*-hook-",
-        "which of a hook's compressed buckets NCCL's watchdog, which looks every 100 ms, has seen arrive: they are said to "
-        "stay until the next step's first collective; and one that goes counts as requested until the next allocation",
-    ),
+    (r"/chance-shared-bloom-560m-s786-", "not traced: into which free blocks tensors are put under bloom's checkpoints with autocast"),
     (r"^heldout/", "not traced: rests of free blocks under ZeRO-3 on 32 ranks"),
     (
         r"^torch-2.8/.*gpt2",

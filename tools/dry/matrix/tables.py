@@ -555,6 +555,7 @@ def ddp():
     yield from ddp_views()
     yield from ddp_static()
     yield from ddp_hooks()
+    yield from ddp_redundant()
 
 
 def ddp_views():
@@ -585,17 +586,43 @@ def ddp_static():
 
 
 def ddp_hooks():
-    """What a hook sends is freed when NCCL's watchdog has looked, every 100 ms; the one bucket of a static graph is not
-    freed between two others. Two steps: from the third on, several buckets are freed between each other."""
+    """Nobody waits for what a hook sends: it is let go of once NCCL's watchdog, which looks every 100 ms, has seen it
+    arrive. Pending work is seen when a phase ends: that is a device a backward behind its host. The step behind the one
+    that makes buckets anew is the settled one. Buckets are fewer than the 32 streams on which hooks go on: of more, one
+    shares NCCL's, and what it used waits for the buffers' broadcast."""
+
+    def hooked(model, hook, name, dtype="fp32", **ddp):
+        cast = {"dtype": "fp32", "autocast": "bf16"} if dtype == "fp32" else {}
+        steps = 4 if ddp.get("static_graph") else 3
+        if model != "gpt2":
+            ddp["bucket_cap_mb"] = 200
+        return job("ddp", model, 500, 2, world=4, ddp={"comm_hook": hook, **ddp}, events="pending", steps=steps, name=name, **cast)
+
     for model in ("gpt2", "qwen2-0.5b", "tinyllama-1.1b"):
         for hook in ("bf16", "fp16"):
-            yield job("ddp", model, 500, 2, world=4, ddp={"comm_hook": hook, "static_graph": True}, dtype="fp32", autocast="bf16", name=f"w4-hook-{hook}-static")
-    yield job("ddp", "gpt2", 500, 2, world=4, ddp={"comm_hook": "bf16"}, dtype="fp32", autocast="bf16", name="w4-hook-bf16")
-    yield job("ddp", "gpt2-medium", 500, 2, world=4, ddp={"comm_hook": "bf16"}, name="w4-hook-bf16-of-bf16")
-    yield job("ddp", "gpt2-medium", 500, 2, world=4, ddp={"comm_hook": "fp16", "static_graph": True}, name="w4-hook-fp16-of-bf16-static")
-    views = {"static_graph": True, "gradient_as_bucket_view": True}
-    yield job("ddp", "gpt2-medium", 500, 2, world=4, ddp={"comm_hook": "bf16", **views}, dtype="fp32", autocast="bf16", name="w4-hook-bf16-views-static")
-    yield job("ddp", "qwen3-0.6b", 500, 2, world=4, ddp={"comm_hook": "bf16", "static_graph": True}, dtype="fp32", autocast="bf16", name="w4-hook-bf16-static")
+            yield hooked(model, hook, f"w4-hook-{hook}-static", static_graph=True)
+            yield hooked(model, hook, f"w4-hook-{hook}")
+    views = {"gradient_as_bucket_view": True}
+    yield hooked("gpt2-medium", "bf16", "w4-hook-bf16-of-bf16", dtype="bf16")
+    yield hooked("gpt2-medium", "fp16", "w4-hook-fp16-of-bf16-static", dtype="bf16", static_graph=True)
+    yield hooked("gpt2-medium", "bf16", "w4-hook-bf16-views-static", static_graph=True, **views)
+    yield hooked("gpt2-medium", "bf16", "w4-hook-bf16-views", **views)
+    yield hooked("qwen3-0.6b", "bf16", "w4-hook-bf16-static", static_graph=True)
+    yield hooked("qwen3-0.6b", "bf16", "w4-hook-bf16-unused", find_unused_parameters=True)
+    yield hooked("gpt2", "bf16", "w4-hook-bf16-no-buffers", broadcast_buffers=False, bucket_cap_mb=100)
+
+
+def ddp_redundant():
+    """ZeroRedundancyOptimizer: rank 0 has the largest weight, others have more of the small ones."""
+    shares = {"zero_redundancy": True}
+    for model, world in (("gpt2", 4), ("qwen2-0.5b", 8), ("tinyllama-1.1b", 32), ("llama-3.2-1b", 256)):
+        for rank in (0, world // 2, world - 1):
+            yield job("ddp", model, 500, 2, world=world, rank=rank, ddp=shares, name=f"w{world}-r{rank}-redundant")
+    views = {**shares, "gradient_as_bucket_view": True}
+    yield job("ddp", "gpt2-medium", 500, 2, world=4, rank=3, ddp=views, optimizer={"name": "adamw", "implementation": "foreach"}, max_grad_norm=1.0, name="w4-r3-redundant-views-foreach")
+    yield job("ddp", "qwen3-0.6b", 500, 2, world=8, rank=5, ddp=shares, optimizer={"name": "sgd", "momentum": 0.9}, grad_accum=2, name="w8-r5-redundant-sgd")
+    yield job("ddp", "llama-3.2-1b", 1024, 2, world=8, rank=2, ddp=shares, lora={"r": 8, "targets": ["q_proj", "v_proj"]}, name="w8-r2-redundant-lora")
+    yield job("ddp", "gpt2", 500, 2, world=8, rank=1, ddp=shares, optimizer={"name": "adagrad", "implementation": "foreach"}, name="w8-r1-redundant-adagrad")
 
 
 def engine(stage, *, torch_adam=False, dtype="bf16", accum=None, clip=None, zero=None, **more):
@@ -849,6 +876,11 @@ def fsdp():
             policy = {**titan, **policy, **({"replicate": replicate} if replicate > 1 else {})}
             yield one("llama-3-8b", 2048, 1, world, rank, policy, f"titan-{name}", checkpoint="full", max_grad_norm=1.0)
             yield one("tinyllama-1.1b", 1000, 2, world, rank, policy, f"titan-{name}", grad_accum=2)
+    older = {"wrap": "layers", "gradient_sync": "every", "reshard_root": True, "reshard_last": False, **mixed}
+    for world, rank, replicate in ((8, 0, 1), (24, 23, 1), (64, 9, 2)):
+        policy = {**older, **({"replicate": replicate} if replicate > 1 else {})}
+        yield one("llama-3-8b", 2048, 1, world, rank, policy, "titan-0.1", checkpoint="full", max_grad_norm=1.0)
+        yield one("tinyllama-1.1b", 1000, 2, world, rank, policy, "titan-0.1", grad_accum=2)
     offload = {
         "offload": ({}, {}),
         "mixed-offload": (mixed, {}),
@@ -956,6 +988,7 @@ def jobs():
         *packed_zero3(),
         *chance.jobs(job, "chance", 1, 100),
         *chance.jobs(job, "chance-2", 2, 30),
+        *chance.shared_jobs(job, "chance-shared", 3, 30),
     ]
     names = [row["name"] for row in made]
     twice = {name for name in names if names.count(name) > 1}

@@ -12,9 +12,11 @@ SMALL = 1 << 16  # Pinned bytes that copies of numbers take in passing.
 
 
 def steps_of(job):
-    """Which of a prediction's phases is which measured step: with a static graph the third is the settled one."""
-    static = job.get("ddp", {}).get("static_graph")
-    return {"first_step": "1", "middle_steps": "2", "steady": "3"} if static else {"first_step": "1", "steady": "2"}
+    """Which of a prediction's phases is which measured step. With a static graph one more comes before the settled one,
+    and with a hook one more; of several in between the first has marks of its own."""
+    ddp = job.get("ddp", {})
+    later = 2 + bool(ddp.get("static_graph")) + ("comm_hook" in ddp)
+    return {"first_step": "1", **({"middle_steps": "2"} if later > 2 else {}), "steady": str(later)}
 
 
 def judge(result, dsplan):

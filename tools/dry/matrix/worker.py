@@ -23,10 +23,10 @@ IMPLEMENTATIONS = {"fused": {"fused": True}, "foreach": {"foreach": True}, "for-
 class Meter:
     """Peaks of each phase. `where` is the phase that runs, for the out-of-memory error that ends it."""
 
-    def __init__(self, settle):
+    def __init__(self, settle, hooked):
         import torch
 
-        self.rows, self.where, self.settle, self.seen = [], "start", settle, None
+        self.rows, self.where, self.settle, self.hooked, self.seen = [], "start", settle, hooked, None
         self.before, self.reset = [0] * len(WHAT), torch.cuda.reset_peak_memory_stats
         torch.cuda.reset_peak_memory_stats = torch.cuda.memory.reset_peak_memory_stats = self.reset_by_others
 
@@ -48,12 +48,17 @@ class Meter:
         import torch
 
         if self.settle:  # NCCL's watchdog lets go of finished buckets every 100 ms; a real phase gives it the time.
+            if self.hooked:  # Nothing that is pending is seen to arrive before.
+                torch.cuda.synchronize()
             time.sleep(0.3)
+        peak = self.peaks()
+        if self.hooked:  # What another stream has used counts as requested until the allocator is asked next: it is.
+            torch.cuda.caching_allocator_delete(torch.cuda.caching_allocator_alloc(1))
         stats = torch.cuda.memory_stats()
         now = {"mallocs": stats["num_device_alloc"], "retries": stats["num_alloc_retries"]}
         row = {
             "phase": self.where,
-            "peak": self.peaks(),
+            "peak": peak,
             "end": [stats[f"{w}_bytes.all.current"] for w in WHAT],
         }
         row.update({k: n - (self.seen or {}).get(k, 0) for k, n in now.items() if n != (self.seen or {}).get(k, 0)})
@@ -75,7 +80,7 @@ class Worker:
 
         self.job, self.training = job, job["training"]
         self.deepspeed = job.get("deepspeed")
-        self.meter = Meter(self.runtime() == "ddp")
+        self.meter = Meter(self.runtime() == "ddp", "comm_hook" in job.get("ddp", {}))
         self.types = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
         self.engine = self.optimizer = None
         self.facts = {}
@@ -292,6 +297,7 @@ class Worker:
         self.meter.ends()
         given = dict(self.job.get("ddp", {}))
         hook = given.pop("comm_hook", "no")
+        given.pop("zero_redundancy", None)  # The optimizer's.
         made = DistributedDataParallel(model, device_ids=[0], **given)
         if hook != "no":
             from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
@@ -310,7 +316,8 @@ class Worker:
             self.engine = deepspeed.initialize(model=model, model_parameters=trained, config=self.deepspeed)[0]
             self.net = self.engine
             return
-        self.optimizer = optimizer_of(self.training.get("optimizer", {}), trained)
+        redundant = self.job.get("ddp", {}).get("zero_redundancy")
+        self.optimizer = optimizer_of(self.training.get("optimizer", {}), trained, redundant)
 
     def next_batch(self):
         """A new one is made while the loop's variable still holds the last, as `for batch in loader` does."""
@@ -440,8 +447,9 @@ def fully_sharded(model, training, world, types):
         inside["reshard_after_forward"] = wished["reshard_after_forward"]
     layers, inner, base = layers_of(model)
     wrap = wished.get("wrap", "layers")
+    last = {**inside, "reshard_after_forward": False} if wished.get("reshard_last") is False else inside
     for word in ("ends+layers" if wrap == "ends" else wrap).split("+"):
-        wrap_word(word, layers, inner, base, inside, common, bool(wished.get("reshard_tail")))
+        wrap_word(word, layers, inner, base, (inside, last), common, bool(wished.get("reshard_tail")))
     fully_shard(model, **common, **({"reshard_after_forward": True} if wished.get("reshard_root") else {}))
     prefetch(layers, wished)
     if any(p.is_meta for p in model.parameters()):
@@ -509,8 +517,11 @@ def prepared_by_accelerate(model, training, job, types):
     return fsdp2_prepare_model(accelerator, model)
 
 
-def wrap_word(word, layers, inner, base, inside, common, tail_reshards=False):
+def wrap_word(word, layers, inner, base, how, common, tail_reshards=False):
+    """`how`: what layers and other modules are given, and the last layer."""
     from torch.distributed.fsdp import fully_shard
+
+    inside, last = how
 
     if word == "ends":
         embedding = inner.embed_tokens if hasattr(inner, "embed_tokens") else inner.wte
@@ -522,15 +533,15 @@ def wrap_word(word, layers, inner, base, inside, common, tail_reshards=False):
             fully_shard(embedding, **inside)
         fully_shard(tail, **common, reshard_after_forward=tail_reshards)
     elif word == "layers":
-        for layer in layers:
-            fully_shard(layer, **inside)
+        for at, layer in enumerate(layers):
+            fully_shard(layer, **(last if at + 1 == len(layers) else inside))
     elif word != "root":
         for name, module in list(base.named_modules())[::-1]:
             if name and type(module).__name__ == word:
                 fully_shard(module, **inside)
 
 
-def optimizer_of(wished, trained):
+def optimizer_of(wished, trained, redundant=False):
     import torch
 
     name, how = wished.get("name", "adamw"), dict(IMPLEMENTATIONS[wished.get("implementation", "fused")])
@@ -548,6 +559,10 @@ def optimizer_of(wished, trained):
         "adagrad": torch.optim.Adagrad,
         "rmsprop": torch.optim.RMSprop,
     }
+    if redundant:
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+
+        return ZeroRedundancyOptimizer(trained, optimizer_class=kinds[name], lr=1e-4, **how)
     return kinds[name](trained, lr=1e-4, **how)
 
 

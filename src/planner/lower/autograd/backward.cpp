@@ -288,20 +288,31 @@ void Backward::deliver(NodeId id) {
   const RecipeBook::Entry& entry = on_.recipes.entry(id);
   std::array<TensorId, Node::kMostInputs> leaves{};
   std::size_t leaf_count = 0;
-  Gradient first;  // Of input 0, where the leaves come before it.
-  ModuleId first_through = kNone;
-  for (std::size_t i = 0; i < node.input_count; ++i) {
+  bool first = false;  // Of input 0, where the leaves come before it.
+  const auto hand_over = [&](std::size_t i) {
+    const Gradient gradient = gradient_of_input(id, i);
+    const TensorId input = graph_.input(node, i);
+    hand_on(input, gradients_.left_through(node, input), gradient);
+  };
+  // Otherwise it arrives when it leaves the module.
+  const auto arrives = [&](std::size_t i) {
+    const TensorId input = graph_.input(node, i);
+    return gradients_.is_leaf(input) && gradients_.left_through(node, input) == kNone;
+  };
+  for (std::size_t k = 0; k < node.input_count; ++k) {
+    const std::size_t i = entry.leaves_reversed && k > 0 ? node.input_count - k : k;
     const Gradient gradient = gradient_of_input(id, i);
     if (gradient.buffer == kNoBuffer && !gradient.empty) continue;
-    const TensorId input = graph_.input(node, i);
-    const ModuleId through = gradients_.left_through(node, input);
-    const bool leaf = gradients_.is_leaf(input);
-    if (leaf && through == kNone) leaves[leaf_count++] = input;  // Otherwise it arrives when it leaves the module.
-    if (i == 0 && entry.leaves_first && !leaf) {
-      first = gradient;
-      first_through = through;
+    if (i == 0 && entry.leaves_first) {
+      first = true;
+      continue;
+    }
+    hand_over(i);
+    if (!arrives(i)) continue;
+    if (entry.leaves_reversed && i > 0) {
+      gradients_.arrived(graph_.input(node, i));  // Behind the transposition of the weight, which is a node of its own.
     } else {
-      hand_on(input, through, gradient);
+      leaves[leaf_count++] = graph_.input(node, i);
     }
   }
   // Leaves are ready as soon as all their gradients have come.
@@ -310,10 +321,10 @@ void Backward::deliver(NodeId id) {
     for (const std::size_t k : as_the_heap_returns(leaf_count, behind)) gradients_.arrived(leaves[k]);
     return;
   }
-  for (std::size_t k = 0; k < leaf_count; ++k) {
-    gradients_.arrived(leaves[entry.leaves_reversed ? leaf_count - 1 - k : k]);
-  }
-  if (first.buffer != kNoBuffer) hand_on(graph_.input(node, 0), first_through, first);
+  for (std::size_t k = 0; k < leaf_count; ++k) gradients_.arrived(leaves[k]);
+  if (!first) return;
+  hand_over(0);
+  if (arrives(0)) gradients_.arrived(graph_.input(node, 0));
 }
 
 }  // namespace dsplan

@@ -214,7 +214,7 @@ void DdpReducer::run_comm_hook(const Bucket& bucket) {
   sent_before_.reset(Reason::RuntimeBucket);
   eager_.all_reduce(compressed, facts_.ranks);
   eager_.copy(bucket.buffer, compressed, "decompress bucket");
-  sent_.append(std::move(compressed));
+  if (facts_.torch >= Version{2, 8, 0}) sent_.append(std::move(compressed));  // Before, it is recorded on a stream.
 }
 
 void DdpReducer::unstash() {

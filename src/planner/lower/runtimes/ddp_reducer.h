@@ -21,6 +21,7 @@ struct DdpFacts {
   Ddp given;
   std::int64_t ranks = 1;
   DType dtype = DType::BFloat16;  // Of all that is trained.
+  Version torch = kWitnessTorch;
 };
 
 // What the reducer works on: what is trained, its gradients, and where they lie in buckets.
@@ -85,8 +86,10 @@ class DdpReducer {
   DType dtype_;
   DdpFacts facts_;
   std::vector<std::int64_t> elements_;  // By ParameterId.
-  // What a hook sent. The process group keeps it until its watchdog, which looks every 100 ms, has seen it arrive, and
-  // then until the next collective (ProcessGroupNCCL.cpp, shelvesToUnstash_): here, until one behind this backward.
+  // What a hook sent. Nobody waits for the hook's collective itself: since PyTorch 2.8 the process group keeps what it
+  // sent until its watchdog, which looks every 100 ms, has seen it arrive, and then until the next collective
+  // (ProcessGroupNCCL.cpp, shelvesToUnstash_). A device that is a backward behind its host has it seen after this
+  // backward: that end is here.
   Variables sent_;
   Variables sent_before_;
   std::size_t next_bucket_ = 0;

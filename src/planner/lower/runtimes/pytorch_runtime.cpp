@@ -10,6 +10,7 @@
 #include "planner/lower/runtimes/optimizer_step.h"
 #include "planner/lower/runtimes/runtime_base.h"
 #include "planner/lower/runtimes/separate_gradients.h"
+#include "planner/lower/runtimes/shared_updates.h"
 
 namespace dsplan {
 namespace {
@@ -26,6 +27,7 @@ class PyTorchRuntime final : public RuntimeBase {
         parameters_(model.parameters.size()),
         gradients_(emitter, model.parameters.size()),
         views_(model.parameters.size()),
+        shares_(trained_, job.training.ddp.zero_redundancy ? world() : 1, rank),
         optimizer_(job.training.optimizer, emitter, model.parameters.size()),
         clip_(emitter, job.training.level, job.parallelism.tp),
         scaler_(emitter) {
@@ -33,7 +35,7 @@ class PyTorchRuntime final : public RuntimeBase {
     // Either the model is trained or its adapters are: one dtype.
     const DType type = trained_.empty() ? dtype() : trained_.front().dtype;
     ddp_.emplace(emitter, DdpGradients{trained_, gradients_, views_}, model.parameters.size(),
-                 DdpFacts{job.training.ddp, world(), type});
+                 DdpFacts{job.training.ddp, world(), type, job.training.torch});
   }
 
   void initialise(const std::vector<BufferId>& buffers) override {
@@ -44,6 +46,7 @@ class PyTorchRuntime final : public RuntimeBase {
     }
     for (const NamedParameter& p : named_) parameters_[at(p.id)] = loading_.load(p, {Role::Parameters, "parameter"});
     for (const NamedParameter& p : trained_) {
+      if (!shares_.updates(p.id)) continue;
       const BufferId buffer = parameters_[at(p.id)].id();
       emitter_.promise_update(buffer, Bytes(0), emitter_.size(buffer));
     }
@@ -51,7 +54,7 @@ class PyTorchRuntime final : public RuntimeBase {
       sync_module_states();
       ddp_->initialize_buckets();
     }
-    optimizer_.construct(all_parameters());
+    optimizer_.construct(all_parameters(true));
   }
 
   [[nodiscard]] ParameterPlace place(ParameterId parameter) const override {
@@ -105,8 +108,10 @@ class PyTorchRuntime final : public RuntimeBase {
     }
     if (training().grad_scaler) scaler_.before_step(all, fused_in_torch());
     for (const ParameterGroup& group : parameter_groups(model_, training(), trained_)) {
-      optimizer_.step(step_parameters(group.members), group.weight_decay);
+      optimizer_.step(step_parameters(shares_.own_of(group.members)), group.weight_decay);
     }
+    shares_.each_sent(
+        [this](ParameterId id, std::int64_t from) { eager_.broadcast(parameters_[at(id)], from, world()); });
     if (training().grad_scaler) scaler_.after_step();
     zero_grad();
   }
@@ -146,10 +151,11 @@ class PyTorchRuntime final : public RuntimeBase {
     return made;
   }
 
-  [[nodiscard]] std::vector<StepParameter> all_parameters() const {
+  // `own`: as this rank's optimizer is given them.
+  [[nodiscard]] std::vector<StepParameter> all_parameters(bool own = false) const {
     std::vector<const NamedParameter*> all;
     for (const NamedParameter& p : trained_) all.push_back(&p);
-    return step_parameters(all);
+    return step_parameters(own ? shares_.own_of(all) : all);
   }
 
   // To None, or to zeros by one multi-tensor launch.
@@ -173,6 +179,7 @@ class PyTorchRuntime final : public RuntimeBase {
   bool require_forward_param_sync_ = true;
   SeparateGradients gradients_;
   BucketViews views_;
+  SharedUpdates shares_;
   OptimizerStep optimizer_;
   GradientClip clip_;
   LossScaler scaler_;

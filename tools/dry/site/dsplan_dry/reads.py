@@ -49,6 +49,8 @@ def install_in(torch):
     watch(torch, "nonzero", first)
     watch(torch, "masked_select", first)
     watch(torch, "where", lambda args: len(args) == 1 and first(args))  # Of a condition alone: its nonzero elements.
+    for name in ("nonzero", "masked_select", "where"):  # TorchScript knows operators by their Python object.
+        torch.jit._builtins._register_builtin(getattr(torch, name), f"aten::{name}")
 
 
 def rows():
