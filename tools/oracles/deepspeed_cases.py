@@ -13,18 +13,6 @@ LLAVA = {"model_type": "llava", "architectures": ["LlavaForConditionalGeneration
          "vision_config": {"model_type": "clip_vision_model", "hidden_size": 16, "intermediate_size": 24,
                            "num_hidden_layers": 2, "num_attention_heads": 2, "image_size": 8, "patch_size": 4},
          "text_config": LLAMA}
-# Experts in one module of two large parameters; sigmoid routing beside a shared expert, with attention from latents;
-# queries with a temperature; attention and MLP side by side.
-MIXTRAL = {**LLAMA, "model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2}
-GLM4_MOE_LITE = {**LLAMA, "model_type": "glm4_moe_lite", "num_key_value_heads": 2, "moe_intermediate_size": 8,
-                 "n_routed_experts": 4, "num_experts_per_tok": 2, "n_shared_experts": 1, "n_group": 1, "topk_group": 1,
-                 "q_lora_rank": 8, "kv_lora_rank": 8, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 8,
-                 "mlp_layer_types": ["dense", "sparse"]}
-MINISTRAL3 = {**LLAMA, "model_type": "ministral3", "head_dim": 8, "rope_parameters": {
-    "rope_type": "yarn", "rope_theta": 10000.0, "factor": 2.0, "original_max_position_embeddings": 16,
-    "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1}}
-PHI = {"model_type": "phi", "vocab_size": 72, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2,
-       "num_attention_heads": 2, "max_position_embeddings": 32, "resid_pdrop": 0.0, "tie_word_embeddings": False}
 # The tiny example: one group a=10, b=7, c=5. `tiny` is made by hand: y = x * sum(a) + sum(b) + sum(c).
 TINY = {"model_type": "tiny"}
 ADAM = {"type": "AdamW", "params": {"lr": 1e-3}}
@@ -184,12 +172,6 @@ CASES = {
     "z3-t5-reuse": case(T5, z3(stage3_max_reuse_distance=3000), steps=3),
     "z3-t5-non-reentrant": case(T5, z3(), checkpoint="non_reentrant"),
     "z3-t5-frozen": case(T5, z3(), freeze=["shared*", "encoder.block.0*"]),
-    "z3-mixtral": case(MIXTRAL, z3(), steps=3),
-    "z3-mixtral-non-reentrant": case(MIXTRAL, z3(), checkpoint="non_reentrant"),
-    "z3-glm4-moe-lite": case(GLM4_MOE_LITE, z3(), steps=3),
-    "z3-glm4-moe-lite-non-reentrant": case(GLM4_MOE_LITE, z3(), checkpoint="non_reentrant"),
-    "z3-ministral3": case(MINISTRAL3, z3(), steps=3),
-    "z3-phi": case(PHI, z3(), steps=3),
     "z3-gpt2": case(GPT2, z3(), steps=3),
     "z3-gpt2-non-reentrant": case(GPT2, z3(), checkpoint="non_reentrant"),
 }
