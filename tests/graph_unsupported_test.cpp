@@ -201,10 +201,6 @@ TEST_CASE("unsupported: axolotl's kernels are for adapters over whole weights in
   llama.causal = 0;
   CHECK(reason(llama, [](Training&) {}) == "none");
   llama.causal = 1;
-  CHECK(reason(llama, [](Training& t) {
-          t.dtype = DType::Float32;
-          t.attention = Attention::MemoryEfficient;
-        }) == "axolotl's kernels over fp32 weights");
   CHECK(reason(llama, [](Training& t) { t.zero.stage = 3; }) == "axolotl's kernels over sharded parameters");
   ModelSpec relu = llama;
   relu.dims.activation = "relu";
