@@ -94,6 +94,7 @@ std::string beside(Dialect dialect, std::string_view path) {
     return std::string(replicas ? "  parallelism_config_dp_shard_size: 2\n" : "") + "fsdp_config:\n  fsdp_version: 2\n";
   }
   if ((dialect == Dialect::Trl || dialect == Dialect::Axolotl) && bits) return "load_in_4bit: true\n";
+  if (path == "sample_packing") return "flash_attention: true\nmicro_batch_size: 2\n";
   if (path == "quantization_type" || path == "double_quantization") return "quantization_bit: 4\n";
   return {};
 }
@@ -837,7 +838,14 @@ TEST_CASE("programs: adapters and defaults") {
   reads("template: a\nlora_rank: 4\n", "--checkpoint-impl: reentrant");
   reads("template: a\nfinetuning_type: full\nbf16: true\n", "loaded in: float32");
   reads("template: a\nfinetuning_type: full\npure_bf16: true\n", "loaded in: bfloat16");
-  reads("base_model: a\nadapter: lora\nlora_r: 4\nlora_target_linear: true\n", "turns on by itself");
+  reads("base_model: a\nadapter: lora\nlora_r: 4\nlora_target_linear: true\n", "--lora-kernels: all");
+  reads(
+      "base_model: a\nadapter: lora\nlora_r: 4\nlora_target_linear: true\nlora_o_kernel: true\nlora_mlp_kernel: true\n",
+      "--lora-kernels: o,mlp");
+  reads("base_model: a\nadapter: lora\nlora_r: 4\nlora_target_linear: true\nload_in_8bit: true\n",
+        "--quantization: int8");
+  reads("base_model: a\nadapter: qlora\nload_in_4bit: true\nlora_r: 4\nlora_target_linear: true\n",
+        "which it turns on by itself, are not modelled yet over packed weights");
   reads("base_model: a\nadapter: lora\nlora_target_linear: true\nlora_mlp_kernel: false\n", "without a rank");
   reads("base_model: a\nadapter: lora\nlora_r: 1\nlora_mlp_kernel: false\n", "without names of modules");
   reads("base_model: a\nadapter: lora\nlora_r: 1\nlora_target_modules: [\".*q_proj\"]\nlora_mlp_kernel: false\n",

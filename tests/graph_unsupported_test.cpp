@@ -191,6 +191,26 @@ TEST_CASE("unsupported: Liger's kernels are in the families that were compared, 
         "Liger's kernels in the gemma family (they are in llama, mistral, qwen2 and qwen3)");
 }
 
+TEST_CASE("unsupported: axolotl's kernels are for adapters over whole weights in 16 bits, in the families compared") {
+  ModelSpec llama = model_named("llama", "");
+  const auto reason = [](const ModelSpec& model, const std::function<void(Training&)>& change) {
+    Training training = training_with(change);
+    training.lora_kernels.mlp = true;
+    return graph_unsupported(model, training, 1).value_or("none");
+  };
+  llama.causal = 0;
+  CHECK(reason(llama, [](Training&) {}) == "none");
+  llama.causal = 1;
+  CHECK(reason(llama, [](Training& t) { t.zero.stage = 3; }) == "axolotl's kernels over sharded parameters");
+  ModelSpec relu = llama;
+  relu.dims.activation = "relu";
+  CHECK(reason(relu, [](Training&) {}) == "axolotl's kernel of an MLP with another activation than silu");
+  ModelSpec gemma = llama;
+  gemma.family = "gemma";
+  CHECK(reason(gemma, [](Training&) {}) ==
+        "axolotl's kernels in the gemma family (they are in llama, mistral, qwen2 and qwen3)");
+}
+
 TEST_CASE("unsupported: Liger's loss is that of 16-bit weights, in the families that it patches") {
   const ModelSpec llama = model_named("llama", "");
   const auto reason = [](const ModelSpec& model, const std::function<void(Training&)>& change) {

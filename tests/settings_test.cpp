@@ -89,6 +89,7 @@ struct Change {
   void operator()(std::optional<Cluster>* field) const { field->emplace().nodes = 7; }
   void operator()(std::optional<Calibration>* field) const { field->emplace().cublas_workspace = Bytes(1); }
   void operator()(LigerKernels* field) const { field->swiglu = !field->swiglu; }
+  void operator()(AdapterKernels* field) const { field->mlp = !field->mlp; }
   template <class T>
   void operator()(std::vector<T>* field) const {
     field->emplace_back();

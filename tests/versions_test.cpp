@@ -163,6 +163,23 @@ TEST_CASE("Liger's kernels are named one by one, or all") {
   CHECK_THROWS_WITH(with("rope,"), doctest::Contains("\"\" is none of Liger's kernels"));
 }
 
+TEST_CASE("axolotl's kernels for adapters are named, and want adapters") {
+  ModelSpec model = lowered::bundled("tiny-llama");
+  const auto with = [&](const char* kernels) {
+    Request request;
+    request.lora_kernels = given(kernels);
+    return resolve(model, request, nullptr, nullptr, nullptr);
+  };
+  CHECK(name(with("all").training.lora_kernels) == "none");
+  const Job without = with("all");
+  CHECK(std::any_of(without.notices.begin(), without.notices.end(), [](const Notice& notice) {
+    return notice.kind == Notice::Kind::Inert && notice.message.find("there are no adapters") != std::string::npos;
+  }));
+  model.causal = 1;
+  CHECK(name(with("mlp,qkv").training.lora_kernels) == "qkv,mlp");
+  CHECK_THROWS_WITH(with("qvk"), doctest::Contains("\"qvk\" is none of axolotl's adapter kernels; did you mean"));
+}
+
 TEST_CASE("losses are named, and a number of chunks divides the sequence") {
   const ModelSpec model = lowered::bundled("tiny-llama");
   const auto with = [&](const char* loss) {

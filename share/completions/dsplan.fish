@@ -59,6 +59,7 @@ complete -c dsplan -n '__fish_seen_subcommand_from simulate sweep diff explain e
 complete -c dsplan -n '__fish_seen_subcommand_from simulate sweep diff explain emit plan run' -l transformers-version -r -d 'Version of transformers'
 complete -c dsplan -n '__fish_seen_subcommand_from simulate sweep diff explain emit plan run' -l liger-version -r -d 'Version of Liger Kernel'
 complete -c dsplan -n '__fish_seen_subcommand_from simulate sweep diff explain emit plan run' -l liger-kernels -r -d 'Liger'\''s in place of the model'\''s: all, or of rope, rms_norm, swiglu'
+complete -c dsplan -n '__fish_seen_subcommand_from simulate sweep diff explain emit plan run' -l lora-kernels -r -d 'axolotl'\''s in place of peft'\''s modules: all, or of qkv, o, mlp'
 complete -c dsplan -n '__fish_seen_subcommand_from simulate sweep diff explain emit plan run' -l host-memory -r -d 'Host memory of one node, such as 512GiB'
 complete -c dsplan -n '__fish_seen_subcommand_from simulate sweep diff explain emit plan run' -l nvme-memory -r -d 'What files of one node may take, such as 8TB'
 complete -c dsplan -n '__fish_seen_subcommand_from simulate sweep diff explain emit plan run' -l capacity -r -d 'Memory of one device, such as 80GiB'

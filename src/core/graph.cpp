@@ -127,6 +127,8 @@ constexpr std::array<NameRow, kOps> kNames = {{
     {Op::LigerRmsNorm, "liger_rms_norm"},
     {Op::LigerRotary, "liger_rotary"},
     {Op::LigerSiluMul, "liger_silu_mul"},
+    {Op::AdaptedLinear, "axolotl_lora_linear"},
+    {Op::AdaptedGated, "axolotl_lora_mlp"},
     {Op::ChunkedLogProb, "trl_chunked_log_prob"},
     {Op::AllReduce, "all_reduce"},
     {Op::CopyToParallel, "copy_to_tensor_parallel"},

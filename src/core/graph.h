@@ -157,6 +157,10 @@ enum class Op : std::uint8_t {
   // head, 2 where the keys' does, or their sum.
   LigerRotary,
   LigerSiluMul,  // Gate, up.
+  // axolotl's functions of adapted projections of one input: that, its dropped form if there is one, and of each
+  // projection weight, A and B. The gated form makes one output of gate, up and down. Node::number: that of a Linear.
+  AdaptedLinear,
+  AdaptedGated,
   // Hidden state, weight, target, bias: the logarithm of each target's probability; entropy, mean of logits and whether
   // the target is the likeliest, as far as there are outputs. Node::number is the dtype of the products.
   ChunkedLogProb,

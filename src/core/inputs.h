@@ -333,6 +333,7 @@ struct Request {
   Setting<std::string> transformers_version;  // --transformers-version (transformers_version)
   Setting<std::string> liger_version;         // --liger-version (liger_version)
   Setting<std::string> liger_kernels;         // --liger-kernels (liger_kernels)
+  Setting<std::string> lora_kernels;          // --lora-kernels (lora_kernels)
   // Limits.
   Setting<Bytes> host_memory;  // --host-memory, per node (host_memory)
   Setting<Bytes> nvme_memory;  // --nvme-memory, per node (nvme_memory)

@@ -42,7 +42,7 @@ using JobAccess =
     FieldAccess<Job, bool, int, std::int64_t, double, Elements, std::string, std::vector<std::string>,
                 std::vector<std::int64_t>, Version, DType, std::optional<DType>, Runtime, OptimizerKind, Implementation,
                 OffloadDevice, CheckpointKind, ModelInit, Attention, Loss, LoopKind, ParamGroups, Level, StreamFrees,
-                PlacementKind, LigerKernels, std::vector<CheckpointGroup>, AllocatorConfig, Bytes, std::optional<Bytes>,
+                PlacementKind, LigerKernels, AdapterKernels, std::vector<CheckpointGroup>, AllocatorConfig, Bytes, std::optional<Bytes>,
                 std::optional<Hardware>, std::optional<Cluster>, std::optional<Calibration>, std::vector<ResolvedInput>,
                 std::vector<Notice>>;
 
@@ -99,6 +99,7 @@ enum class Line : std::uint8_t {
   FsdpTail,
   FsdpLast,
   DdpOptimizer,
+  AdapterKernels,
   Count,  // Of the lines above; none itself.
 };
 

@@ -145,6 +145,14 @@ std::string_view name(Loss loss) {
   return "?";
 }
 
+std::string name(const AdapterKernels& kernels) {
+  std::vector<std::string_view> words;
+  if (kernels.qkv) words.emplace_back("qkv");
+  if (kernels.o) words.emplace_back("o");
+  if (kernels.mlp) words.emplace_back("mlp");
+  return words.empty() ? "none" : joined(words, ",");
+}
+
 std::string name(const LigerKernels& kernels) {
   std::vector<std::string_view> words;
   if (kernels.rotary) words.emplace_back("rope");

@@ -257,6 +257,18 @@ struct LigerKernels {
 // As --liger-kernels takes them: "rope,rms_norm,swiglu"; "none".
 [[nodiscard]] std::string name(const LigerKernels& kernels);
 
+// Which adapted projections are axolotl's own functions (kernels/lora.py) in place of peft's modules.
+struct AdapterKernels {
+  bool qkv = false;
+  bool o = false;
+  bool mlp = false;
+
+  [[nodiscard]] bool any() const { return qkv || o || mlp; }
+  friend bool operator==(const AdapterKernels&, const AdapterKernels&) = default;
+};
+// As --lora-kernels takes them: "qkv,o,mlp"; "none".
+[[nodiscard]] std::string name(const AdapterKernels& kernels);
+
 struct Training {
   Runtime runtime = Runtime::PyTorch;
   Zero zero;
@@ -298,6 +310,7 @@ struct Training {
   Version deepspeed;
   Version liger = kWitnessLiger;  // Where the loss is its.
   LigerKernels liger_kernels;
+  AdapterKernels lora_kernels;
 
   // Rows that the model sees: of a pair the chosen and the rejected one.
   [[nodiscard]] std::int64_t rows() const { return of_pairs(loss) ? 2 * micro_batch : micro_batch; }

@@ -11,7 +11,17 @@ namespace dsplan {
 namespace {
 
 // How many floating-point operations the forward takes.
-enum class Flops : std::uint8_t { Nothing, Outputs, Inputs, Product, Convolution, Triangle, Attention, LinearLoss };
+enum class Flops : std::uint8_t {
+  Nothing,
+  Outputs,
+  Inputs,
+  Product,
+  Convolution,
+  Triangle,
+  Attention,
+  LinearLoss,
+  Adapted
+};
 
 struct Row {
   Op op;
@@ -276,6 +286,13 @@ constexpr std::array<Row, kOps> kRows = {{
     {Op::LigerRmsNorm, rules::liger_rms_norm, {}, Flops::Outputs, Witness::Read, "liger_kernel: ops/rms_norm.py"},
     {Op::LigerRotary, rules::liger_rotary, {}, Flops::Outputs, Witness::Read, "liger_kernel: ops/rope.py"},
     {Op::LigerSiluMul, rules::liger_silu_mul, {}, Flops::Outputs, Witness::Read, "liger_kernel: ops/swiglu.py"},
+    {Op::AdaptedLinear,
+     rules::adapted_linear,
+     {},
+     Flops::Adapted,
+     Witness::Read,
+     "axolotl: kernels/lora.py, LoRA_QKV, LoRA_O"},
+    {Op::AdaptedGated, rules::adapted_gated, {}, Flops::Adapted, Witness::Read, "axolotl: kernels/lora.py, LoRA_MLP"},
     {Op::ChunkedLogProb,
      rules::chunked_log_prob,
      {},
@@ -385,6 +402,22 @@ void recipe_of(const Graph& graph, const Node& node, Recipe& recipe, const Catal
   }
 }
 
+namespace {
+
+std::int64_t adapted_flops(const Graph& graph, const Node& node) {
+  const auto shape = [&](std::size_t i) -> const Shape& { return graph.tensor(graph.input(node, i)).shape; };
+  const std::int64_t rows = shape(0).elements().value() / shape(0).dims[shape(0).rank - 1U];
+  std::int64_t products = 0;  // Of each row.
+  for (std::size_t i = node.input_count % 3U; i + 2 < node.input_count; i += 3) {
+    const Shape& a = shape(i + 1);
+    const Shape& b = shape(i + 2);
+    products += a.dims[1] * b.dims[0] + a.dims[0] * (a.dims[1] + b.dims[0]);
+  }
+  return checked_mul(2 * rows, products);
+}
+
+}  // namespace
+
 std::int64_t forward_flops(const Graph& graph, const Node& node) {
   const auto elements = [&](TensorId id) { return graph.tensor(id).shape.elements().value(); };
   const auto input = [&](std::size_t i) -> const Shape& { return graph.tensor(graph.input(node, i)).shape; };
@@ -404,6 +437,7 @@ std::int64_t forward_flops(const Graph& graph, const Node& node) {
     }
     // Logits, and both gradients.
     case Flops::LinearLoss: return checked_mul(checked_mul(6, input(0).elements().value()), input(1).dims[0]);
+    case Flops::Adapted: return adapted_flops(graph, node);
   }
   return 0;
 }
@@ -426,6 +460,7 @@ std::string_view flops_rule(Op op) {
     case Flops::Convolution: return "2 (weight / channels) out";
     case Flops::Attention: return "4 Sk q, causal half";
     case Flops::LinearLoss: return "6 in V";
+    case Flops::Adapted: return "2 rows (k out + r (k + out)), of each projection";
   }
   return "?";
 }

@@ -132,9 +132,34 @@ Sample of_several(Op op) {
   }
 }
 
-Sample of_liger(Op op) {
+// Adapters in the dtype of what comes in.
+Sample of_adapters(Op op) {
+  const Shape wide{3, 5, 7};
+  if (op == Op::AdaptedLinear) {
+    return {
+        {{"input", wide}, {"weight", Shape{11, 7}, DType::BFloat16, false}, {"A", Shape{2, 7}}, {"B", Shape{11, 2}}},
+        {{"out", Shape{3, 5, 11}}},
+        {{"rows x rank", 15 * 2}}};
+  }
+  return {{{"input", wide},
+           {"gate", Shape{11, 7}, DType::BFloat16, false},
+           {"gate A", Shape{2, 7}},
+           {"gate B", Shape{11, 2}},
+           {"up", Shape{11, 7}, DType::BFloat16, false},
+           {"up A", Shape{2, 7}},
+           {"up B", Shape{11, 2}},
+           {"down", Shape{7, 11}, DType::BFloat16, false},
+           {"down A", Shape{2, 11}},
+           {"down B", Shape{7, 2}}},
+          {{"out", wide}},
+          {{"rows x inner", 15 * 11}, {"rows x rank", 15 * 2}}};
+}
+
+Sample of_packages(Op op) {
   const Shape wide{3, 5, 7};
   switch (op) {
+    case Op::AdaptedLinear:
+    case Op::AdaptedGated: return of_adapters(op);
     case Op::LigerRmsNorm:
       return {{{"input", wide}, {"weight", Shape{7}}}, {{"out", wide}}, {{"rows", 15}, {"132 x weight", 132 * 7}}};
     case Op::LigerRotary:
@@ -149,7 +174,7 @@ Sample of_liger(Op op) {
 }
 
 Sample sample_of(Op op) {
-  if (op >= Op::LigerRmsNorm && op <= Op::LigerSiluMul) return of_liger(op);
+  if (op >= Op::LigerRmsNorm && op <= Op::AdaptedGated) return of_packages(op);
   if (op == Op::Attention) return attention(AttentionKernel::Flash);
   if (op == Op::LayerNorm || op == Op::GroupNorm || op == Op::BatchNorm || op == Op::RmsNorm) return norm(op);
   if (op >= Op::Linear && op <= Op::Conv2d) return product(op);

@@ -87,6 +87,10 @@ void liger_rms_norm(Writer& w);
 void liger_rotary(Writer& w);
 void liger_silu_mul(Writer& w);
 
+// catalogue_adapters.cpp
+void adapted_linear(Writer& w);
+void adapted_gated(Writer& w);
+
 // catalogue_losses.cpp
 void nll_loss(Writer& w);
 void l1_loss(Writer& w);

@@ -14,6 +14,7 @@ import contextlib
 import gc
 import importlib
 import importlib.metadata
+import importlib.util
 import json
 import os
 import sys
@@ -166,7 +167,7 @@ def maker_of(case):
 def model_of(case, meter):
     config = AutoConfig.for_model(**case["config"])
     training = case["training"]
-    without_liger_kernels()
+    without_kernels()
     with torch.device(DEVICE):
         model = maker_of(case)(
             config, **{"torch_dtype" if OLD else "dtype": DTYPES[training["dtype"]]},
@@ -179,6 +180,8 @@ def model_of(case, meter):
         model = tensor_parallel.parallel(model, training["tp"])
     if "lora" in training:
         model = with_adapters(model, training["lora"], "CAUSAL_LM" if not class_of(case) else None)
+    if "lora_kernels" in training:
+        with_adapter_kernels(model, training["lora_kernels"])
     frozen = training.get("freeze", [])
     if frozen:
         import fnmatch
@@ -488,6 +491,41 @@ def with_liger_kernels(model, wished):
 MODELING = {}  # What the modules of transformers held before Liger put its own names there.
 
 
+def with_adapter_kernels(model, wished):
+    """What axolotl puts in place of peft's modules: its own patch of the attention's source and of the model. Its Triton
+    kernels are operators of their own, which a fake tensor does not run."""
+    for name in ("callbacks", "callbacks.models", "dict"):  # Of which the patch needs a name each, and they half of PyPI.
+        sys.modules.setdefault("axolotl.utils." + name, types.ModuleType(name))
+    sys.modules["axolotl.utils.callbacks.models"].get_causal_lm_model_cls_prefix = None
+    sys.modules["axolotl.utils.dict"].DictDefault = dict
+    from axolotl.monkeypatch import lora_kernels
+    kinds = wished.split(",")
+    names = ("qkv", "o", "mlp", "embedding")
+    wanted = types.SimpleNamespace(**{f"lora_{one}_kernel": one in kinds for one in names},
+                                   use_scattermoe=False, use_sonicmoe=False, fused_attn_kernel=False)
+    config = model.config
+    kind = config.model_type
+    modeling = importlib.import_module(f"transformers.models.{kind}.modeling_{kind}")
+    attention = next(value for name, value in vars(modeling).items() if name.endswith("Attention"))
+    FORWARDS[attention] = attention.forward
+    lora_kernels.get_attention_cls_from_config = lambda wanted: attention
+    if wanted.lora_qkv_kernel or wanted.lora_o_kernel:  # loaders/patch_manager.py
+        lora_kernels.patch_self_attn_lora(wanted)
+    lora_kernels.apply_lora_kernel_patches(model, wanted)
+
+
+FORWARDS = {}
+
+
+def without_kernels():
+    for attention, forward in FORWARDS.items():
+        attention.forward = forward
+        if hasattr(attention, "_original_forward"):
+            del attention._original_forward
+    FORWARDS.clear()
+    without_liger_kernels()
+
+
 def without_liger_kernels():
     for modeling, kept in MODELING.values():
         vars(modeling).update(kept)
@@ -548,6 +586,8 @@ def witness(name, case):
         versions["megatron-lm"] = os.environ["MEGATRON_COMMIT"]
     if case["training"]["loss"] == "liger" or "liger_kernels" in case["training"]:
         versions["liger-kernel"] = importlib.metadata.version("liger-kernel")
+    if "lora_kernels" in case["training"]:
+        versions["axolotl"] = importlib.metadata.version("axolotl")
     ends = [{k: v for k, v in step.items()} for step in run.steps]
     first, second = split_steps(with_sorted_frees(run.meter.log) if case["training"]["autocast"] else run.meter.log)
     result = {
@@ -674,6 +714,8 @@ def main():
         if CASES[name]["training"].get("transformers_version", RELEASED) != transformers.__version__:
             continue
         if not has_liger(CASES[name]["training"]):
+            continue
+        if "lora_kernels" in CASES[name]["training"] and importlib.util.find_spec("axolotl") is None:
             continue
         if not sys.argv[2:] and "tp" in CASES[name]["training"]:
             continue  # They need Megatron-LM, and a process for each degree: asked for by name.

@@ -511,6 +511,34 @@ def liger_kernels():
     }
 
 
+# axolotl's functions of adapted projections, with all that it makes of its default file: adapters in fp32 over weights in
+# 16 bits, under autocast, reentrant checkpoints.
+ALL_LINEAR = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+
+
+def adapter_kernels():
+    def of(config, kernels="qkv,o,mlp", lora=None, **more):
+        return case(config, lora={**LORA, "targets": ALL_LINEAR, **(lora or {})}, lora_kernels=kernels, **more)
+    bf16, llama = {"autocast": "bf16"}, {**LLAMA}
+    return {
+        "llama-adapted": of(llama, micro_batch=2, seq=64, **bf16),
+        "llama-adapted-checkpoint": of(llama, micro_batch=2, seq=64, checkpoint="full", reentrant=True,
+                                       input_require_grads=True, **bf16),
+        "llama-adapted-non-reentrant": of(llama, seq=70, checkpoint="full", **bf16),
+        "llama-adapted-dropout": of(llama, micro_batch=2, seq=72, lora={"dropout": 0.05}, **bf16),
+        "llama-adapted-accumulate": of(llama, seq=64, grad_accum=2, **bf16),
+        "llama-adapted-bf16": of(llama, seq=64, lora={"dtype": "bf16"}),
+        "llama-adapted-qkv": of(llama, "qkv", micro_batch=2, seq=64, lora={"dropout": 0.1}, **bf16),
+        "llama-adapted-o": of(llama, "o", micro_batch=2, seq=64, lora={"dropout": 0.1}, **bf16),
+        "llama-adapted-mlp": of(llama, "mlp", seq=96, **bf16),
+        "llama-adapted-q-v": of(llama, seq=64, lora={"targets": ["q_proj", "v_proj", "o_proj"]}, **bf16),
+        "mistral-adapted": of({**MISTRAL}, micro_batch=2, seq=77, checkpoint="full", reentrant=True,
+                              input_require_grads=True, grad_accum=2, **bf16),
+        "qwen2-adapted": of(QWEN2, micro_batch=2, seq=64, lora={"dropout": 0.05}, **bf16),
+        "qwen3-adapted": of(QWEN3, micro_batch=2, seq=72, **bf16),
+    }
+
+
 # Liger's loss in the releases at both ends of what it does one way; each model in turn, so that tied and frozen weights,
 # rests of a piece, fp16 and a capped logit meet every way. Before 0.6.5 gemma2 does not load beside transformers 5.
 LIGER = {"llama": case(LLAMA, micro_batch=2, seq=70, loss="liger"),
@@ -772,6 +800,7 @@ CASES = {
     "qwen3-math-fp16": case(QWEN3, micro_batch=2, seq=72, dtype="fp16", attention="math"),
     "gpt2-math": case(gpt2(attn_pdrop=0.1), micro_batch=2, seq=64, attention="math"),
     **liger_kernels(),
+    **adapter_kernels(),
     "llama-liger": case(LLAMA, micro_batch=2, seq=70, loss="liger"),
     "llama-tied-liger": case(config("llama", tie_word_embeddings=True), seq=96, loss="liger"),
     "mistral-liger-checkpoint": case(MISTRAL, micro_batch=2, seq=77, loss="liger", checkpoint="full", grad_accum=2),

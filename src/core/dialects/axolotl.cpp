@@ -10,6 +10,7 @@ constexpr std::string_view kKernels = "axolotl's own kernels";
 constexpr std::string_view kOtherParallelism = "parallelism other than data parallelism";
 constexpr std::string_view kVocabulary = "a resized vocabulary";
 constexpr std::string_view kLisa = "LISA";
+constexpr std::string_view kLigerPlugin = "Liger by axolotl's plugin (say --liger-kernels)";
 constexpr std::string_view kAxolotlFp8 = "fp8 training";
 constexpr std::string_view kAttention = "an attention of axolotl's own";
 constexpr std::string_view kLoss = "another loss than the model's own";
@@ -26,6 +27,7 @@ constexpr DialectKey kAxolotlHonoured[] = {
     honoured("gradient_accumulation_steps", "grad_accum", kSays<&Request::grad_accum>,
              kTrainer<&TrainingArguments::gradient_accumulation_steps>),
     honoured("sequence_len", "seq", kSays<&Request::seq>),
+    honoured("sample_packing", "micro_batch, seq", kOther<&ForeignInput::packs>),
     honoured("image_size", "image_size", kOther<&ForeignInput::image_sides>, Reading::Sides),
     honoured("ddp_find_unused_parameters", "ddp.find_unused_parameters",
              kSays<&Request::ddp, &DdpInput::find_unused_parameters>),
@@ -91,7 +93,6 @@ constexpr DialectKey kAxolotlRefused[] = {
     refused("quantize_moe_experts", kQuantized),
     refused("model_quantization_config", kQuantized),
     refused("qat", "quantization-aware training"),
-    refused("sample_packing", kPacking),
     refused("batch_flattening", "batches without padding"),
     refused("multipack_real_batches", kPacking),
     refused("curriculum_sampling", "curriculum sampling"),
@@ -142,7 +143,7 @@ constexpr DialectKey kAxolotlRefused[] = {
     refused("fp32_norms", "norms in fp32"),
     refused("fp32_norm_classes", "norms in fp32"),
     refused("embeddings_skip_upcast", "embeddings of another dtype"),
-    refused("rl", kPreference),
+    refused("rl", "preference training by axolotl, which empties the cache after each step and brings TRL 1.9.0,"),
     refused("reward_model", "reward modelling"),
     refused("process_reward_model", "reward modelling"),
     refused("num_labels", "classification"),
@@ -191,6 +192,23 @@ constexpr DialectKey kAxolotlRefused[] = {
     refused("cls_model_config", "another class than the model's own"),
     refused("batch_size", "the old key batch_size (say gradient_accumulation_steps)"),
     refused("max_packed_sequence_len", kPacking),
+    // What type_of_model is called in files (utils/schemas/model.py, validation_alias).
+    refused("model_type", "another class than the one for causal language modelling",
+            "AutoModelForCausalLM|LlamaForCausalLM|MistralForCausalLM|MixtralForCausalLM|Qwen2ForCausalLM|"
+            "Qwen3ForCausalLM|GemmaForCausalLM|Gemma2ForCausalLM|Gemma3ForCausalLM|PhiForCausalLM|Phi3ForCausalLM|"
+            "GPTNeoXForCausalLM|FalconForCausalLM|AutoModelForImageTextToText"),
+    refused("liger_rope", kLigerPlugin),
+    refused("liger_rms_norm", kLigerPlugin),
+    refused("liger_rms_norm_gated", kLigerPlugin),
+    refused("liger_layer_norm", kLigerPlugin),
+    refused("liger_glu_activation", kLigerPlugin),
+    refused("liger_cross_entropy", kLigerPlugin),
+    refused("liger_fused_linear_cross_entropy", kLigerPlugin),
+    refused("liger_use_token_scaling", kLigerPlugin),
+    refused("cut_cross_entropy", "the loss of axolotl's plugin for cut cross-entropy"),
+    refused("use_scattermoe", "experts of axolotl's plugin for kernels"),
+    refused("use_sonicmoe", "experts of axolotl's plugin for kernels"),
+    refused("expert_parallel_size", kOtherParallelism, "1"),
     refused("freeze_mm_modules", "a multimodal model"),
     refused("use_ray", "Ray"),
     refused("reinit_weights", "weights that are made anew"),
@@ -212,7 +230,7 @@ constexpr Names kAxolotlInert[] = {
      "tokenizer_save_jinja_files special_tokens processor_type processor_kwargs"},
     {"it says how pictures are made larger or smaller", "image_resize_algorithm"},
     {kOnlyLogs,
-     "logging_steps use_tensorboard profiler_steps profiler_steps_start include_tokens_per_second include_tkps "
+     "debug logging_steps use_tensorboard profiler_steps profiler_steps_start include_tokens_per_second include_tkps "
      "use_mlflow mlflow_tracking_uri mlflow_experiment_name mlflow_run_name hf_mlflow_log_artifacts use_wandb "
      "wandb_project wandb_name wandb_run_id wandb_mode wandb_entity wandb_watch wandb_log_model use_comet "
      "comet_api_key comet_workspace comet_project_name comet_experiment_key comet_mode comet_online "
@@ -226,7 +244,7 @@ constexpr Names kAxolotlInert[] = {
      "is_llama_derived_model is_mistral_derived_model is_qwen_derived_model experimental_skip_move_to_device "
      "quantization"},
     {kSchedule,
-     "num_epochs max_steps warmup_steps warmup_ratio lr_scheduler lr_scheduler_kwargs lr_quadratic_warmup "
+     "eta_min num_epochs max_steps warmup_steps warmup_ratio lr_scheduler lr_scheduler_kwargs lr_quadratic_warmup "
      "lr_div_factor cosine_min_lr_ratio cosine_constant_lr_ratio loraplus_lr_embedding adam_beta3 adam_epsilon2 "
      "early_stopping_patience jagged_restart_steps jagged_restart_warmup_steps jagged_restart_anneal_steps dion_lr "
      "dion_momentum"},

@@ -33,11 +33,11 @@ ForeignInput overlay(const ForeignInput& below, const ForeignInput& above) {
       &ForeignInput::lora_all_linear, &ForeignInput::lora_in_fp32, &ForeignInput::lora_rank_stabilized,
       &ForeignInput::lora_dora, &ForeignInput::lora_saved, &ForeignInput::lora_task, &ForeignInput::trainer,
       &ForeignInput::loss_types, &ForeignInput::precomputed, &ForeignInput::centered, &ForeignInput::lora_kernels,
-      &ForeignInput::bits, &ForeignInput::bits_kind, &ForeignInput::bits_storage, &ForeignInput::bits_nested,
-      &ForeignInput::pure_bf16, &ForeignInput::freeze_tower, &ForeignInput::freeze_projector,
-      &ForeignInput::freeze_language, &ForeignInput::image_pixels, &ForeignInput::image_sides, &ForeignInput::all_rows,
-      &ForeignInput::flavor, &ForeignInput::shards, &ForeignInput::replicas, &ForeignInput::offload,
-      &ForeignInput::every_nth);
+      &ForeignInput::packs, &ForeignInput::bits, &ForeignInput::bits_kind, &ForeignInput::bits_storage,
+      &ForeignInput::bits_nested, &ForeignInput::pure_bf16, &ForeignInput::freeze_tower,
+      &ForeignInput::freeze_projector, &ForeignInput::freeze_language, &ForeignInput::image_pixels,
+      &ForeignInput::image_sides, &ForeignInput::all_rows, &ForeignInput::flavor, &ForeignInput::shards,
+      &ForeignInput::replicas, &ForeignInput::offload, &ForeignInput::every_nth);
   all.launched = overlay(below.launched, above.launched);
   all.trainers = overlay(below.trainers, above.trainers);
   return all;

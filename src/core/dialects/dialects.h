@@ -52,6 +52,7 @@ struct ForeignInput {
   Setting<std::vector<std::string>> loss_types;  // loss_type
   Setting<double> centered;                      // center_rewards_coefficient
   Setting<bool> precomputed;                     // precompute_ref_log_probs
+  Setting<bool> packs;                           // sample_packing
   Setting<bool> lora_kernels;                    // axolotl's, which it turns on where nobody says anything.
   Setting<std::int64_t> bits;      // quantization_bit: of packed weights. load_in_4bit is 4, load_in_8bit 8.
   Setting<std::string> bits_kind;  // bnb_4bit_quant_type: "nf4", "fp4".
@@ -104,7 +105,7 @@ enum class Reading : std::uint8_t {
   Distribution,     // accelerate's distributed_type.
   OnOrAuto,         // A flag, or "auto", which is on where the device can.
   Attention,        // LLaMA-Factory's "auto", "disabled", "fa2"; or a flag whose own name says which.
-  Kernels,          // A flag of a kernel that is not modelled, and whose absence turns others off.
+  Kernels,          // A flag of one of axolotl's kernels for adapters, which turn one another's default off.
   Plugin,           // What accelerate makes a DeepSpeed configuration of.
   Preference,       // A number that only DPO has: whoever says it runs that trainer.
   Scalar,           // A text, or what YAML makes of one: true, 2.

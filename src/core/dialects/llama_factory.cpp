@@ -36,7 +36,10 @@ constexpr DialectKey kFactoryRows[] = {
     honoured("disable_gradient_checkpointing", "checkpoint", kTrainer<&TrainingArguments::gradient_checkpointing>,
              Reading::NoCheckpointing),
     honoured("use_reentrant_gc", "checkpoint_impl", kSays<&Request::checkpoint_impl>, Reading::Reentrant),
-    refused("stage", "a stage other than sft and pt", "sft|pt"),
+    refused("stage",
+            "a stage other than sft and pt (its own trainers take whole logits in fp32 for dpo and kto, and a head of "
+            "values beside the language model's for rm and ppo)",
+            "sft|pt"),
     honoured("quantization_bit", "quantization", kOther<&ForeignInput::bits>),
     choice(honoured("quantization_type", "quantization", kOther<&ForeignInput::bits_kind>), "nf4|fp4"),
     honoured("double_quantization", "double_quant", kOther<&ForeignInput::bits_nested>),

@@ -150,8 +150,15 @@ void take_kernels(const Spoken& said, Said& into, Diagnostics& faults) {
   if (!on) return;
   into.foreign.lora_kernels = {*on, said.place};
   if (!*on) return;
-  into.request.not_modelled.push_back(
-      {said.place, When::Always, std::string(said.written), "axolotl's kernels for adapters"});
+  // That of embeddings is for tables that have adapters, which none has here.
+  const std::string_view word = said.written == "lora_qkv_kernel"   ? "qkv"
+                                : said.written == "lora_o_kernel"   ? "o"
+                                : said.written == "lora_mlp_kernel" ? "mlp"
+                                                                    : "none";
+  Setting<std::string>& kernels = into.request.lora_kernels;
+  const std::string before = kernels.value_or("none");
+  if (word == "none" && kernels.given()) return;
+  kernels = {before == "none" ? std::string(word) : formatted("{},{}", before, word), said.place};
 }
 
 // Both programs then take Liger's loss as well.

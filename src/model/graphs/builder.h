@@ -50,6 +50,7 @@ struct GraphOptions {
   std::vector<bool> trainable;  // By ParameterId, ties resolved. Empty: all that the model itself trains.
   bool reference = false;       // GraphBuilder::Reference.
   LigerKernels liger_kernels;
+  AdapterKernels lora_kernels;
 };
 
 class GraphBuilder {
@@ -210,6 +211,8 @@ class GraphBuilder {
   friend TensorId copy_to_parallel(GraphBuilder& g, TensorId x);
   friend std::pair<TensorId, TensorId> parallel_cross_entropy(GraphBuilder& g, TensorId logits, TensorId target);
   friend std::array<TensorId, 2> turned_in_place(GraphBuilder& g, const std::array<TensorId, 4>& inputs, int by_head);
+  friend std::vector<TensorId> adapted(GraphBuilder& g, Op op, std::span<const TensorId> inputs,
+                                       std::span<const std::int64_t> features, double number);
   friend std::vector<TensorId> chunked_log_probs(GraphBuilder& g, const std::array<TensorId, 4>& inputs,
                                                  std::size_t outputs);
 
@@ -257,6 +260,9 @@ void keep_for_next(GraphBuilder& g, TensorId tensor);
 // Op::LigerRotary of queries, keys, cosines and sines; `by_head` is its Node::number.
 [[nodiscard]] std::array<TensorId, 2> turned_in_place(GraphBuilder& g, const std::array<TensorId, 4>& inputs,
                                                       int by_head);
+// Op::AdaptedLinear or AdaptedGated: an output for each of `features`, its width.
+[[nodiscard]] std::vector<TensorId> adapted(GraphBuilder& g, Op op, std::span<const TensorId> inputs,
+                                            std::span<const std::int64_t> features, double number);
 [[nodiscard]] std::pair<TensorId, TensorId> parallel_cross_entropy(GraphBuilder& g, TensorId logits, TensorId target);
 // Op::ChunkedLogProb, with as many outputs: 1, 3 (without the mean of logits) or 4. Products run in autocast's dtype.
 [[nodiscard]] std::vector<TensorId> chunked_log_probs(GraphBuilder& g, const std::array<TensorId, 4>& inputs,

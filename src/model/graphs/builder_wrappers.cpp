@@ -44,6 +44,20 @@ void GraphBuilder::leave_autocast() {
   }
 }
 
+std::vector<TensorId> adapted(GraphBuilder& g, Op op, std::span<const TensorId> inputs,
+                              std::span<const std::int64_t> features, double number) {
+  const NodeId node = g.add_node(op, inputs, true);
+  g.graph_.nodes.back().number = number;
+  std::vector<TensorId> made;
+  for (const std::int64_t width : features) {
+    Shape shape = g.shape(inputs[0]);
+    shape.dims[shape.rank - 1U] = width;
+    made.push_back(g.add_output(shape, g.dtype(inputs[0]), node));
+  }
+  g.run(node);
+  return made;
+}
+
 std::vector<TensorId> chunked_log_probs(GraphBuilder& g, const std::array<TensorId, 4>& inputs, std::size_t outputs) {
   const NodeId node = g.add_node(Op::ChunkedLogProb, inputs, true);
   const DType computed = g.options_->autocast.value_or(g.dtype(inputs[0]));

@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "core/format.h"
+#include "model/lora.h"
 #include "model/parts.h"
 #include "model/pictures.h"
 #include "model/quantized.h"
@@ -146,6 +147,24 @@ std::optional<std::string> attention_unsupported(const ModelSpec& model, const T
     return formatted("a mask inside sdpa before torch {}", kWitnessTorch.text());
   }
   return kernel_unsupported(model, training);
+}
+
+// Compared with axolotl's own in these families alone. Its functions read parameters without calling their modules, for
+// which ZeRO-3 and fully_shard gather.
+std::optional<std::string> adapter_kernels_unsupported(const ModelSpec& model, const Training& training) {
+  if (!training.lora_kernels.any() || model.causal == 0) return std::nullopt;
+  constexpr std::array<std::string_view, 4> kFamilies{"llama", "mistral", "qwen2", "qwen3"};
+  if (std::find(kFamilies.begin(), kFamilies.end(), model.family) == kFamilies.end()) {
+    return formatted("axolotl's kernels in the {} family (they are in llama, mistral, qwen2 and qwen3)", model.family);
+  }
+  if (training.lora_kernels.mlp && model.dims.activation != "silu") {
+    return "axolotl's kernel of an MLP with another activation than silu";
+  }
+  if (has_magnitudes(model)) return "axolotl's kernels with DoRA";
+  if (training.dtype == DType::Float32) return "axolotl's kernels over fp32 weights";
+  if (training.runtime == Runtime::Fsdp2 || training.zero.stage == 3) return "axolotl's kernels over sharded parameters";
+  if (packing_of(model)) return "axolotl's kernels over packed weights";
+  return std::nullopt;
 }
 
 // Megatron's layers have no adapters and no autocast; its experts are cut in ways of their own. Its loss is in fp32.
@@ -407,6 +426,7 @@ std::optional<std::string> unsupported_on_rank(const ModelSpec& model, const Tra
     if (const auto loss = liger_unsupported(model, training)) return loss;
   }
   if (const auto kernels = liger_kernels_unsupported(model, training)) return kernels;
+  if (const auto kernels = adapter_kernels_unsupported(model, training)) return kernels;
   if (scores_in_pieces(training.loss) || of_rewards(training.loss)) {
     if (const auto loss = trl_unsupported(model, training)) return loss;
   }

@@ -282,4 +282,48 @@ TensorId linear_module(GraphBuilder& g, ModuleId module, TensorId x, std::int64_
   return out;
 }
 
+namespace {
+
+// Those of `op`, with the dropout of the first projection; empty where a module has no adapters.
+std::vector<TensorId> functions_of(GraphBuilder& g, Op op, std::span<const Projection> projections, TensorId x) {
+  for (const Projection& one : projections) {
+    if (g.options().reference || g.model().child(one.module, "base_layer") == kNone) return {};
+  }
+  const Factors first = factors_of(g, projections[0].module);
+  std::vector<TensorId> inputs{x};
+  TensorId dropped = kNone;
+  if (g.model().dims.adapter_dropout > 0) {
+    g.enter(first.dropout);
+    dropped = g.dropout(x, g.model().dims.adapter_dropout);
+    g.exit(first.dropout);
+    inputs.push_back(dropped);
+  }
+  double number = 0;
+  std::vector<std::int64_t> features;
+  for (const Projection& one : projections) {
+    const Factors factors = factors_of(g, one.module);
+    const ModuleId base = g.child(one.module, "base_layer");
+    for (const ModuleId read : {base, factors.a, factors.b}) inputs.push_back(g.parameter_of(read, "weight"));
+    features.push_back(one.features);
+    if (const auto packing = packing_of(g.model().modules[static_cast<std::size_t>(base)])) {
+      number = static_cast<double>(packing->loaded) + (packing->nested ? rules::kNestedScales : 0);
+    }
+  }
+  if (op == Op::AdaptedGated) features = {features.back()};
+  std::vector<TensorId> made = adapted(g, op, inputs, features, number);
+  if (dropped != kNone) g.drop({dropped});
+  return made;
+}
+
+}  // namespace
+
+std::vector<TensorId> adapted_linears(GraphBuilder& g, std::span<const Projection> projections, TensorId x) {
+  return functions_of(g, Op::AdaptedLinear, projections, x);
+}
+
+TensorId adapted_gated(GraphBuilder& g, const std::array<Projection, 3>& projections, TensorId x) {
+  const std::vector<TensorId> made = functions_of(g, Op::AdaptedGated, projections, x);
+  return made.empty() ? TensorId(kNone) : made.front();
+}
+
 }  // namespace dsplan

@@ -544,6 +544,17 @@ TensorId gated_queries(GraphBuilder& g, const DecoderParts& p, ModuleId attentio
   return turned_heads(g, p, attention, head, head_norm(g, p, attention, head.norm, HeadNorm::ByToken, split));
 }
 
+// axolotl's attention asks for all three before it views them, by its function or module by module
+// (original_apply_qkv); empty in everybody else's.
+std::vector<TensorId> asked_at_once(GraphBuilder& g, const std::array<Projection, 3>& all, TensorId x) {
+  const AdapterKernels& kernels = g.options().lora_kernels;
+  std::vector<TensorId> made;
+  if (kernels.qkv) made = adapted_linears(g, all, x);
+  if (!made.empty() || !(kernels.qkv || kernels.o)) return made;
+  for (const Projection& one : all) made.push_back(linear_module(g, one.module, x, one.features));
+  return made;
+}
+
 Projected separate(GraphBuilder& g, const DecoderParts& p, ModuleId module, TensorId x, const LayerInputs& given) {
   const Dimensions& d = g.dims();
   // Rotation's backward sums in fresh zeros, laid out head by head: what is not turned keeps the layout in which the
@@ -565,8 +576,13 @@ Projected separate(GraphBuilder& g, const DecoderParts& p, ModuleId module, Tens
     const TensorId split = split_heads(g, p, module, head, flat);
     return p.head_norm == HeadNorm::BehindByToken ? split : turned_heads(g, p, module, head, split);
   };
+  const std::array<Projection, 3> all{{{g.child(module, query.projection), query.count * d.head_dim},
+                                       {g.child(module, key.projection), key.count * d.head_dim},
+                                       {g.child(module, value.projection), value.count * d.head_dim}}};
+  const std::vector<TensorId> functions = asked_at_once(g, all, whole);
   const auto project = [&](const HeadRow& head) {
-    const TensorId flat = flat_heads(g, p, module, head, whole);
+    const std::size_t at = head.projection == query.projection ? 0 : head.projection == key.projection ? 1 : 2;
+    const TensorId flat = functions.empty() ? flat_heads(g, p, module, head, whole) : functions[at];
     if (!p.views_behind) return viewed(head, flat);
     if (!late || head.projection != key.projection) return flat;
     const TensorId back = g.view_copied_back(flat, g.shape(flat));
@@ -687,6 +703,12 @@ TensorId liger_gated(GraphBuilder& g, const DecoderParts& p, ModuleId module, Te
 }
 
 TensorId gated(GraphBuilder& g, const DecoderParts& p, ModuleId module, TensorId hidden, std::int64_t ffn) {
+  if (g.options().lora_kernels.mlp) {
+    const std::array<Projection, 3> all{{{g.child(module, "gate_proj"), ffn},
+                                         {g.child(module, p.up), ffn},
+                                         {g.child(module, p.down), g.dims().hidden}}};
+    if (const TensorId out = adapted_gated(g, all, hidden); out != kNone) return out;
+  }
   if (g.options().liger_kernels.swiglu) return liger_gated(g, p, module, hidden, ffn);
   const TensorId whole = copy_to_parallel(g, hidden);
   const TensorId gate = linear_module(g, g.child(module, "gate_proj"), whole, ffn);
@@ -779,7 +801,10 @@ Attended attention_module(GraphBuilder& g, const DecoderParts& p, ModuleId modul
     attended.flat = product;
     held.push_back(gate);
   }
-  TensorId out = row_linear_module(g, g.child(module, p.output), attended.flat, d.hidden);
+  const Projection last{g.child(module, p.output), d.hidden};
+  std::vector<TensorId> function;
+  if (g.options().lora_kernels.o) function = adapted_linears(g, {&last, 1}, attended.flat);
+  TensorId out = function.empty() ? row_linear_module(g, last.module, attended.flat, d.hidden) : function.front();
   g.drop({attended.flat});
   out = inner_dropout(g, p, out);
   if (!p.output_dropout.empty()) {

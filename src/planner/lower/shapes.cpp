@@ -34,6 +34,7 @@ GraphOptions graph_options(const ModelSpec& model, const Job& job) {
   options.math_attention = job.training.attention == Attention::Math;
   options.loss = job.training.loss;
   options.liger_kernels = job.training.liger_kernels;
+  options.lora_kernels = job.training.lora_kernels;
   options.loss_chunks = job.training.loss_chunks;
   options.torch = job.training.torch;
   options.transformers = job.training.transformers;

@@ -80,6 +80,10 @@ PlanAnswer fastest_in(const SearchInputs& inputs, SearchSpace space, const Searc
   if (answer.space.assumed_per_node) {
     answer.assumed.push_back(formatted("nodes of {} GPUs (--gpus-per-node)", *answer.space.assumed_per_node));
   }
+  const AxisValues& gpus = answer.space[Axis::Gpus];
+  if (gpus.pinned && gpus.origin == Origin::Assumed) {
+    answer.assumed.push_back(formatted("{} GPU, {} (--gpus)", gpus.values.front(), gpus.reason));
+  }
   answer.not_searched = detail::not_searched(walk);
   walk.count();
   take_counts(walk, answer);

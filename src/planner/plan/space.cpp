@@ -294,6 +294,15 @@ std::vector<std::string> own_values(Axis axis, const SearchInputs& inputs, Objec
   return {};
 }
 
+namespace {
+
+// A card for one's own computer, of which most have one.
+bool stands_alone(const Hardware* hardware) {
+  return hardware != nullptr && (hardware->name.starts_with("rtx") || hardware->name.starts_with("titan"));
+}
+
+}  // namespace
+
 SearchSpace space_of(const SearchInputs& inputs, const ListedSpace& listed, Objective objective) {
   Diagnostics faults;
   SearchSpace space;
@@ -311,6 +320,10 @@ SearchSpace space_of(const SearchInputs& inputs, const ListedSpace& listed, Obje
   const bool nodes_said = inputs.request.gpus_per_node.given() || inputs.cluster != nullptr;
   if (objective == Objective::Gpus && !nodes_said) space.assumed_per_node = per_node_of(inputs);
   refuse_batch_that_divides_nothing(inputs, listed, space, faults);
+  AxisValues& gpus = space[Axis::Gpus];
+  if (objective != Objective::Gpus && !gpus.pinned && gpus.origin == Origin::Assumed && stands_alone(inputs.hardware)) {
+    gpus = {{"1"}, Origin::Assumed, formatted("the usual number of {}s", inputs.hardware->name), true};
+  }
   if (space[Axis::Gpus].values.empty() ||
       (objective != Objective::Gpus && !space[Axis::Gpus].pinned && space[Axis::Gpus].origin == Origin::Assumed)) {
     faults.add({"--gpus",

@@ -192,6 +192,7 @@ constexpr CanonicalLine kLines[] = {
     {Line::FsdpTail, "fsdp tail resharded", [](const Job& j) { return j.training.fsdp.reshard_tail; }, true},
     {Line::FsdpLast, "fsdp last layer kept", [](const Job& j) { return !j.training.fsdp.reshard_last; }, true},
     {Line::DdpOptimizer, "zero redundancy", [](const Job& j) { return j.training.ddp.zero_redundancy; }, true},
+    {Line::AdapterKernels, "adapter kernels", [](const Job& j) { return j.training.lora_kernels.any(); }},
 };
 
 // A field as one word of its line.

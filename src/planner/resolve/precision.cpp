@@ -414,26 +414,53 @@ void resolve_runtime(Resolver& resolver) {
 
 namespace {
 
+template <class Kernels>
+using KernelWords = std::array<std::pair<std::string_view, bool Kernels::*>, 3>;
+
+// "all", "none", or some of three words.
+template <class Kernels>
+bool resolve_kernels(Resolver& resolver, const Setting<std::string>& wished, std::string_view whose,
+                     const KernelWords<Kernels>& words, Kernels& kernels) {
+  if (*wished == "none") return true;
+  if (*wished == "all") {
+    for (const auto& word : words) kernels.*word.second = true;
+    return true;
+  }
+  for (const std::string_view word : split(*wished, ',')) {
+    const auto found = std::find_if(words.begin(), words.end(), [&](const auto& one) { return one.first == word; });
+    if (found == words.end()) {
+      const std::string_view meant = nearest(word, {"all", "none", words[0].first, words[1].first, words[2].first});
+      const std::string all = formatted("they are {}, {} and {}, or all", words[0].first, words[1].first, words[2].first);
+      resolver.fault(wished.place, formatted("\"{}\" is none of {} kernels", word, whose),
+                     meant.empty() ? all : did_you_mean(meant));
+      return false;
+    }
+    kernels.*found->second = true;
+  }
+  return true;
+}
+
 void resolve_liger_kernels(Resolver& resolver) {
   const Setting<std::string>& wished = resolver.request.liger_kernels;
   if (!wished.given()) return;
-  LigerKernels& kernels = resolver.training().liger_kernels;
-  if (*wished == "all") {
-    kernels = {true, true, true};
-  } else if (*wished != "none") {
-    const std::array<std::pair<std::string_view, bool LigerKernels::*>, 3> kinds{
-        {{"rope", &LigerKernels::rotary}, {"rms_norm", &LigerKernels::norms}, {"swiglu", &LigerKernels::swiglu}}};
-    for (const std::string_view word : split(*wished, ',')) {
-      const auto found = std::find_if(kinds.begin(), kinds.end(), [&](const auto& one) { return one.first == word; });
-      if (found == kinds.end()) {
-        const std::string_view meant = nearest(word, {"all", "none", "rope", "rms_norm", "swiglu"});
-        return resolver.fault(wished.place, formatted("\"{}\" is none of Liger's kernels", word),
-                              meant.empty() ? "they are rope, rms_norm and swiglu, or all" : did_you_mean(meant));
-      }
-      kernels.*found->second = true;
-    }
-  }
+  const KernelWords<LigerKernels> words{
+      {{"rope", &LigerKernels::rotary}, {"rms_norm", &LigerKernels::norms}, {"swiglu", &LigerKernels::swiglu}}};
+  if (!resolve_kernels(resolver, wished, "Liger's", words, resolver.training().liger_kernels)) return;
   resolver.given("liger kernels", *wished, wished.place, "--liger-kernels");
+}
+
+// Where adapters are, and in the model that has them.
+void resolve_adapter_kernels(Resolver& resolver) {
+  const Setting<std::string>& wished = resolver.request.lora_kernels;
+  if (!wished.given()) return;
+  AdapterKernels& kernels = resolver.training().lora_kernels;
+  const KernelWords<AdapterKernels> words{
+      {{"qkv", &AdapterKernels::qkv}, {"o", &AdapterKernels::o}, {"mlp", &AdapterKernels::mlp}}};
+  if (!resolve_kernels(resolver, wished, "axolotl's adapter", words, kernels)) return;
+  resolver.given("lora kernels", *wished, wished.place, "--lora-kernels");
+  if (!kernels.any() || resolver.model.causal != 0) return;
+  kernels = {};
+  resolver.notice(Notice::Kind::Inert, wished.place, "axolotl's kernels have no effect: there are no adapters");
 }
 
 }  // namespace
@@ -442,6 +469,7 @@ void resolve_liger(Resolver& resolver) {
   const Setting<std::string>& wished = resolver.request.liger_version;
   Training& training = resolver.training();
   resolve_liger_kernels(resolver);
+  resolve_adapter_kernels(resolver);
   if (training.loss == Loss::Liger || training.liger_kernels.any()) {
     training.liger = resolve_version(resolver, "liger", wished, kLigerVersion, kModelledLiger);
   } else if (wished.given()) {

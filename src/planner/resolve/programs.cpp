@@ -30,6 +30,40 @@ void size_shown(const ForeignInput& foreign, const ModelSpec& base, const Place&
   request.image_size = {std::to_string(side), foreign.image_pixels.given() ? foreign.image_pixels.place : usual};
 }
 
+// _create_multipack_sampler (core/trainers/base.py): flash attention keeps sequences of one row apart, so that a
+// micro-batch is one row; with other kernels rows stay rows, which sequences fill.
+void pack_rows(const ForeignInput& foreign, Request& request) {
+  if (!foreign.packs.value_or(false)) return;
+  const std::int64_t rows = request.micro_batch.value_or(1);
+  const std::string attention = request.attention.value_or("sdpa");
+  const bool apart = attention.starts_with("flash") || attention == "fa2" || attention == "fa3";
+  const Place& place = foreign.packs.place;
+  if (apart && rows > 1) {
+    request.seq = {checked_mul(rows, request.seq.value_or(512)), place};
+    request.micro_batch = {1, place};
+    if (request.training_arguments) request.training_arguments->per_device_train_batch_size = request.micro_batch;
+  }
+  request.notices.push_back(
+      {Notice::Kind::Announcement,
+       place,
+       formatted("sample_packing: a micro-batch is {} of {} tokens, taken as full; positions and the lengths of the "
+                 "sequences, 8 to 16 bytes a token beside the batch, are not counted",
+                 apart ? "one row" : formatted("{} rows", rows), request.seq.value_or(512)),
+       {}});
+}
+
+// check_auto_enable_lora_kernels (utils/schemas/config.py).
+void choose_adapter_kernels(const ForeignInput& foreign, const Place& usual, Request& request, Diagnostics& faults) {
+  const std::int64_t bits = foreign.bits.value_or(0);
+  const bool usually = !foreign.lora_kernels.given();
+  if (usually && bits != 8) request.lora_kernels = {"all", usual};
+  if (bits == 0 || request.lora_kernels.value_or("none") == "none") return;
+  faults.add(
+      foreign.adapters.place.says(formatted("axolotl's kernels for adapters{} are not modelled yet over packed weights",
+                                            usually ? ", which it turns on by itself," : ""),
+                                  "say lora_mlp_kernel: false, which turns all of them off"));
+}
+
 class OfProgram {
  public:
   OfProgram(const Said& said, const ModelSpec& base, const DeepSpeedInput* deepspeed)
@@ -183,11 +217,8 @@ class OfProgram {
     if (!arguments.fp16.value_or(false) && !pure) usually(arguments.bf16, true);
     if (request_.checkpoint.given()) usually(request_.checkpoint_impl, std::string("reentrant"));
     const bool adapted = foreign_.adapters.value_or(false);
-    if (adapted && !foreign_.lora_kernels.given() && foreign_.bits.value_or(0) != 8) {
-      faults_.add(foreign_.adapters.place.says(
-          "axolotl's kernels for adapters, which it turns on by itself, are not modelled yet",
-          "say lora_mlp_kernel: false, which turns all of them off"));
-    }
+    if (adapted) choose_adapter_kernels(foreign_, own(), request_, faults_);
+    pack_rows(foreign_, request_);
     if (runs_deepspeed()) return;
     const bool half = arguments.fp16.value_or(false);
     const bool bf16 = arguments.bf16.value_or(false) || pure;

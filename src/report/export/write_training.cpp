@@ -183,6 +183,7 @@ void add_machine(const Job& job, Json& json) {
   if (t.runtime == Runtime::DeepSpeed) json.set("deepspeed_version", t.deepspeed.text());
   if (t.loss == Loss::Liger || t.liger_kernels.any()) json.set("liger_version", t.liger.text());
   if (t.liger_kernels.any()) json.set("liger_kernels", name(t.liger_kernels));
+  if (t.lora_kernels.any()) json.set("lora_kernels", name(t.lora_kernels));
   if (job.capacity && (given(job, "capacity") || !job.hardware)) json.set("capacity", job.capacity->value());
   if (job.reserve != Bytes(0)) json.set("reserve", job.reserve.value());
   if (job.host_memory && (given(job, "host memory per node") || !job.cluster)) {

@@ -1,6 +1,8 @@
 #include "planner/lower/autograd/backward.h"
 
+#include <queue>
 #include <utility>
+#include <vector>
 
 #include "planner/lower/eager.h"
 
@@ -261,6 +263,26 @@ void Backward::hand_on(TensorId input, ModuleId through, const Gradient& gradien
   }
 }
 
+namespace {
+
+// The engine's ready queue is a heap in which AccumulateGrad nodes are equals that come before all others (engine.h,
+// CompareNodeTaskTime): of several from one function it returns them as the heap happens to lie. `behind`: the node
+// that takes the function's first gradient became ready before them.
+std::vector<std::size_t> as_the_heap_returns(std::size_t leaves, bool behind) {
+  using Task = std::pair<bool, std::size_t>;
+  const auto after = [](const Task& a, const Task& b) { return a.first < b.first; };
+  std::priority_queue<Task, std::vector<Task>, decltype(after)> queue(after);
+  if (behind) queue.emplace(false, 0);
+  for (std::size_t k = 0; k < leaves; ++k) queue.emplace(true, k);
+  std::vector<std::size_t> order;
+  for (; order.size() < leaves; queue.pop()) order.push_back(queue.top().second);
+  return order;
+}
+
+bool has_many_leaves(const Node& node) { return node.op == Op::AdaptedLinear || node.op == Op::AdaptedGated; }
+
+}  // namespace
+
 void Backward::deliver(NodeId id) {
   const Node& node = graph_.node(id);
   const RecipeBook::Entry& entry = on_.recipes.entry(id);
@@ -294,6 +316,11 @@ void Backward::deliver(NodeId id) {
     }
   }
   // Leaves are ready as soon as all their gradients have come.
+  if (has_many_leaves(node)) {
+    const bool behind = graph_.tensor(graph_.input(node, 0)).requires_grad;
+    for (const std::size_t k : as_the_heap_returns(leaf_count, behind)) gradients_.arrived(leaves[k]);
+    return;
+  }
   for (std::size_t k = 0; k < leaf_count; ++k) gradients_.arrived(leaves[k]);
   if (!first) return;
   hand_over(0);
