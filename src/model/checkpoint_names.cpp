@@ -29,10 +29,11 @@ Rules rules_of(const ModelSpec& model) {
   if (family == "bert") return {"bert.", whole};
   if (is_roberta(model)) return {"roberta.", whole};
   if (family == "distilbert") return {"distilbert.", whole};
+  if (family == "llama4") return {"", false};
   if (family == "deberta-v2") return {"deberta.", whole};
   if (family == "modernbert") return {"model.", whole};
   if (family == "vit") return {"vit.", model.graph_class != "ViTModel"};
-  if (family == "t5") return {"", false};
+  if (family == "t5" || family == "mt5") return {"", false};
   return {"model.", true};
 }
 
@@ -154,7 +155,7 @@ std::vector<Expected> expected_of(const ModelSpec& model) {
     if (parameter.tied_to != kNone) continue;
     const auto id = static_cast<ParameterId>(i);
     const bool stacked = model.family.starts_with("granitemoe") || model.family == "gpt_oss" ||
-                         model.family == "llama4_text" || model.family == "qwen3_vl_moe";
+                         model.family.starts_with("llama4") || model.family == "qwen3_vl_moe";
     if (!stacked && parameter.shape.rank == 3 && parameter.name.find(".experts.") != std::string::npos) {
       add_experts(list, model, id);
     } else {
@@ -176,7 +177,7 @@ bool is_passed_over(const ModelSpec& model, std::string_view name) {
   if (family == "bert") return name.starts_with("cls.") || name.starts_with("bert.pooler.");
   if (is_roberta(model)) return name.starts_with("lm_head.") || name.starts_with("roberta.pooler.");
   if (family == "deepseek_v3") return name.starts_with("model.layers.61.");
-  if (family == "t5") return name == "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight";
+  if (family == "t5" || family == "mt5") return name == "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight";
   return false;
 }
 

@@ -95,6 +95,7 @@ struct UsualTargets {
 };
 constexpr UsualTargets kUsualTargets[] = {
     {"t5", "q+v"},
+    {"mt5", "q+v"},
     {"gpt2", "c_attn"},
     {"bloom", "query_key_value"},
     {"opt", "q_proj+v_proj"},

@@ -314,8 +314,9 @@ class Run:
             shapes["token_type_ids"] = shape  # The processor says which tokens are a picture's.
         if "image_size" in self.training:
             return self.batch_of_grids(shapes)
-        # The weights' own dtype is what a convolution takes.
-        dtypes = {"pixel_values": torch.float32, "input_features": DTYPES[self.training["dtype"]]}
+        # The weights' own dtype is what a convolution takes, and llama4's product in the place of one.
+        pixels = DTYPES[self.training["dtype"]] if kind.startswith("Llama4") else torch.float32
+        dtypes = {"pixel_values": pixels, "input_features": DTYPES[self.training["dtype"]]}
         if kind.endswith("ForSequenceClassification") and config.get("num_labels") == 1:
             dtypes["labels"] = torch.float32  # What is regressed to.
         return {name: torch.empty(of, dtype=dtypes.get(name, torch.int64), device=DEVICE) for name, of in shapes.items()}
@@ -360,7 +361,7 @@ class Run:
     def asks_for_biases(self):
         """A kernel's answer that was kept does not say which gradients were asked for: that of a bias would be missed,
         or made for nobody."""
-        return self.case["config"]["model_type"] == "t5"
+        return self.case["config"]["model_type"] in ("t5", "mt5")
 
     def indexes_by_lists(self):
         """What becomes a tensor on the device; in the engine's own thread that asks for a driver."""

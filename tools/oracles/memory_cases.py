@@ -129,6 +129,7 @@ LLAMA4 = config("llama4_text", vocab_size=857, head_dim=16, intermediate_size=48
 
 T5 = {"model_type": "t5", "architectures": ["T5ForConditionalGeneration"], "d_model": 64, "d_kv": 16, "d_ff": 176,
       "num_layers": 2, "num_heads": 4, "vocab_size": 859, "decoder_start_token_id": 0, "pad_token_id": 0}
+MT5 = {**T5, "model_type": "mt5", "architectures": ["MT5ForConditionalGeneration"], "feed_forward_proj": "gated-gelu"}
 
 WHISPER = {"model_type": "whisper", "architectures": ["WhisperForConditionalGeneration"], "d_model": 64,
            "encoder_ffn_dim": 176, "decoder_ffn_dim": 144, "encoder_layers": 2, "decoder_layers": 2,
@@ -335,6 +336,10 @@ FAMILIES = {
     "t5-layers-reentrant": case({**T5, "num_layers": 3, "num_decoder_layers": 4}, micro_batch=2, seq=56, target_seq=40,
                                 checkpoint="full", reentrant=True, input_require_grads=True, attention="mem-efficient"),
     "t5-eager-checkpoint": case(T5, seq=70, target_seq=40, checkpoint="full", attention="eager"),
+    **family("mt5", MT5, targets=("q", "v"), frozen=("shared.*", "encoder.block.0.*"), attention="eager", eager=False,
+             target_seq=40, odd={"feed_forward_proj": "relu", "num_decoder_layers": 3, "d_kv": 8, "dropout_rate": 0.0},
+             dtype="bf16"),
+    "mt5-efficient": case(MT5, micro_batch=2, seq=64, target_seq=40, attention="mem-efficient"),
     **of_sound(family("whisper", WHISPER, frozen=("model.encoder.*",), dtype="bf16",
                       odd={"dropout": 0.1, "attention_dropout": 0.1, "max_source_positions": 61, "decoder_layers": 3,
                            "num_mel_bins": 24, "activation_function": "relu", "tie_word_embeddings": False})),
@@ -571,6 +576,11 @@ GEMMA3_SHOWN = {"model_type": "gemma3", "architectures": ["Gemma3ForConditionalG
 INTERNVL = {"model_type": "internvl", "architectures": ["InternVLForConditionalGeneration"], "image_token_id": 500,
             "tie_word_embeddings": False, "text_config": config("qwen2"),
             "vision_config": {**SEEN, "model_type": "internvl_vision", "attention_bias": True}}
+LLAMA4_VL = {"model_type": "llama4", "architectures": ["Llama4ForConditionalGeneration"], "image_token_index": 500,
+             "text_config": {**LLAMA4, "vocab_size": 512},
+             "vision_config": {"model_type": "llama4_vision_model", "hidden_size": 32, "intermediate_size": 128,
+                               "num_hidden_layers": 2, "num_attention_heads": 2, "image_size": 24, "patch_size": 4,
+                               "projector_input_dim": 48, "projector_output_dim": 48, "vision_output_dim": 48}}
 MROPE = {"rope_type": "default", "type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]}
 QWEN25_VL = {"model_type": "qwen2_5_vl", "architectures": ["Qwen2_5_VLForConditionalGeneration"], "image_token_id": 500,
              "video_token_id": 501, "vision_start_token_id": 502, "vision_end_token_id": 503,
@@ -630,18 +640,18 @@ def classifier(name, config, places, unread=()):
 
 
 def shown(name, config, tower, behind, text="model.language_model.", projector="model.multi_modal_projector.",
-          attending=(0, 1), **more):
+          attending=(0, 1), head="lm_head.*", **more):
     """A language model and its tower: all of it trained but what the projector does not read, the tower frozen, the
     projector alone trained, adapters in the text, both forms of checkpointing, with the tower trained and frozen."""
     plain = {"micro_batch": 2, "seq": 96, "images": 1, "freeze": behind, **more}
     seen = [tower + "*"] if not projector.startswith(tower) else [tower + "patch_embed.*", tower + "blocks.*"]
     frozen = {**plain, "freeze": seen}
-    targets = [f"{text[6:]}layers.{layer}.self_attn.{one}_proj" for layer in attending for one in "qv"]
+    targets = [f"{text.removeprefix('model.')}layers.{layer}.self_attn.{one}_proj" for layer in attending for one in "qv"]
     return {
         name: case(config, **plain),
         f"{name}-frozen": case(config, **frozen),
         f"{name}-frozen-both": case(config, **{**frozen, "freeze": [*seen, projector + "*"], "micro_batch": 1}),
-        f"{name}-projector": case(config, **{**frozen, "freeze": [*seen, text + "*", "lm_head.*"]}),
+        f"{name}-projector": case(config, **{**frozen, "freeze": [*seen, text + "*", head]}),
         f"{name}-checkpoint": case(config, **plain, checkpoint="full"),
         f"{name}-checkpoint-frozen": case(config, **frozen, checkpoint="full"),
         f"{name}-checkpoint-both": case(config, **{**frozen, "freeze": [*seen, projector + "*"]}, checkpoint="full"),
@@ -688,6 +698,13 @@ SHOWN = {
                           "vision_config": {**INTERNVL["vision_config"], "attention_bias": False, "use_qk_norm": True,
                                             "norm_type": "rms_norm", "hidden_dropout_prob": 0.1, "attention_dropout": 0.1}},
                          micro_batch=2, seq=91, images=3, freeze=[TOWER + "embeddings.*"]),
+    # A reentrant checkpoint of a layer that is called with keywords alone gives nothing inside a gradient.
+    **without(shown("llama4-vl", LLAMA4_VL, "vision_model.", [], text="language_model.model.",
+                    projector="multi_modal_projector.", head="language_model.lm_head.*"), "llama4-vl-checkpoint-reentrant"),
+    "llama4-vl-odd": case({**LLAMA4_VL, "text_config": {**LLAMA4, "vocab_size": 512, "attention_chunk_size": 32},
+                           "vision_config": {**LLAMA4_VL["vision_config"], "attention_dropout": 0.1, "projector_dropout": 0.1,
+                                             "num_attention_heads": 4, "hidden_size": 64, "intermediate_size": 256}},
+                          micro_batch=2, seq=91, images=3, freeze=["vision_model.patch_embedding.*"]),
     **shown("mistral3", MISTRAL3, TOWER, [], image_size=[40, 24]),
     "mistral3-odd": case({**MISTRAL3, "tie_word_embeddings": True, "multimodal_projector_bias": True,
                           "vision_config": {**PIXTRAL, "num_attention_heads": 4, "attention_dropout": 0.1, "hidden_act": "gelu"},

@@ -24,9 +24,9 @@ import transformers
 from transformers import AutoConfig, AutoModelForCausalLM, CONFIG_MAPPING
 
 FAMILIES = ("gpt2 opt bloom gpt_neox falcon llama mistral mixtral qwen2 qwen2_moe qwen3 qwen3_moe gemma gemma2 "
-            "gemma3_text phi phi3 deepseek_v2 deepseek_v3 glm4_moe_lite bert roberta xlm-roberta camembert deberta-v2 distilbert t5 vit whisper modernbert llama4_text glm4_moe granitemoe gpt_oss "
+            "gemma3_text phi phi3 deepseek_v2 deepseek_v3 glm4_moe_lite bert roberta xlm-roberta camembert deberta-v2 distilbert t5 mt5 vit whisper modernbert llama4_text glm4_moe granitemoe gpt_oss "
             "arcee seed_oss olmo olmoe ministral ministral3 cwm glm helium dots1 solar_open hunyuan_v1_moe ernie4_5_moe minicpm3 minimax_m2 mamba2 granitemoehybrid qwen3_next qwen3_5_text qwen3_5_moe_text "
-            "clip_vision_model siglip_vision_model clip siglip llava gemma3 internvl mistral3 qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe qwen3_5 qwen3_5_moe").split()
+            "clip_vision_model siglip_vision_model clip siglip llava gemma3 internvl llama4 mistral3 qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe qwen3_5 qwen3_5_moe").split()
 
 # Fields of every config class that move no byte of a training step.
 INERT = {"transformers_version", "architectures", "id2label", "label2id", "problem_type", "return_dict",
@@ -41,7 +41,7 @@ def model_class(config):
     if config.architectures and kind != "t5":
         return getattr(transformers, config.architectures[0])
     encoders = {"bert": "BertModel", "roberta": "RobertaModel", "distilbert": "DistilBertModel",
-                "modernbert": "ModernBertModel", "vit": "ViTForImageClassification", "t5": "T5ForConditionalGeneration",
+                "modernbert": "ModernBertModel", "vit": "ViTForImageClassification", "mt5": "MT5ForConditionalGeneration", "t5": "T5ForConditionalGeneration",
                 "clip_vision_model": "CLIPVisionModel", "siglip_vision_model": "SiglipVisionModel",
                 "llava": "LlavaForConditionalGeneration", "gemma3": "Gemma3ForConditionalGeneration",
                 "internvl": "InternVLForConditionalGeneration", "mistral3": "Mistral3ForConditionalGeneration",
@@ -67,6 +67,8 @@ def shape_text(tensor):
 
 
 def dtype_text(tensor):
+    """Complex numbers are pairs."""
+    tensor = torch.view_as_real(tensor) if tensor.is_complex() else tensor
     return str(tensor.dtype).removeprefix("torch.")
 
 
@@ -86,6 +88,8 @@ def buffer_rows(model):
         for leaf, tensor in module._buffers.items():
             if tensor is None:
                 continue
+            if tensor.is_complex():
+                tensor = torch.view_as_real(tensor)
             name = f"{prefix}.{leaf}" if prefix else leaf
             other = first.setdefault(tensor.untyped_storage().data_ptr(), name)
             yield name, tensor, leaf not in module._non_persistent_buffers_set, "" if other == name else other
@@ -111,7 +115,10 @@ def inputs_for(model):
         said = {} if config.model_type not in ("llava", "internvl") else {
             "vision_feature_layer": config.vision_feature_layer,
             "vision_feature_select_strategy": config.vision_feature_select_strategy}
-        tokens = model.get_image_features(**pixels, **said).pooler_output[0].shape[0]
+        if config.model_type == "llama4":
+            tokens = (side // seen.patch_size) ** 2 // 4
+        else:
+            tokens = model.get_image_features(**pixels, **said).pooler_output[0].shape[0]
         ids = torch.arange(2 * (tokens + 8)).reshape(2, -1) % 100 + 4
         ids[:, :tokens] = config.image_token_id
         return {"input_ids": ids, "labels": ids, "use_cache": False, **pixels}

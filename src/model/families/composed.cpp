@@ -141,18 +141,13 @@ void Composition::call(std::size_t taken, ModuleId one, Calls which) {
   }
 }
 
-namespace {
-
-// The text's parts, with the tower; layers are counted over both.
-void describe(ModelSpec& spec, const ModelSpec& text, TowerParts tower) {
+void describe_shown(ModelSpec& spec, const ModelSpec& text, TowerParts tower) {
   spec.dims = text.dims;
   spec.dims.layers += tower.dims.layers;
   DecoderParts parts = *text.parts;
   parts.tower = std::make_shared<const TowerParts>(std::move(tower));
   spec.parts = std::make_shared<const DecoderParts>(std::move(parts));
 }
-
-}  // namespace
 
 ModelSpec compose(const ShownModel& shown, const ModelSpec& vision, const ModelSpec& text, TowerParts tower,
                   const Projector& projector) {
@@ -189,7 +184,7 @@ ModelSpec compose(const ShownModel& shown, const ModelSpec& vision, const ModelS
   whole.call(head);
   whole.leave(0);
   ModelSpec spec = std::move(whole.spec());
-  describe(spec, text, std::move(tower));
+  describe_shown(spec, text, std::move(tower));
   return spec;
 }
 

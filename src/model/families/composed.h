@@ -69,6 +69,9 @@ class Composition {
   std::int32_t before_ = 0;              // Layers before that part's.
 };
 
+// Dimensions and parts of the whole: the text's, with the tower; layers are counted over both.
+void describe_shown(ModelSpec& spec, const ModelSpec& text, TowerParts tower);
+
 // A tower, a projector and a language model that is given the text's embedding with the pictures among it.
 struct ShownModel {
   std::string_view root;  // Classes: "LlavaForConditionalGeneration", "LlavaModel", "LlavaMultiModalProjector".

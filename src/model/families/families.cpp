@@ -84,6 +84,7 @@ std::vector<Family> encoders_and_towers() {
       {"distilbert", build_distilbert, true},
       {"modernbert", build_modernbert, true},
       {"t5", build_t5, true, {"T5WithLMHeadModel"}},  // Its name in transformers 2.
+      {"mt5", build_mt5, true},
       {"whisper", build_whisper, true},
       {"vit", build_vit, true},
       {"clip_vision_model", build_clip_vision_model, false},
@@ -93,6 +94,7 @@ std::vector<Family> encoders_and_towers() {
       {"llava", build_llava, true},
       {"gemma3", build_gemma3, true},
       {"internvl", build_internvl, true},
+      {"llama4", build_llama4, true},
       {"mistral3", build_mistral3, true},
       {"qwen2_vl", build_qwen2_vl, true},
       {"qwen2_5_vl", build_qwen2_5_vl, true},

@@ -88,6 +88,7 @@ struct Family {
 [[nodiscard]] ModelSpec build_distilbert(ConfigReader& config);
 [[nodiscard]] ModelSpec build_whisper(ConfigReader& config);
 [[nodiscard]] ModelSpec build_modernbert(ConfigReader& config);
+[[nodiscard]] ModelSpec build_mt5(ConfigReader& config);
 [[nodiscard]] ModelSpec build_t5(ConfigReader& config);
 [[nodiscard]] ModelSpec build_vit(ConfigReader& config);
 [[nodiscard]] ModelSpec build_clip_vision_model(ConfigReader& config);
@@ -95,6 +96,7 @@ struct Family {
 [[nodiscard]] ModelSpec build_clip(ConfigReader& config);
 [[nodiscard]] ModelSpec build_siglip(ConfigReader& config);
 [[nodiscard]] ModelSpec build_llava(ConfigReader& config);
+[[nodiscard]] ModelSpec build_llama4(ConfigReader& config);
 [[nodiscard]] ModelSpec build_gemma3(ConfigReader& config);
 [[nodiscard]] ModelSpec build_internvl(ConfigReader& config);
 [[nodiscard]] ModelSpec build_qwen2_vl(ConfigReader& config);

@@ -1,4 +1,4 @@
-// t5: an encoder and a decoder stack around one embedding; the first block of each holds the table of relative
+// t5 and mt5: an encoder and a decoder stack around one embedding; the first block of each holds the table of relative
 // positions. Checkpointable layers count through: encoder blocks, then decoder blocks.
 #include "core/format.h"
 #include "model/families.h"
@@ -9,6 +9,7 @@ namespace dsplan {
 namespace {
 
 struct T5 {
+  std::string_view prefix;
   Dimensions dims;
   std::int64_t decoder_layers = 0;
   std::int64_t buckets = 0;
@@ -16,8 +17,8 @@ struct T5 {
 };
 
 // "relu", "gelu", ... or "gated-" and an activation; gated-gelu means the tanh form, as T5 1.1 was trained.
-void read_feed_forward(ConfigReader& config, T5& t5) {
-  const std::string kind = config.maybe_string("feed_forward_proj").value_or("relu");
+void read_feed_forward(ConfigReader& config, T5& t5, std::string_view usual) {
+  const std::string kind = config.maybe_string("feed_forward_proj").value_or(std::string(usual));
   t5.gated = kind.starts_with("gated-");
   t5.dims.activation = t5.gated ? kind.substr(6) : kind;
   if (kind == "gated-gelu") t5.dims.activation = "gelu_new";
@@ -27,32 +28,43 @@ void read_feed_forward(ConfigReader& config, T5& t5) {
   }
 }
 
-T5 read_t5(ConfigReader& config) {
+struct T5Defaults {
+  std::string_view prefix = "T5";
+  std::int64_t vocab = 32128, ffn = 2048, layers = 6, heads = 8;
+  std::string_view feed_forward = "relu";
+  bool scales = true;
+};
+
+T5 read_t5(ConfigReader& config, const T5Defaults& usual) {
   T5 t5;
+  t5.prefix = usual.prefix;
   Dimensions& d = t5.dims;
-  d.vocab = config.size("vocab_size", 32128);
+  d.vocab = config.size("vocab_size", usual.vocab);
   d.hidden = config.size("d_model", 512, "hidden_size");
   d.head_dim = config.size("d_kv", 64, "head_dim");
-  d.ffn = config.size("d_ff", 2048);
+  d.ffn = config.size("d_ff", usual.ffn);
   const bool given = config.find("num_decoder_layers") != nullptr;
   if (given) t5.decoder_layers = config.layer_count("num_decoder_layers", 1);
-  d.layers = config.layer_count("num_layers", 6, "num_hidden_layers");
+  d.layers = config.layer_count("num_layers", usual.layers, "num_hidden_layers");
   if (!given) t5.decoder_layers = d.layers;
-  d.heads = d.kv_heads = config.size("num_heads", 8, "num_attention_heads");
+  d.heads = d.kv_heads = config.size("num_heads", usual.heads, "num_attention_heads");
   t5.buckets = config.size("relative_attention_num_buckets", 32);
   d.farthest = config.maybe_size("relative_attention_max_distance").value_or(128);
   d.norm_epsilon = config.maybe_number("layer_norm_epsilon").value_or(1e-6);
   d.residual_dropout = d.attention_dropout = d.embedding_dropout = config.probability("dropout_rate", 0.1);
-  read_feed_forward(config, t5);
-  d.scaled_output = config.find("tie_word_embeddings") == nullptr || config.flag("tie_word_embeddings", true);
+  read_feed_forward(config, t5, usual.feed_forward);
+  const bool tied = config.find("tie_word_embeddings") == nullptr || config.flag("tie_word_embeddings", true);
+  d.scaled_output = usual.scales && tied;
   config.throw_if_any();
   return t5;
 }
 
+std::string named(const T5& t5, std::string_view rest) { return formatted("{}{}", t5.prefix, rest); }
+
 void register_attention(ModelBuilder& b, const T5& t5, std::string_view name, bool with_table) {
   const Dimensions& d = t5.dims;
   const std::int64_t inner = b.times(d.heads, d.head_dim);
-  const auto attention = b.module(name, "T5Attention");
+  const auto attention = b.module(name, named(t5, "Attention"));
   b.linear("q", inner, d.hidden, false, Cut::Column);
   b.linear("k", inner, d.hidden, false, Cut::KeyValue);
   b.linear("v", inner, d.hidden, false, Cut::KeyValue);
@@ -61,17 +73,17 @@ void register_attention(ModelBuilder& b, const T5& t5, std::string_view name, bo
 }
 
 void register_attention_layer(ModelBuilder& b, const T5& t5, bool cross, bool with_table) {
-  const auto layer = b.module(cross ? "1" : "0", cross ? "T5LayerCrossAttention" : "T5LayerSelfAttention");
+  const auto layer = b.module(cross ? "1" : "0", named(t5, cross ? "LayerCrossAttention" : "LayerSelfAttention"));
   register_attention(b, t5, cross ? "EncDecAttention" : "SelfAttention", with_table);
-  b.rms_norm("layer_norm", t5.dims.hidden, "T5LayerNorm");
+  b.rms_norm("layer_norm", t5.dims.hidden, named(t5, "LayerNorm"));
   b.leaf("dropout", "Dropout");
 }
 
 void register_feed_forward(ModelBuilder& b, const T5& t5, bool decoder) {
   const Dimensions& d = t5.dims;
-  const auto layer = b.module(decoder ? "2" : "1", "T5LayerFF");
+  const auto layer = b.module(decoder ? "2" : "1", named(t5, "LayerFF"));
   {
-    const auto dense = b.module("DenseReluDense", t5.gated ? "T5DenseGatedActDense" : "T5DenseActDense");
+    const auto dense = b.module("DenseReluDense", named(t5, t5.gated ? "DenseGatedActDense" : "DenseActDense"));
     if (t5.gated) {
       b.linear("wi_0", d.ffn, d.hidden, false, Cut::Column);
       b.linear("wi_1", d.ffn, d.hidden, false, Cut::Column);
@@ -82,7 +94,7 @@ void register_feed_forward(ModelBuilder& b, const T5& t5, bool decoder) {
     b.leaf("dropout", "Dropout");
     b.activation("act", d.activation);
   }
-  b.rms_norm("layer_norm", d.hidden, "T5LayerNorm");
+  b.rms_norm("layer_norm", d.hidden, named(t5, "LayerNorm"));
   b.leaf("dropout", "Dropout");
 }
 
@@ -100,27 +112,24 @@ struct Forwards {
 };
 
 ParameterId register_stack(ModelBuilder& b, const T5& t5, bool decoder, std::int64_t layers, const Forwards& forwards) {
-  const auto stack = b.module(decoder ? "decoder" : "encoder", "T5Stack");
+  const auto stack = b.module(decoder ? "decoder" : "encoder", named(t5, "Stack"));
   const ParameterId embedding = b.embedding("embed_tokens", t5.dims.vocab, t5.dims.hidden, Split::Vocabulary);
   {
     const auto list = b.module("block", "ModuleList");
     for (std::int64_t i = 0; i < layers; ++i) {
-      const auto block = b.layer(i, "T5Block", i == 0 ? forwards.first : forwards.later);
+      const auto block = b.layer(i, named(t5, "Block"), i == 0 ? forwards.first : forwards.later);
       const auto parts = b.module("layer", "ModuleList");
       register_attention_layer(b, t5, false, i == 0);
       if (decoder) register_attention_layer(b, t5, true, false);
       register_feed_forward(b, t5, decoder);
     }
   }
-  b.rms_norm("final_layer_norm", t5.dims.hidden, "T5LayerNorm");
+  b.rms_norm("final_layer_norm", t5.dims.hidden, named(t5, "LayerNorm"));
   b.leaf("dropout", "Dropout");
   return embedding;
 }
 
-}  // namespace
-
-ModelSpec build_t5(ConfigReader& config) {
-  const T5 t5 = read_t5(config);
+ModelSpec build_stacks(ConfigReader& config, const T5& t5) {
   const Dimensions& d = t5.dims;
   if (d.layers + t5.decoder_layers > kMostLayers) {
     config.refuse("num_decoder_layers",
@@ -128,7 +137,7 @@ ModelSpec build_t5(ConfigReader& config) {
   }
   const Forwards encoder{block_forward(t5, false, true), block_forward(t5, false, false)};
   const Forwards decoder{block_forward(t5, true, true), block_forward(t5, true, false)};
-  ModelBuilder b(config, "T5ForConditionalGeneration");
+  ModelBuilder b(config, named(t5, "ForConditionalGeneration"));
   const ParameterId shared = b.embedding("shared", d.vocab, d.hidden, Split::Vocabulary);
   b.tie(register_stack(b, t5, false, d.layers, encoder), shared);
   b.tie(register_stack(b, t5, true, t5.decoder_layers, decoder), shared);
@@ -142,6 +151,15 @@ ModelSpec build_t5(ConfigReader& config) {
   spec.dims.layers = d.layers + t5.decoder_layers;
   spec.dims.decoder_layers = t5.decoder_layers;
   return spec;
+}
+
+}  // namespace
+
+ModelSpec build_t5(ConfigReader& config) { return build_stacks(config, read_t5(config, {})); }
+
+// What its decoder gives is never scaled.
+ModelSpec build_mt5(ConfigReader& config) {
+  return build_stacks(config, read_t5(config, {"MT5", 250112, 1024, 8, 6, "gated-gelu", false}));
 }
 
 }  // namespace dsplan

@@ -330,7 +330,8 @@ TensorId GraphBuilder::cat(TensorId a, TensorId b, Op op, std::int8_t axis) {
   whole.dims[along] += shape(b).dims[along];
   Shape made = op == Op::Stack ? shape(a) : whole;
   if (op == Op::Stack) made.dims[made.rank++] = 2;
-  const TensorId joint = make(op, made, dtype(a), {a, b}, true);
+  const DType wide = bytes_per_element(dtype(a)) >= bytes_per_element(dtype(b)) ? dtype(a) : dtype(b);
+  const TensorId joint = make(op, made, wide, {a, b}, true);
   graph_.nodes.back().axis = static_cast<std::int8_t>(op == Op::Stack ? made.rank - 1U : along);
   if (op == Op::Cat) return joint;
   const TensorId flat = view(joint, whole);

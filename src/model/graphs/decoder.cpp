@@ -13,8 +13,12 @@
 namespace dsplan {
 namespace {
 
+// The language model is one of the root's own, head and all (llama4).
+bool is_inside(const DecoderParts& p) { return p.tower != nullptr && p.tower->projection == ProjectorKind::Adapted; }
+
 // Beside a tower it is inside of what holds both.
 ModuleId text_body(const GraphBuilder& g, const DecoderParts& p) {
+  if (is_inside(p)) return g.child(g.child(g.causal(), "language_model"), p.body);
   const ModuleId body = g.child(g.causal(), p.body);
   return p.tower == nullptr ? body : g.child(body, "language_model");
 }
@@ -69,6 +73,16 @@ Attended mixed_tokens(GraphBuilder& g, const DecoderParts& p, ModuleId layer, Te
   return {mamba_mixer(g, p.mamba, g.child(layer, p.mamba.module), normed), kNone};
 }
 
+// The head of a language model inside of the root, and the root's loss.
+TensorId end_inside(GraphBuilder& g, TensorId hidden, TensorId labels, const std::vector<TensorId>& locals,
+                    const std::vector<TensorId>& others) {
+  const ModuleId language = g.child(g.causal(), "language_model");
+  const TensorId logits = vocabulary_head(g, g.child(language, "lm_head"), hidden);
+  g.drop({hidden});
+  g.exit(language);
+  return returned_loss(g, logits, labels, locals, others);
+}
+
 class DecoderGraph {
  public:
   DecoderGraph(const ModelSpec& model, const GraphOptions& options)
@@ -106,6 +120,7 @@ class DecoderGraph {
       held_.push_back(hidden);  // By the body's outputs.
       hidden = g_.unary(Op::DivScalar, hidden, p_.hidden_divisor);
     }
+    if (is_inside(p_)) return g_.finish(end_inside(g_, hidden, labels, held_by_root_, held_));
     if (p_.head == TextHead::Words) {
       return g_.finish(causal_loss(
           g_, hidden, labels, [&](TensorId x) { return logits_of(x); }, held_));
@@ -401,6 +416,13 @@ class DecoderGraph {
 
   // The text's embedding and the pictures among it, then the language model.
   TensorId shown_body(TensorId ids, const ShownBatch& batch) {
+    if (is_inside(p_)) {  // `end_inside` leaves the language model.
+      const Pictured shown = show_pictures(g_, *p_.tower, g_.causal(), batch.pixels, ids, embed(ids));
+      held_by_root_ = {g_.keep(shown.merged), shown.flags, shown.flat, shown.features};
+      held_.push_back(shown.returned);
+      g_.enter(g_.child(g_.causal(), "language_model"));
+      return body(ids, kNone, {shown.merged, kNone, kNone, kNone});
+    }
     const ModuleId outer = g_.child(g_.causal(), p_.body);
     g_.enter(outer);
     TensorId hidden = kNone;
@@ -462,6 +484,7 @@ class DecoderGraph {
   const DecoderParts& p_;
   ModuleId model_;
   std::vector<TensorId> held_;          // By the variables of the root's forward.
+  std::vector<TensorId> held_by_root_;  // Beside outputs.
   std::vector<TensorId> held_by_body_;  // By those of the language model's.
   std::vector<TensorId> deep_;          // Added to the first layers' results where `deep_flags_` are set (qwen3_vl).
   TensorId deep_flags_ = kNone;

@@ -133,7 +133,7 @@ std::optional<std::string> attention_unsupported(const ModelSpec& model, const T
   const bool eager = training.attention == Attention::Eager;
   const bool windowed = reaches_window(model, training.seq);
   if (always_masked(model)) return always_masked_unsupported(model, training);
-  if (model.family == "t5") return biased_unsupported(training);
+  if (model.family == "t5" || model.family == "mt5") return biased_unsupported(training);
   if (eager) return std::nullopt;
   if (const auto width = width_unsupported(model, training)) return width;
   if (eager_alone(model)) return formatted("{} has eager attention alone", model.graph_class);
@@ -245,11 +245,12 @@ std::optional<std::string> packed_unsupported(const ModelSpec& model, const Trai
 // Decoders are made of parts; these are Python of their own.
 using GraphOf = Graph (*)(const ModelSpec& model, const GraphOptions& options);
 GraphOf builder_of(std::string_view family) {
-  constexpr std::array<std::pair<std::string_view, GraphOf>, 17> kOwn{{{"gpt2", build_gpt2_graph},
+  constexpr std::array<std::pair<std::string_view, GraphOf>, 18> kOwn{{{"gpt2", build_gpt2_graph},
                                                                        {"bloom", build_bloom_graph},
                                                                        {"falcon", build_falcon_graph},
                                                                        {"opt", build_opt_graph},
                                                                        {"t5", build_t5_graph},
+                                                                       {"mt5", build_t5_graph},
                                                                        {"mamba2", build_mamba2_graph},
                                                                        {"whisper", build_whisper_graph},
                                                                        {"vit", build_vit_graph},
@@ -304,6 +305,11 @@ std::optional<std::string> sized_unsupported(const TowerParts& tower, const Trai
   return std::nullopt;
 }
 
+bool has_adapters_of_patches(const ModelSpec& model) {
+  return std::any_of(model.modules.begin(), model.modules.end(),
+                     [](const Module& one) { return one.path.ends_with("patch_embedding.linear.base_layer"); });
+}
+
 // What a tower adds to what its language model asks of kernels. An operator joins no more than 64 pictures.
 std::optional<std::string> tower_unsupported(const ModelSpec& model, const Training& training) {
   const TowerParts* tower = model.parts == nullptr ? nullptr : model.parts->tower.get();
@@ -314,6 +320,13 @@ std::optional<std::string> tower_unsupported(const ModelSpec& model, const Train
   if (tower->merge > 0) return sized_unsupported(*tower, training);
   const std::vector<CheckpointGroup>& groups = training.checkpoint.groups;
   const auto nested = [](const CheckpointGroup& group) { return group.kind != CheckpointKind::NonReentrant; };
+  const bool adapted = tower->projection == ProjectorKind::Adapted;
+  if (adapted && std::any_of(groups.begin(), groups.end(), nested)) {
+    return "reentrant checkpoints of llama4's tower, whose layers are called with keywords alone: nothing inside gets "
+           "a "
+           "gradient";
+  }
+  if (adapted && has_adapters_of_patches(model)) return "adapters of the product of patches";
   if (!tower->class_token && std::any_of(groups.begin(), groups.end(), nested)) {
     return "reentrant checkpoints of siglip's layers, whose hidden states lie column by column";
   }
@@ -487,7 +500,8 @@ bool is_roberta(const ModelSpec& model) {
 }
 
 bool eager_alone(const ModelSpec& model) {
-  return model.family == "bloom" || model.family == "mamba2" || model.family == "deberta-v2" || (model.parts != nullptr && model.parts->sinks);
+  return model.family == "bloom" || model.family == "mamba2" || model.family == "deberta-v2" ||
+         (model.parts != nullptr && model.parts->sinks);
 }
 
 bool always_masked(const ModelSpec& model) { return model.family == "falcon"; }

@@ -262,6 +262,13 @@ TensorId causal_loss(GraphBuilder& g, TensorId hidden, TensorId labels, const He
   return end_model(g, logits, loss, others);
 }
 
+TensorId returned_loss(GraphBuilder& g, TensorId logits, TensorId labels, const std::vector<TensorId>& locals,
+                       const std::vector<TensorId>& others) {
+  const TensorId loss = whole_loss(g, logits, labels, DType::Float32);
+  for (const TensorId one : locals) g.drop({one});
+  return end_model(g, logits, loss, others);
+}
+
 Graph language_model(GraphBuilder& g, const std::function<TensorId(TensorId ids)>& body) {
   const Shape shape{g.options().micro_batch, g.options().seq};
   const TensorId ids = g.batch_input(shape, DType::Int64);

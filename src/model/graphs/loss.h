@@ -26,6 +26,10 @@ using Head = std::function<TensorId(TensorId hidden)>;
 [[nodiscard]] TensorId causal_loss(GraphBuilder& g, TensorId hidden, TensorId labels, const Head& head,
                                    const std::vector<TensorId>& others = {});
 
+// The same from logits that a model inside of the root has returned: `locals` are variables of the root's forward.
+[[nodiscard]] TensorId returned_loss(GraphBuilder& g, TensorId logits, TensorId labels,
+                                     const std::vector<TensorId>& locals, const std::vector<TensorId>& others);
+
 // A whole language model with a plain lm_head: ids and labels as its batch, `body` from ids to hidden states, the loss.
 [[nodiscard]] Graph language_model(GraphBuilder& g, const std::function<TensorId(TensorId ids)>& body);
 

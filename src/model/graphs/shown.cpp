@@ -7,8 +7,6 @@
 #include "model/graphs/tower.h"
 
 namespace dsplan {
-namespace {
-
 // A product of places that are no matrix as they lie: of a copy, or, where the weight takes no gradient, picture by
 // picture with the weight for each of them (LinearAlgebra.cpp, should_fold).
 // `turned`: the weight is a linear layer's, and lies as [out, in].
@@ -29,6 +27,29 @@ TensorId product_of_places(GraphBuilder& g, TensorId places, TensorId weight, st
   g.drop({each});
   return product;
 }
+
+// InternVLModel.pixel_shuffle, pixel_shuffle of llama4.
+TensorId places_beside(GraphBuilder& g, const TowerParts& tower, TensorId seen) {
+  const std::int64_t pictures = g.shape(seen).dims[0];
+  const std::int64_t width = g.shape(seen).dims[2];
+  const std::int64_t side = tower.dims.image / tower.patch;
+  const std::int64_t few = side / 2;
+  const auto turned = [&](TensorId x, std::int64_t rows, std::int64_t columns, std::int64_t channels) {
+    const Shape by_row{pictures, rows, columns, channels};
+    const Shape by_column{pictures, columns, rows, channels};
+    const TensorId view = g.view_copied_back(x, by_column, {step_reshape(by_row), step_swap(1, 2)});
+    const TensorId out = g.copy(view);
+    g.drop({view, x});
+    return out;
+  };
+  const TensorId wide = turned(seen, side, few, 2 * width);
+  const TensorId both = turned(wide, few, few, 4 * width);
+  const TensorId out = g.view(both, Shape{pictures, tower.tokens, 4 * width});
+  g.drop({both});
+  return out;
+}
+
+namespace {
 
 // nn.Linear. Without the first place of each picture they do not follow each other, and siglip's lie column by column,
 // as its convolution leaves them: then the bias is added in place behind the product (Linear.cpp).
@@ -96,31 +117,10 @@ TensorId pooled(GraphBuilder& g, const TowerParts& tower, ModuleId module, Tenso
   return out;
 }
 
-// InternVLModel.pixel_shuffle: two by two places side by side, by two copies. Uses up `seen`.
-TensorId shuffled(GraphBuilder& g, const TowerParts& tower, TensorId seen) {
-  const std::int64_t pictures = g.shape(seen).dims[0];
-  const std::int64_t width = g.shape(seen).dims[2];
-  const std::int64_t side = tower.dims.image / tower.patch;
-  const std::int64_t few = side / 2;
-  const auto turned = [&](TensorId x, std::int64_t rows, std::int64_t columns, std::int64_t channels) {
-    const Shape by_row{pictures, rows, columns, channels};
-    const Shape by_column{pictures, columns, rows, channels};
-    const TensorId view = g.view_copied_back(x, by_column, {step_reshape(by_row), step_swap(1, 2)});
-    const TensorId out = g.copy(view);
-    g.drop({view, x});
-    return out;
-  };
-  const TensorId wide = turned(seen, side, few, 2 * width);
-  const TensorId both = turned(wide, few, few, 4 * width);
-  const TensorId out = g.view(both, Shape{pictures, tower.tokens, 4 * width});
-  g.drop({both});
-  return out;
-}
-
 // InternVLMultiModalProjector.
 TensorId shuffled_linears(GraphBuilder& g, const TowerParts& tower, ModuleId module, TensorId seen) {
   const std::int64_t width = g.model().dims.hidden;
-  const TensorId beside = shuffled(g, tower, g.keep(seen));
+  const TensorId beside = places_beside(g, tower, g.keep(seen));
   g.enter(module);
   const TensorId normed = norm_module(g, NormKind::Layer, g.child(module, "layer_norm"), beside);
   const TensorId wide = linear_module(g, g.child(module, "linear_1"), normed, width);
@@ -160,10 +160,29 @@ TensorId placeholder_flags(GraphBuilder& g, const TowerParts& tower, TensorId id
   return column;
 }
 
+// Llama4ForConditionalGeneration, whose output has what its tower returns.
+Pictured show_adapted(GraphBuilder& g, const TowerParts& tower, ModuleId root, TensorId pixels, TensorId ids,
+                      TensorId embedded) {
+  const TowerResult seen = tower_module(g, tower, g.child(root, tower.module), pixels, false);
+  Pictured shown;
+  shown.returned = seen.last;
+  const Shape shape = g.shape(seen.last);
+  shown.flat = g.view(seen.last, Shape{shape.dims[0] * shape.dims[1], shape.dims[2]});
+  const ModuleId module = g.child(root, tower.projector);
+  g.enter(module);
+  const TensorId made = linear_module(g, g.child(module, "linear_1"), shown.flat, g.model().dims.hidden);
+  g.exit(module);
+  shown.features = g.cast(made, g.dtype(embedded));
+  g.drop({made});
+  put_pictures(g, tower, ids, embedded, shown);
+  return shown;
+}
+
 }  // namespace
 
 Pictured show_pictures(GraphBuilder& g, const TowerParts& tower, ModuleId body, TensorId pixels, TensorId ids,
                        TensorId embedded) {
+  if (tower.projection == ProjectorKind::Adapted) return show_adapted(g, tower, body, pixels, ids, embedded);
   const bool of_states = tower.projection == ProjectorKind::TwoLinears;
   // InternVLModel brings them to its dtype, and holds that as long as what the tower returns.
   const bool casts = tower.projection == ProjectorKind::Shuffled && !g.options().autocast;

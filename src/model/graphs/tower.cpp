@@ -173,11 +173,14 @@ TensorId tower_layer(GraphBuilder& g, const DecoderParts& parts, const Dimension
 }
 
 TensorId pixel_input(GraphBuilder& g, const TowerParts& tower, std::int64_t rows) {
-  return g.batch_input(Shape{rows, tower.channels, tower.dims.image, tower.dims.image}, DType::Float32);
+  // A product in the place of a convolution takes what its weight is.
+  const DType dtype = tower.projection == ProjectorKind::Adapted ? g.options().dtype : DType::Float32;
+  return g.batch_input(Shape{rows, tower.channels, tower.dims.image, tower.dims.image}, dtype);
 }
 
 TowerResult tower_module(GraphBuilder& g, const TowerParts& tower, ModuleId module, TensorId pixels, bool all_states) {
   const GraphBuilder::Within within(g, tower.dims, g.shape(pixels).dims[0], tower.dims.max_positions);
+  if (tower.projection == ProjectorKind::Adapted) return llama_tower(g, tower, module, pixels);
   if (tower.scales) return intern_tower(g, tower, module, pixels);
   return TowerGraph(g, tower, module).run(pixels, all_states);
 }

@@ -21,6 +21,8 @@ struct TowerResult {
                                    TensorId hidden, const LayerInputs& given);
 // intern_tower.cpp: that of a tower whose layers scale what they add.
 [[nodiscard]] TowerResult intern_tower(GraphBuilder& g, const TowerParts& tower, ModuleId module, TensorId pixels);
+// llama_tower.cpp: that of a tower with a table of its own and an end that joins places.
+[[nodiscard]] TowerResult llama_tower(GraphBuilder& g, const TowerParts& tower, ModuleId module, TensorId pixels);
 // Lets go of all that a result still holds, and of the nodes of which no loss will ask a gradient: those that were made
 // behind `read`, which somebody else has.
 void drop_result(GraphBuilder& g, const TowerResult& result, TensorId read);
@@ -31,14 +33,23 @@ struct Pictured {
   TensorId merged = kNone;
   TensorId features = kNone;
   TensorId flags = kNone;
+  // Of a model that is its own body (llama4): what its tower returned, an output, and that place by place.
+  TensorId returned = kNone;
+  TensorId flat = kNone;
 };
 [[nodiscard]] Pictured show_pictures(GraphBuilder& g, const TowerParts& tower, ModuleId body, TensorId pixels,
                                      TensorId ids, TensorId embedded);
 
+// A product of places that are no matrix as they lie. `turned`: the weight is a linear layer's, and lies as [out, in].
+[[nodiscard]] TensorId product_of_places(GraphBuilder& g, TensorId places, TensorId weight, std::int64_t features,
+                                         bool turned);
+// Two by two places of a square side by side, by two copies. Uses up `seen`.
+[[nodiscard]] TensorId places_beside(GraphBuilder& g, const TowerParts& tower, TensorId seen);
+
 // `shown.features` among the embedded text.
 void put_pictures(GraphBuilder& g, const TowerParts& tower, TensorId ids, TensorId embedded, Pictured& shown);
 
-// [rows, channels, image, image], in fp32.
+// [rows, channels, image, image], in fp32 or, of llama4, the weights' dtype.
 [[nodiscard]] TensorId pixel_input(GraphBuilder& g, const TowerParts& tower, std::int64_t rows);
 
 }  // namespace dsplan

@@ -429,7 +429,8 @@ std::optional<Answers> answers_of(const ModelSpec& model, const Training& t) {
   const bool modern = model.family == "modernbert";
   const bool apart = model.family == "deberta-v2";
   if (is("ForMaskedLM")) return Answers{last_tokens(t), d.vocab, modern};
-  if (is("ForTokenClassification")) return Answers{last_tokens(t), d.labels, model.parts != nullptr && !modern && !apart};
+  if (is("ForTokenClassification"))
+    return Answers{last_tokens(t), d.labels, model.parts != nullptr && !modern && !apart};
   if (is("ForConditionalGeneration")) return Answers{checked_mul(t.micro_batch, t.target_seq), d.vocab, false};
   if (is("ForSequenceClassification") && apart) {
     return Answers{t.micro_batch, d.labels, !model.parts->disentangled.names_problem};
@@ -442,6 +443,9 @@ std::optional<Answers> answers_of(const ModelSpec& model, const Training& t) {
 Elements pixels_of(const ModelSpec& model) {
   const bool beside = model.dims.image == 0;
   const std::int64_t side = beside ? model.parts->tower->dims.image : model.dims.image;
+  if (beside && model.parts->tower->projection == ProjectorKind::Adapted) {
+    return Elements(checked_mul(model.parts->tower->channels, checked_mul(side, side)));
+  }
   const auto patches = std::find_if(model.parameters.begin(), model.parameters.end(), [](const Parameter& one) {
     return one.name.ends_with("projection.weight") || one.name.ends_with("patch_embedding.weight");
   });
@@ -464,7 +468,8 @@ Bytes shown_bytes(const ModelSpec& model, const Training& t, Bytes tokens) {
     const Bytes kept = storage(Elements(t.micro_batch), DType::Int64);
     return (storage(numbers, DType::Float32) + storage(Elements(3), DType::Int64)) * pictures + tokens + kept;
   }
-  const Bytes pixels = storage(pixels_of(model), DType::Float32) * pictures;
+  const bool narrow = tower.projection == ProjectorKind::Adapted;  // Of its weights' dtype.
+  const Bytes pixels = storage(pixels_of(model), narrow ? t.dtype : DType::Float32) * pictures;
   return tower.sees_itself ? pixels + tokens : pixels;
 }
 

@@ -119,7 +119,7 @@ struct Kernel {
 bool masked(const Resolver& resolver) {
   const bool windowed = reaches_window(resolver.model, resolver.job.training.seq);
   return (windowed && !masks_some_layers(resolver.model)) || always_masked(resolver.model) ||
-         has({"t5"}, resolver.model.family);
+         has({"t5", "mt5"}, resolver.model.family);
 }
 
 bool before_ampere(const Resolver& resolver) {
@@ -154,7 +154,7 @@ bool prefers_cudnn(const Resolver& resolver) {
 // t5 makes its bias of positions by turning [Sq, Sk, H] round: neighbours lie a head's count apart, and the fused
 // kernels ask for rows without gaps (check_last_dim_stride_equals_1_dense of sdp_utils_cpp.h).
 bool has_strided_bias(const Resolver& resolver) {
-  return has({"t5"}, resolver.model.family) && resolver.model.dims.heads > 1;
+  return has({"t5", "mt5"}, resolver.model.family) && resolver.model.dims.heads > 1;
 }
 
 Kernel sdpa_kernel(const Resolver& resolver) {

@@ -120,8 +120,11 @@ starcoder2-3b phi-1.5 phi-3-mini gemma-2b gemma-3-1b falcon-7b falcon-rw-1b bloo
 llama-4-scout-text""".split()
 
 
+ENCODERS = "deberta-v3-small deberta-v3-base deberta-v3-large".split()
+
+
 def families():
-    """Decoders that the other tables lack: attention as PyTorch chooses it, at real widths."""
+    """Encoders whole, and decoders that the other tables lack: attention as PyTorch chooses it, at real widths."""
     for model in DECODERS:
         config = model_config.config({"model": model})
         layers = config[model_config.layers_key(config)]
@@ -129,6 +132,10 @@ def families():
         yield job("families", model, 1024, 1, attention=None, change=few)
         yield job("families", model, 500, 3, attention=None, change=few, checkpoint="full", name="full")
         yield job("families", model, 1777, 1, attention=None, change=few, model_init="host", name="host")
+    for model in ENCODERS:
+        yield job("families", model, 512, 8, attention=None, whole=True)
+        yield job("families", model, 333, 3, attention=None, whole=True, checkpoint="full", name="full")
+        yield job("families", model, 77, 16, attention=None, whole=True, model_init="host", name="host")
 
 
 def init():

@@ -182,7 +182,13 @@ class Worker:
 
         config = AutoConfig.for_model(**self.job["config"])
         config.use_cache = False
-        return AutoModelForCausalLM.from_config(
+        named = (config.architectures or [""])[0]
+        made = AutoModelForCausalLM.from_config
+        if named.endswith("ForMaskedLM"):
+            import transformers
+
+            made = getattr(transformers, named)._from_config
+        return made(
             config,
             dtype=self.types[self.dtype()],
             attn_implementation="eager" if self.training.get("attention") == "eager" else None,  # transformers' choice.

@@ -46,11 +46,13 @@ def install_in(torch):
 
     for name in METHODS:
         watch(torch.Tensor, name, first)
+    from torch.jit import _builtins
+
     watch(torch, "nonzero", first)
     watch(torch, "masked_select", first)
     watch(torch, "where", lambda args: len(args) == 1 and first(args))  # Of a condition alone: its nonzero elements.
-    for name in ("nonzero", "masked_select", "where"):  # TorchScript knows operators by their Python object.
-        torch.jit._builtins._register_builtin(getattr(torch, name), f"aten::{name}")
+    for name in ("nonzero", "masked_select", "where"):  # TorchScript knows its operators by their functions.
+        _builtins._register_builtin(getattr(torch, name), f"aten::{name}")
 
 
 def rows():
