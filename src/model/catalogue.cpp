@@ -460,7 +460,7 @@ std::string_view flops_rule(Op op) {
     case Flops::Convolution: return "2 (weight / channels) out";
     case Flops::Attention: return "4 Sk q, causal half";
     case Flops::LinearLoss: return "6 in V";
-    case Flops::Adapted: return "2 rows (k out + r (k + out)), of each projection";
+    case Flops::Adapted: return "2 rows (k out + r (k + out)) each";
   }
   return "?";
 }

@@ -104,6 +104,7 @@ constexpr UsualTargets kUsualTargets[] = {
     {"xlm-roberta", "query+value"},
     {"deberta-v2", "query_proj+value_proj"},
     {"llama", "q_proj+v_proj"},
+    {"llama4", "q_proj+v_proj"},
     {"mistral", "q_proj+v_proj"},
     {"gemma", "q_proj+v_proj"},
     {"gemma2", "q_proj+v_proj"},

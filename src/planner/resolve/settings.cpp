@@ -75,7 +75,7 @@ void refuse_other_keys(Resolver& resolver) {
                    !option.empty() ? formatted("it has an option of its own: {}", option)
                    : !meant.empty()
                        ? did_you_mean(meant)
-                       : "it takes model_init, zero_grad_set_to_none, fsdp and ddp as in a training file, and beside "
+                       : "it takes model_init, zero_grad_set_to_none, and fsdp and ddp as in a training file; beside "
                          "torchtitan's TOML torchtitan=VERSION");
   }
 }
