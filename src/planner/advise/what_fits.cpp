@@ -214,11 +214,7 @@ class Judge {
  private:
   [[nodiscard]] std::optional<FittingChange> smallest(const Trial& trial) const {
     std::optional<FittingChange> found = judged(trial);
-    for (auto next = trial.larger.begin(); next != trial.larger.end(); ++next) {
-      if (found && found->verdict == Verdict::Fits) break;
-      std::optional<FittingChange> more = judged(*next);
-      if (more && (!found || more->verdict < found->verdict)) found = std::move(more);
-    }
+    for (auto next = trial.larger.begin(); !found && next != trial.larger.end(); ++next) found = judged(*next);
     return found;
   }
 
