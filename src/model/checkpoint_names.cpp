@@ -177,7 +177,8 @@ bool is_passed_over(const ModelSpec& model, std::string_view name) {
   if (family == "bert") return name.starts_with("cls.") || name.starts_with("bert.pooler.");
   if (is_roberta(model)) return name.starts_with("lm_head.") || name.starts_with("roberta.pooler.");
   if (family == "deepseek_v3") return name.starts_with("model.layers.61.");
-  if (family == "t5" || family == "mt5") return name == "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight";
+  if (family == "t5" || family == "mt5")
+    return name == "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight";
   return false;
 }
 

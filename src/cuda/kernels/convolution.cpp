@@ -17,12 +17,8 @@ struct Places {
 };
 
 Places places_of(const dsplan_tensor& picture, const dsplan_tensor& weight, const dsplan_tensor& made) {
-  const std::int64_t width = weight.dims[0];
-  const std::int64_t pixels = count_of(weight) / width;
-  const dsplan_tensor rows = exec::host::by_place(made);
-  const dsplan_tensor patches = exec::host::patches_of(picture, weight);
-  expect(last_of(rows) == width && count_of(rows) / width == count_of(patches) / pixels, "patches and features");
-  return {strided(patches), strided(rows), pixels, width, count_of(rows) / width};
+  const exec::host::PatchRows rows = exec::host::patch_rows(picture, weight, made);
+  return {strided(rows.patches), strided(rows.features), rows.pixels, rows.width, rows.count};
 }
 
 struct FeatureKernel {

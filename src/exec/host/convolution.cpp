@@ -23,13 +23,9 @@ struct Places {
 };
 
 Places places_of(const dsplan_tensor& picture, const dsplan_tensor& weight, const dsplan_tensor& made) {
-  const std::int64_t width = weight.dims[0];
-  const dsplan_tensor rows = by_place(made);
-  const std::int64_t pixels = count_of(weight) / width;
-  const dsplan_tensor patches = patches_of(picture, weight);
-  expect(last_of(rows) == width && count_of(rows) / width == count_of(patches) / pixels, "patches and features");
-  return {strided(patches), strided(rows), static_cast<std::size_t>(pixels), static_cast<std::size_t>(width),
-          count_of(rows) / width};
+  const PatchRows rows = patch_rows(picture, weight, made);
+  return {strided(rows.patches), strided(rows.features), static_cast<std::size_t>(rows.pixels),
+          static_cast<std::size_t>(rows.width), rows.count};
 }
 
 template <class C>

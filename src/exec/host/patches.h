@@ -38,4 +38,22 @@ namespace dsplan::exec::host {
   return seen;
 }
 
+// The patches one after another, and the features of each.
+struct PatchRows {
+  dsplan_tensor patches;
+  dsplan_tensor features;
+  std::int64_t pixels;  // Of a patch.
+  std::int64_t width;   // Features.
+  std::int64_t count;
+};
+
+[[nodiscard]] inline PatchRows patch_rows(const dsplan_tensor& picture, const dsplan_tensor& weight,
+                                          const dsplan_tensor& made) {
+  const std::int64_t width = weight.dims[0];
+  const std::int64_t pixels = count_of(weight) / width;
+  const PatchRows rows{patches_of(picture, weight), by_place(made), pixels, width, count_of(made) / width};
+  expect(last_of(rows.features) == width && rows.count == count_of(rows.patches) / pixels, "patches and features");
+  return rows;
+}
+
 }  // namespace dsplan::exec::host

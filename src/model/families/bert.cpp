@@ -4,51 +4,36 @@
 
 #include "core/format.h"
 #include "model/families/builder.h"
+#include "model/families/encoders/heads.h"
 #include "model/families/family.h"
 
 namespace dsplan {
 namespace {
 
 enum class BertKind : std::uint8_t { Bert, Roberta, DistilBert };
-enum class BertHead : std::uint8_t { None, MaskedLm, Text, Token };
 
 struct Bert {
   std::string_view prefix;
   BertKind kind = BertKind::Bert;
-  BertHead head = BertHead::None;
+  EncoderHead head = EncoderHead::None;
   Dimensions dims;
   std::int64_t token_types = 0;
   bool tied = true;
   bool head_first = false;  // Registered before the body.
 };
 
-// None for what has no loss of its own, and for the class of both pretraining tasks, whose body it is.
-BertHead read_head(ConfigReader& config, std::string_view prefix) {
-  const Value* classes = config.find("architectures");
-  if (classes == nullptr || !classes->is(Value::Kind::Array) || classes->items.empty()) return BertHead::None;
-  const std::string& name = classes->items.front().string;
-  if (name == formatted("{}ForMaskedLM", prefix)) return BertHead::MaskedLm;
-  if (name == formatted("{}ForSequenceClassification", prefix)) return BertHead::Text;
-  return name == formatted("{}ForTokenClassification", prefix) ? BertHead::Token : BertHead::None;
-}
-
 void read_bert_labels(ConfigReader& config, Bert& bert, double dropout) {
-  if (bert.head != BertHead::Text && bert.head != BertHead::Token) return;
+  if (bert.head != EncoderHead::Text && bert.head != EncoderHead::Token) return;
   bert.dims.labels = read_label_count(config);
   bert.dims.classifier_dropout = dropout;
-  const std::optional<std::string> problem = config.maybe_string("problem_type");
-  if (bert.head == BertHead::Text &&
-      (bert.dims.labels == 1 || (problem && *problem != "single_label_classification"))) {
-    config.gaps.push_back({config.find(problem ? "problem_type" : "num_labels"),
-                           problem ? "problem_type" : "num_labels", "another loss than that of one class"});
-  }
+  if (bert.head == EncoderHead::Text) read_problem_type(config, bert.dims.labels);
 }
 
 Bert read_bert(ConfigReader& config, std::string_view prefix, BertKind kind, std::int64_t vocab) {
   Bert bert;
   bert.prefix = prefix;
   bert.kind = kind;
-  bert.head = read_head(config, prefix);
+  bert.head = read_encoder_head(config, prefix);
   Dimensions& d = bert.dims;
   d.vocab = config.size("vocab_size", vocab);
   d.hidden = config.size("hidden_size", 768);
@@ -74,7 +59,7 @@ Bert read_distilbert(ConfigReader& config) {
   Bert bert;
   bert.prefix = "DistilBert";
   bert.kind = BertKind::DistilBert;
-  bert.head = read_head(config, bert.prefix);
+  bert.head = read_encoder_head(config, bert.prefix);
   Dimensions& d = bert.dims;
   d.vocab = config.size("vocab_size", 30522);
   d.hidden = config.size("dim", 768, "hidden_size");
@@ -88,7 +73,7 @@ Bert read_distilbert(ConfigReader& config) {
   d.norm_epsilon = 1e-12;
   bert.tied = config.flag("tie_word_embeddings", true);
   const double dropout = config.probability("seq_classif_dropout", 0.2);
-  read_bert_labels(config, bert, bert.head == BertHead::Text ? dropout : d.residual_dropout);
+  read_bert_labels(config, bert, bert.head == EncoderHead::Text ? dropout : d.residual_dropout);
   config.require_divides("n_heads", d.heads, "dim", d.hidden);
   config.throw_if_any();
   d.head_dim = d.hidden / d.heads;
@@ -112,14 +97,6 @@ ParameterId register_embeddings(ModelBuilder& b, const Bert& bert) {
   return words;
 }
 
-// Projection, norm and dropout behind attention and MLP alike.
-void register_output(ModelBuilder& b, const std::string& type, std::int64_t out, std::int64_t in) {
-  const auto output = b.module("output", type);
-  b.linear("dense", out, in, true, Cut::Row);
-  b.layer_norm("LayerNorm", out);
-  b.leaf("dropout", "Dropout");
-}
-
 void register_layer(ModelBuilder& b, const Bert& bert) {
   const Dimensions& d = bert.dims;
   const auto named = [&](std::string_view rest) { return formatted("{}{}", bert.prefix, rest); };
@@ -132,14 +109,14 @@ void register_layer(ModelBuilder& b, const Bert& bert) {
       b.linear("value", d.hidden, d.hidden, true, Cut::KeyValue);
       b.leaf("dropout", "Dropout");
     }
-    register_output(b, named("SelfOutput"), d.hidden, d.hidden);
+    register_output(b, named("SelfOutput"), d.hidden, d.hidden, Cut::Row);
   }
   {
     const auto intermediate = b.module("intermediate", named("Intermediate"));
     b.linear("dense", d.ffn, d.hidden, true, Cut::Column);
     b.activation("intermediate_act_fn", d.activation);
   }
-  register_output(b, named("Output"), d.hidden, d.ffn);
+  register_output(b, named("Output"), d.hidden, d.ffn, Cut::Row);
 }
 
 void register_distil_layer(ModelBuilder& b, const Dimensions& d) {
@@ -227,23 +204,12 @@ std::string register_word_head(ModelBuilder& b, const Bert& bert, ParameterId wo
     if (bert.tied) b.tie(bias, own);
     return "lm_head(dense layer_norm decoder)";
   }
-  const auto head = b.module("cls", "BertOnlyMLMHead");
-  const auto predictions = b.module("predictions", "BertLMPredictionHead");
-  const ParameterId own = b.parameter("bias", {d.vocab}, Split::Vocabulary);
-  {
-    const auto transform = b.module("transform", "BertPredictionHeadTransform");
-    b.linear("dense", d.hidden, d.hidden, true, Cut::Whole);
-    b.activation("transform_act_fn", d.activation);
-    b.layer_norm("LayerNorm", d.hidden);
-  }
-  const ParameterId bias = project("decoder");
-  if (bert.tied) b.tie(bias, own);
-  return "cls(predictions(transform(dense transform_act_fn LayerNorm) decoder))";
+  return register_word_predictions(b, d, bert.prefix, bert.tied ? words : kNone);
 }
 
 std::string register_class_head(ModelBuilder& b, const Bert& bert) {
   const Dimensions& d = bert.dims;
-  if (bert.head == BertHead::Token || bert.kind == BertKind::Bert) {
+  if (bert.head == EncoderHead::Token || bert.kind == BertKind::Bert) {
     b.leaf("dropout", "Dropout");
     b.linear("classifier", d.labels, d.hidden, true, Cut::Whole);
     return "dropout classifier";
@@ -259,16 +225,6 @@ std::string register_class_head(ModelBuilder& b, const Bert& bert) {
   b.linear("classifier", d.labels, d.hidden, true, Cut::Whole);
   b.leaf("dropout", "Dropout");
   return "pre_classifier dropout classifier";
-}
-
-std::string class_name(const Bert& bert) {
-  switch (bert.head) {
-    case BertHead::None: return formatted("{}Model", bert.prefix);
-    case BertHead::MaskedLm: return formatted("{}ForMaskedLM", bert.prefix);
-    case BertHead::Text: return formatted("{}ForSequenceClassification", bert.prefix);
-    case BertHead::Token: return formatted("{}ForTokenClassification", bert.prefix);
-  }
-  return {};
 }
 
 std::string_view body_name(BertKind kind) {
@@ -291,14 +247,14 @@ void tie_words(ModelBuilder& b, ParameterId words) {
 ModelSpec build_encoder(const ConfigReader& config, const Bert& bert) {
   const bool own_pooler = bert.kind != BertKind::DistilBert;
   const bool pooler =
-      own_pooler && (bert.head == BertHead::None || (bert.head == BertHead::Text && bert.kind == BertKind::Bert));
-  ModelBuilder b(config, class_name(bert));
+      own_pooler && (bert.head == EncoderHead::None || (bert.head == EncoderHead::Text && bert.kind == BertKind::Bert));
+  ModelBuilder b(config, encoder_class(bert.prefix, bert.head));
   std::string forward = body_forward(bert, pooler);
-  if (bert.head == BertHead::None) {
+  if (bert.head == EncoderHead::None) {
     register_body(b, bert, pooler);
   } else {
     ParameterId words = kNone;
-    if (bert.kind == BertKind::DistilBert && bert.head == BertHead::MaskedLm)
+    if (bert.kind == BertKind::DistilBert && bert.head == EncoderHead::MaskedLm)
       b.activation("activation", bert.dims.activation);
     const auto body = [&] {
       const auto scope = b.module(body_name(bert.kind), formatted("{}Model", bert.prefix));
@@ -306,9 +262,9 @@ ModelSpec build_encoder(const ConfigReader& config, const Bert& bert) {
     };
     if (!bert.head_first) body();
     const std::string head =
-        bert.head == BertHead::MaskedLm ? register_word_head(b, bert, words) : register_class_head(b, bert);
+        bert.head == EncoderHead::MaskedLm ? register_word_head(b, bert, words) : register_class_head(b, bert);
     if (bert.head_first) body();
-    if (bert.head_first && bert.tied && bert.head == BertHead::MaskedLm) tie_words(b, words);
+    if (bert.head_first && bert.tied && bert.head == EncoderHead::MaskedLm) tie_words(b, words);
     forward = formatted("{}({}) {}", body_name(bert.kind), forward, head);
   }
   ModelSpec spec = b.finish(forward);

@@ -310,7 +310,8 @@ TensorId fused_kernel(GraphBuilder& g, const Heads& query, const Heads& key, con
     }
     const bool several = heads_of(g, query.tensor) > 1 && seq_of(g, query.tensor) > 1;
     const bool by_head = query.layout == Layout::Plain && several;
-    return g.attention(query.tensor, key.tensor, value.tensor, kNone, call.dropout, {by_head, 0, call.full, call.scale});
+    return g.attention(query.tensor, key.tensor, value.tensor, kNone, call.dropout,
+                       {by_head, 0, call.full, call.scale});
   }
   const TensorId low_mask = g.lowered(call.mask);
   const TensorId low_v = g.lowered(value.tensor);
@@ -463,6 +464,20 @@ Attended math(GraphBuilder& g, const AttentionCall& call) {
 }
 
 }  // namespace
+
+TensorId merged_heads(GraphBuilder& g, TensorId x) {
+  const Dimensions& d = g.dims();
+  const std::int64_t seq = g.options().seq;
+  const Shape by_head{g.options().micro_batch, d.heads, seq, d.head_dim};
+  const Shape flat{by_head.dims[0], seq, d.hidden};
+  const bool copies = d.heads > 1 && seq > 1;
+  const std::initializer_list<ViewStep> steps{step_reshape(by_head), step_swap(1, 2), step_reshape(flat)};
+  const bool copied_back = copies && by_head.dims[0] > 1;
+  const TensorId swapped = copied_back ? g.view_copied_back(x, flat, steps) : g.view(x, flat, steps);
+  const TensorId out = copies ? g.copy(swapped) : g.keep(swapped);
+  g.drop({swapped, x});
+  return out;
+}
 
 Attended attend(GraphBuilder& g, const AttentionCall& call) {
   if (g.options().eager_attention) return eager(g, call);

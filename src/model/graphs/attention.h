@@ -42,6 +42,9 @@ struct Attended {
 // The caller keeps its references to q, k and v.
 [[nodiscard]] Attended attend(GraphBuilder& g, const AttentionCall& call);
 
+// Rows of heads, [B * H, S, D], as [B, S, H * D], where products ran over those; uses up `x`.
+[[nodiscard]] TensorId merged_heads(GraphBuilder& g, TensorId x);
+
 // Whether the kernel takes padded copies of queries, keys and values: flash, where heads are not aligned to 8 elements.
 [[nodiscard]] bool pads_heads(const GraphOptions& options, std::int64_t head_dim, bool masked);
 // Likewise of queries that are not turned.

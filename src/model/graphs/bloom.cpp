@@ -103,26 +103,11 @@ class Bloom {
     g_.drop({soft});
     const TensorId rows = g_.view(kept, Shape{batch * d_.heads, seq, seq});
     const TensorId context = product(rows, v, kNone, 1);
-    const TensorId flat = merged(context);
-    g_.drop({context});
+    const TensorId flat = merged_heads(g_, context);
     const TensorId out = joined(linear_module(g_, g_.child(module, "dense"), flat, d_.hidden), residual);
     g_.drop({flat, fused, q, k, turned, v, scores, weights, rows});
     g_.exit(module);
     return {out, kept};
-  }
-
-  // [B * H, S, D] to [B, S, H * D].
-  TensorId merged(TensorId context) {
-    const std::int64_t seq = g_.options().seq;
-    const Shape by_head{g_.options().micro_batch, d_.heads, seq, d_.head_dim};
-    const Shape flat{by_head.dims[0], seq, d_.hidden};
-    const bool copies = d_.heads > 1 && seq > 1;
-    const std::initializer_list<ViewStep> steps{step_reshape(by_head), step_swap(1, 2), step_reshape(flat)};
-    const bool copied_back = copies && by_head.dims[0] > 1;
-    const TensorId swapped = copied_back ? g_.view_copied_back(context, flat, steps) : g_.view(context, flat, steps);
-    const TensorId out = copies ? g_.copy(swapped) : g_.keep(swapped);
-    g_.drop({swapped});
-    return out;
   }
 
   TensorId mlp(ModuleId module, TensorId hidden, TensorId residual) {

@@ -148,7 +148,7 @@ class Emitter {
   ModuleId module_ = kNone;
   StreamId stream_ = kComputeStream;
   std::optional<Bytes> room_;
-  Bytes live_;  // Of the device; counted where there is a limit.
+  Bytes live_;            // Of the device; counted where there is a limit.
   bool stopped_ = false;  // Nothing is released any more.
 };
 

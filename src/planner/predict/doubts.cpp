@@ -105,8 +105,7 @@ std::vector<Doubt> doubts_of(const Job& job, Bytes reserved, Bytes first_bucket)
   std::vector<Doubt> doubts;
   add(doubts, "first step's bucket", first_bucket,
       "until the second step's first all-reduce, where NCCL's watchdog, which looks every 100 ms, has not seen it "
-      "arrive "
-      "when buckets are made anew");
+      "arrive when buckets are made anew");
   add_reserved(doubts, measured_as(job.training, job.parallelism), reserved);
   const bool measured = job.calibration && job.calibration->context;
   if (!measured && !(job.hardware && job.hardware->context)) add_context(doubts);

@@ -69,10 +69,6 @@ struct Readings {
 struct SharedEvidence {
   SharedEvidence(const ModelSpec& model, const Job& job, Detail detail = Detail::All);
 
-  // Where only what fits is asked for: what the device has for its buffers.
-  std::optional<Bytes> within;
-
-
   const ModelSpec& model;
   const Job& job;
   Detail detail;
@@ -82,6 +78,8 @@ struct SharedEvidence {
   std::optional<std::string> unsupported;  // Why there is no schedule.
   std::optional<Shapes> shapes;            // Else the graph.
   TimeAnswer time;
+  // Where only what fits is asked for: what the device has for its buffers.
+  std::optional<Bytes> within;
 };
 
 // What the ranks of one node need together.

@@ -430,7 +430,8 @@ bool resolve_kernels(Resolver& resolver, const Setting<std::string>& wished, std
     const auto found = std::find_if(words.begin(), words.end(), [&](const auto& one) { return one.first == word; });
     if (found == words.end()) {
       const std::string_view meant = nearest(word, {"all", "none", words[0].first, words[1].first, words[2].first});
-      const std::string all = formatted("they are {}, {} and {}, or all", words[0].first, words[1].first, words[2].first);
+      const std::string all =
+          formatted("they are {}, {} and {}, or all", words[0].first, words[1].first, words[2].first);
       resolver.fault(wished.place, formatted("\"{}\" is none of {} kernels", word, whose),
                      meant.empty() ? all : did_you_mean(meant));
       return false;

@@ -4,17 +4,17 @@
 #include <algorithm>
 
 #include "core/format.h"
-#include "model/families/builder.h"
+#include "model/families/encoders/heads.h"
 #include "model/families/family.h"
 #include "model/parts.h"
 
 namespace dsplan {
 namespace {
 
-enum class DebertaHead : std::uint8_t { None, MaskedLm, Text, Token };
+constexpr std::string_view kPrefix = "DebertaV2";
 
 struct Deberta {
-  DebertaHead head = DebertaHead::None;
+  EncoderHead head = EncoderHead::None;
   Dimensions dims;
   DisentangledParts attention;
   std::int64_t token_types = 0;
@@ -25,28 +25,14 @@ struct Deberta {
   bool tied = true;
 };
 
-DebertaHead read_head(ConfigReader& config) {
-  const Value* classes = config.find("architectures");
-  if (classes == nullptr || !classes->is(Value::Kind::Array) || classes->items.empty()) return DebertaHead::None;
-  const std::string& name = classes->items.front().string;
-  if (name == "DebertaV2ForMaskedLM") return DebertaHead::MaskedLm;
-  if (name == "DebertaV2ForSequenceClassification") return DebertaHead::Text;
-  return name == "DebertaV2ForTokenClassification" ? DebertaHead::Token : DebertaHead::None;
-}
-
 void read_labels(ConfigReader& config, Deberta& deberta) {
   Dimensions& d = deberta.dims;
-  if (deberta.head != DebertaHead::Text && deberta.head != DebertaHead::Token) return;
+  if (deberta.head != EncoderHead::Text && deberta.head != EncoderHead::Token) return;
   d.labels = read_label_count(config);
   d.classifier_dropout = d.residual_dropout;
-  if (deberta.head == DebertaHead::Token) return;
+  if (deberta.head == EncoderHead::Token) return;
   d.classifier_dropout = config.maybe_number("cls_dropout").value_or(d.residual_dropout);
-  const std::optional<std::string> problem = config.maybe_string("problem_type");
-  deberta.attention.names_problem = problem.has_value();
-  if (d.labels == 1 || (problem && *problem != "single_label_classification")) {
-    config.gaps.push_back({config.find(problem ? "problem_type" : "num_labels"),
-                           problem ? "problem_type" : "num_labels", "another loss than that of one class"});
-  }
+  deberta.attention.names_problem = read_problem_type(config, d.labels).has_value();
 }
 
 // "p2c|c2p", or a list of both.
@@ -101,7 +87,7 @@ void read_distances(ConfigReader& config, Deberta& deberta) {
 
 Deberta read_deberta(ConfigReader& config) {
   Deberta deberta;
-  deberta.head = read_head(config);
+  deberta.head = read_encoder_head(config, kPrefix);
   Dimensions& d = deberta.dims;
   d.vocab = config.size("vocab_size", 128100);
   d.hidden = config.size("hidden_size", 1536);
@@ -145,13 +131,6 @@ ParameterId register_embeddings(ModelBuilder& b, const Deberta& deberta) {
   return words;
 }
 
-void register_behind(ModelBuilder& b, const std::string& type, std::int64_t out, std::int64_t in) {
-  const auto output = b.module("output", type);
-  b.linear("dense", out, in, true, Cut::Unknown);
-  b.layer_norm("LayerNorm", out);
-  b.leaf("dropout", "Dropout");
-}
-
 void register_layer(ModelBuilder& b, const Deberta& deberta) {
   const Dimensions& d = deberta.dims;
   const DisentangledParts& kinds = deberta.attention;
@@ -168,14 +147,14 @@ void register_layer(ModelBuilder& b, const Deberta& deberta) {
       if (own && kinds.of_keys) b.linear("pos_query_proj", d.hidden, d.hidden, true, Cut::Unknown);
       b.leaf("dropout", "Dropout");
     }
-    register_behind(b, "DebertaV2SelfOutput", d.hidden, d.hidden);
+    register_output(b, "DebertaV2SelfOutput", d.hidden, d.hidden, Cut::Unknown);
   }
   {
     const auto intermediate = b.module("intermediate", "DebertaV2Intermediate");
     b.linear("dense", d.ffn, d.hidden, true, Cut::Unknown);
     b.activation("intermediate_act_fn", d.activation);
   }
-  register_behind(b, "DebertaV2Output", d.hidden, d.ffn);
+  register_output(b, "DebertaV2Output", d.hidden, d.ffn, Cut::Unknown);
 }
 
 // What a layer's forward calls, in text.
@@ -220,26 +199,9 @@ std::string body_forward(const Deberta& deberta) {
                    deberta.attention.relative && deberta.norms_distances ? "LayerNorm " : "");
 }
 
-std::string register_word_head(ModelBuilder& b, const Deberta& deberta, ParameterId words) {
-  const Dimensions& d = deberta.dims;
-  const auto head = b.module("cls", "LegacyDebertaV2OnlyMLMHead");
-  const auto predictions = b.module("predictions", "LegacyDebertaV2LMPredictionHead");
-  const ParameterId own = b.parameter("bias", {d.vocab}, Split::Vocabulary);
-  {
-    const auto transform = b.module("transform", "LegacyDebertaV2PredictionHeadTransform");
-    b.linear("dense", d.hidden, d.hidden, true, Cut::Whole);
-    b.activation("transform_act_fn", d.activation);
-    b.layer_norm("LayerNorm", d.hidden);
-  }
-  const ParameterId weight = b.linear("decoder", d.vocab, d.hidden, true, Cut::Vocabulary);
-  if (deberta.tied) b.tie(weight, words);
-  if (deberta.tied) b.tie(weight + 1, own);
-  return "cls(predictions(transform(dense transform_act_fn LayerNorm) decoder))";
-}
-
 std::string register_class_head(ModelBuilder& b, const Deberta& deberta) {
   const Dimensions& d = deberta.dims;
-  if (deberta.head == DebertaHead::Token) {
+  if (deberta.head == EncoderHead::Token) {
     b.leaf("dropout", "Dropout");
     b.linear("classifier", d.labels, d.hidden, true, Cut::Whole);
     return "dropout classifier";
@@ -254,24 +216,14 @@ std::string register_class_head(ModelBuilder& b, const Deberta& deberta) {
   return "pooler(dropout dense) dropout classifier";
 }
 
-std::string_view class_name(DebertaHead head) {
-  switch (head) {
-    case DebertaHead::None: return "DebertaV2Model";
-    case DebertaHead::MaskedLm: return "DebertaV2ForMaskedLM";
-    case DebertaHead::Text: return "DebertaV2ForSequenceClassification";
-    case DebertaHead::Token: return "DebertaV2ForTokenClassification";
-  }
-  return {};
-}
-
 }  // namespace
 
 ModelSpec build_deberta_v2(ConfigReader& config) {
   const Deberta deberta = read_deberta(config);
   const std::string of_layer = layer_forward(deberta);
-  ModelBuilder b(config, class_name(deberta.head));
+  ModelBuilder b(config, encoder_class(kPrefix, deberta.head));
   std::string forward = body_forward(deberta);
-  if (deberta.head == DebertaHead::None) {
+  if (deberta.head == EncoderHead::None) {
     register_body(b, deberta, of_layer);
   } else {
     ParameterId words = kNone;
@@ -280,7 +232,9 @@ ModelSpec build_deberta_v2(ConfigReader& config) {
       words = register_body(b, deberta, of_layer);
     }
     const std::string head =
-        deberta.head == DebertaHead::MaskedLm ? register_word_head(b, deberta, words) : register_class_head(b, deberta);
+        deberta.head == EncoderHead::MaskedLm
+            ? register_word_predictions(b, deberta.dims, "LegacyDebertaV2", deberta.tied ? words : kNone)
+            : register_class_head(b, deberta);
     forward = formatted("deberta({}) {}", forward, head);
   }
   ModelSpec spec = b.finish(forward);

@@ -126,7 +126,7 @@ class Disentangled {
     TensorId weights = g_.unary(Op::Softmax, scores);
     weights = rebound(weights, dropout_module(g_, g_.child(self, "dropout"), weights, d_.attention_dropout));
     const TensorId rows = g_.view(weights, by_pairs());
-    const TensorId out = merged(rebound(rows, product(rows, v)));
+    const TensorId out = merged_heads(g_, rebound(rows, product(rows, v)));
     g_.drop({counted, scores, weights, q, k, v});
     if (kinds_.relative) g_.drop({added, distances});
     g_.exit(self);
@@ -240,19 +240,6 @@ class Disentangled {
     }
     for (const TensorId one : held) g_.drop({one});
     return sum;
-  }
-
-  // [B * H, S, D] to [B, S, H * D]; uses up `context`.
-  TensorId merged(TensorId context) {
-    const std::int64_t seq = g_.options().seq;
-    const Shape by_head{g_.options().micro_batch, d_.heads, seq, d_.head_dim};
-    const Shape flat{by_head.dims[0], seq, d_.hidden};
-    const bool copies = d_.heads > 1 && seq > 1;
-    const std::initializer_list<ViewStep> steps{step_reshape(by_head), step_swap(1, 2), step_reshape(flat)};
-    const bool back = copies && by_head.dims[0] > 1;
-    const TensorId swapped = back ? g_.view_copied_back(context, flat, steps) : g_.view(context, flat, steps);
-    g_.drop({context});
-    return rebound(swapped, copies ? g_.copy(swapped) : g_.keep(swapped));
   }
 
   GraphBuilder& g_;

@@ -1,0 +1,30 @@
+// What BERT's kin have in common: which class is trained, and the modules that all of them build alike.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "model/families/builder.h"
+
+namespace dsplan {
+
+enum class EncoderHead : std::uint8_t { None, MaskedLm, Text, Token };
+
+// By `architectures`. None for what has no loss of its own, and for the class of both pretraining tasks, whose body it
+// is. `prefix`: of the classes' names, "Bert".
+[[nodiscard]] EncoderHead read_encoder_head(ConfigReader& config, std::string_view prefix);
+// "BertForMaskedLM"; "BertModel" without a head.
+[[nodiscard]] std::string encoder_class(std::string_view prefix, EncoderHead head);
+// `problem_type` of a text's class. A gap where the loss is not that of one class among `labels`.
+std::optional<std::string> read_problem_type(ConfigReader& config, std::int64_t labels);
+
+// Projection, norm and dropout behind attention and MLP alike.
+void register_output(ModelBuilder& b, const std::string& type, std::int64_t out, std::int64_t in, Cut cut);
+// The head of masked words, whose bias is a parameter beside the projection. `words`: the table that it is tied to, or
+// kNone. Returns its forward, in text.
+[[nodiscard]] std::string register_word_predictions(ModelBuilder& b, const Dimensions& d, std::string_view prefix,
+                                                    ParameterId words);
+
+}  // namespace dsplan
