@@ -343,6 +343,10 @@ TEST_CASE("eager tape: fully_shard, every group, dtype, world and accumulation")
         auto [c, job] = sharded(model, wrap, 4, policy);
         job.training.fsdp.reshard_after_forward = 2;
         check(c, model_of(model), job);
+        job.training.checkpoint.groups = choices[1];
+        for (CheckpointGroup& group : job.training.checkpoint.groups) group.kind = CheckpointKind::Reentrant;
+        check(c, model_of(model), job);
+        job.training.checkpoint.groups.clear();
         job.training.fsdp.reshard_after_forward = 1;
         job.training.fsdp.reshard_tail = wrap == std::string("ends");
         check(c, model_of(model), job);
@@ -383,6 +387,12 @@ TEST_CASE("eager tape: fully_shard, layers that are gathered ahead, and paramete
           check(c, model_of(model), job);
           job.training.fsdp.forward_prefetch = 0;
           job.training.fsdp.reshard_after_forward = 0;
+          check(c, model_of(model), job);
+          for (CheckpointGroup& group : job.training.checkpoint.groups) group.kind = CheckpointKind::Reentrant;
+          check(c, model_of(model), job);
+          job.training.fsdp.forward_prefetch = ahead;
+          check(c, model_of(model), job);
+          job.training.fsdp.reshard_after_forward = 1;
           check(c, model_of(model), job);
         }
       }

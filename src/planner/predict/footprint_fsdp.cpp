@@ -83,6 +83,8 @@ class Resharding {
     }
     return {&model_.modules.front(), fsdp_.reshard_root ? 1 : 0};
   }
+  // By which `of` names the group of norm and head; null: there is none.
+  [[nodiscard]] const Module* tail() const { return norm_; }
 
  private:
   [[nodiscard]] bool says(const std::string& word) const {
@@ -167,11 +169,25 @@ std::vector<TrafficRow> fsdp_traffic(const ModelSpec& model, const Job& job) {
       rows.push_back({collective, group, phase, dtype, TrafficKind::Data, 0, payload, Bytes(0)});
     }
   };
+  const auto is_layer = [&](const Module& module) {
+    return module.layer != kNone && model.modules[static_cast<std::size_t>(module.parent)].layer == kNone;
+  };
+  std::vector<std::int64_t> layers;
+  for (const auto& [module, sent] : units) {
+    if (is_layer(*module)) layers.push_back(sent.reshards);
+  }
+  const std::vector<LayerGathers> gathers =
+      layer_gathers(t, layers, resharding.tail() != nullptr && !units.contains(&model.modules.front()));
+  std::size_t layer = 0;
   for (const auto& [module, sent] : units) {
     const Bytes payload = sent.whole * t.grad_accum;
     add(Collective::AllGather, mesh, Pass::Forward, *sent.type, payload);
-    const Group again = sent.reshards > 1 ? Group::DataParallelInside : mesh;
-    if (sent.reshards > 0) add(Collective::AllGather, again, Pass::Backward, *sent.type, payload);
+    LayerGathers backward{sent.reshards == 1 ? 1 : 0, sent.reshards > 1 ? 1 : 0};
+    if (module == resharding.tail()) backward.of_all += gathers.back().of_all;
+    if (is_layer(*module)) backward = gathers[layer++];
+    if (backward.of_all > 0) add(Collective::AllGather, mesh, Pass::Backward, *sent.type, payload * backward.of_all);
+    if (backward.of_fewer == 0) continue;
+    add(Collective::AllGather, Group::DataParallelInside, Pass::Backward, *sent.type, payload * backward.of_fewer);
   }
   const std::int64_t times = t.fsdp.sync_every ? t.grad_accum : 1;
   for (const auto& [type, payload] : reduced) {

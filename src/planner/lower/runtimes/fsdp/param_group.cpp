@@ -9,6 +9,9 @@ namespace {
 constexpr What kUnreduced{Role::Gradients, "unreduced gradient",
                           "_fully_shard/_fsdp_param.py, to_accumulated_grad_if_needed"};
 
+// From here on post_forward does nothing within backward (_fsdp_param_group.py, is_bw).
+constexpr Version kKnowsRecomputation{2, 10, 0};
+
 }  // namespace
 
 ParamGroup::ParamGroup(const FsdpGroup& group, GroupParts parts, Emitter& emitter)
@@ -30,6 +33,11 @@ void ParamGroup::post_forward() {
   if (group_.reshards > 1) gather_.reshard_to_fewer();
   indices_.push_back(on_.context.post_forward_order.size());
   on_.context.post_forward_order.push_back(this);
+  state_ = State::Idle;
+}
+
+void ParamGroup::recomputed() {
+  if (training_.torch < kKnowsRecomputation) return post_forward();
   state_ = State::Idle;
 }
 
