@@ -972,7 +972,7 @@ def reentrant_shards(one, mixed, both):
     for name, (policy, more) in ways.items():
         for model, seq, batch, world, rank in (("llama-3.2-1b", 1024, 2, 8, 0), ("qwen3-0.6b", 1000, 2, 24, 11),
                                                ("gpt2", 1024, 1, 256, 255), ("tinyllama-1.1b", 512, 2, 2, 1)):
-            if model == "gpt2" and "lora" in more:
+            if model == "gpt2" and "lora" in more or policy.get("replicate") == world:
                 continue
             yield one(model, seq, batch, world, rank, policy, f"reentrant-{name}", **again, **more)
 
