@@ -111,6 +111,36 @@ class Resharding {
   bool tied_ = false;
 };
 
+// What is gathered together.
+struct Sent {
+  std::int64_t reshards = 0;
+  std::optional<DType> type;
+  Bytes whole;
+};
+using Units = std::map<const Module*, Sent>;  // In the order of modules.
+
+// In a backward pass, of each unit.
+std::vector<LayerGathers> gathers_of(const ModelSpec& model, const Training& t, const Units& units,
+                                     const Resharding& resharding) {
+  const auto is_layer = [&](const Module& module) {
+    return module.layer != kNone && model.modules[static_cast<std::size_t>(module.parent)].layer == kNone;
+  };
+  std::vector<std::int64_t> layers;
+  for (const auto& [module, sent] : units) {
+    if (is_layer(*module)) layers.push_back(sent.reshards);
+  }
+  const bool tail = resharding.tail() != nullptr && !units.contains(&model.modules.front());
+  const std::vector<LayerGathers> counted = layer_gathers(t, layers, tail);
+  std::vector<LayerGathers> gathers;
+  std::size_t layer = 0;
+  for (const auto& [module, sent] : units) {
+    LayerGathers one{sent.reshards == 1 ? 1 : 0, sent.reshards > 1 ? 1 : 0};
+    if (module == resharding.tail()) one.of_all += counted.back().of_all;
+    gathers.push_back(is_layer(*module) ? counted[layer++] : one);
+  }
+  return gathers;
+}
+
 }  // namespace
 
 void fsdp_footprint(const ModelSpec& model, const Job& job, std::int64_t rank, Footprint& result) {
@@ -141,12 +171,7 @@ std::vector<TrafficRow> fsdp_traffic(const ModelSpec& model, const Job& job) {
   const bool replicates = t.fsdp.replicate > 1;
   const Group mesh = replicates ? Group::DataParallelInside : Group::DataParallel;
   const Resharding resharding(model, t.fsdp);
-  struct Sent {
-    std::int64_t reshards = 0;
-    std::optional<DType> type;
-    Bytes whole;
-  };
-  std::map<const Module*, Sent> units;
+  Units units;
   std::map<DType, Bytes> reduced;
   for (const ShardedSize& p : sharded_sizes(model, job)) {
     const Resharding::Unit unit = resharding.of(*p.parameter);
@@ -169,22 +194,12 @@ std::vector<TrafficRow> fsdp_traffic(const ModelSpec& model, const Job& job) {
       rows.push_back({collective, group, phase, dtype, TrafficKind::Data, 0, payload, Bytes(0)});
     }
   };
-  const auto is_layer = [&](const Module& module) {
-    return module.layer != kNone && model.modules[static_cast<std::size_t>(module.parent)].layer == kNone;
-  };
-  std::vector<std::int64_t> layers;
-  for (const auto& [module, sent] : units) {
-    if (is_layer(*module)) layers.push_back(sent.reshards);
-  }
-  const std::vector<LayerGathers> gathers =
-      layer_gathers(t, layers, resharding.tail() != nullptr && !units.contains(&model.modules.front()));
-  std::size_t layer = 0;
+  const std::vector<LayerGathers> gathers = gathers_of(model, t, units, resharding);
+  std::size_t at = 0;
   for (const auto& [module, sent] : units) {
     const Bytes payload = sent.whole * t.grad_accum;
+    const LayerGathers backward = gathers[at++];
     add(Collective::AllGather, mesh, Pass::Forward, *sent.type, payload);
-    LayerGathers backward{sent.reshards == 1 ? 1 : 0, sent.reshards > 1 ? 1 : 0};
-    if (module == resharding.tail()) backward.of_all += gathers.back().of_all;
-    if (is_layer(*module)) backward = gathers[layer++];
     if (backward.of_all > 0) add(Collective::AllGather, mesh, Pass::Backward, *sent.type, payload * backward.of_all);
     if (backward.of_fewer == 0) continue;
     add(Collective::AllGather, Group::DataParallelInside, Pass::Backward, *sent.type, payload * backward.of_fewer);

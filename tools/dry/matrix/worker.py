@@ -339,13 +339,17 @@ class Worker:
     def batch(self):
         import torch
 
-        rows = self.micro_batch()
-        shapes = {"input_ids": (rows, self.training["seq"]), "labels": (rows, self.training.get("target_seq", self.training["seq"]))}
-        batch = {name: torch.zeros(shape, dtype=torch.int64).to("cuda") for name, shape in shapes.items()}
-        if self.job["config"]["model_type"] == "whisper":
-            of_sound = rows, self.job["config"]["num_mel_bins"], 2 * self.training["seq"]
-            batch["input_features"] = torch.zeros(of_sound, dtype=self.types[self.held_dtype()]).to("cuda")
-            del batch["input_ids"]
+        rows, sound = self.micro_batch(), self.job["config"]["model_type"] == "whisper"
+        batch = {}
+        if sound:
+            shape = rows, self.job["config"]["num_mel_bins"], 2 * self.training["seq"]
+            batch["input_features"] = torch.zeros(shape, dtype=self.types[self.held_dtype()]).to("cuda")
+        for name in ("labels",) if sound else ("input_ids", "labels"):
+            length = self.training.get("target_seq", self.training["seq"]) if name == "labels" else self.training["seq"]
+            batch[name] = torch.zeros((rows, length), dtype=torch.int64).to("cuda")
+        if self.training.get("loss") == "trl":  # As its trainer is given them.
+            batch["attention_mask"] = torch.ones(rows, self.training["seq"], dtype=torch.int64).to("cuda")
+            batch["num_items_in_batch"] = torch.tensor(rows * self.training["seq"]).to("cuda")
         if self.training.get("images"):
             size = self.job["config"]["vision_config"]["image_size"]
             batch["pixel_values"] = torch.zeros(rows * self.training["images"], 3, size, size).to("cuda")

@@ -82,8 +82,6 @@ class Fsdp2Runtime final : public RuntimeBase {
 
  private:
   void shard_whole_model();
-  void recompute(ParamGroup& group);
-  void recomputed(ParamGroup& group);
   void end_backward();
 
   CommContext context_;
@@ -210,21 +208,6 @@ void Fsdp2Runtime::shard_whole_model() {
   move_buffers_ = nullptr;
 }
 
-// Within backward a group is the root of its own recomputation.
-void Fsdp2Runtime::recompute(ParamGroup& group) {
-  emitter_.wait_stream(kCopyInStream, kComputeStream);
-  emitter_.wait_stream(kGatherStream, kComputeStream);
-  group.pre_forward();
-}
-
-void Fsdp2Runtime::recomputed(ParamGroup& group) {
-  group.recomputed();
-  if (!context_.gathered.tensor) return;
-  emitter_.wait_event(kCopyInStream, context_.gathered.event);
-  emitter_.wait_event(kGatherStream, context_.gathered.event);
-  context_.gathered.tensor.reset(Reason::RuntimeBucket);
-}
-
 // The recomputation of a non-reentrant checkpoint finds its group gathered by the hook of its output, and runs no
 // hooks.
 void Fsdp2Runtime::enter(ModuleId module, Pass pass) {
@@ -242,7 +225,7 @@ void Fsdp2Runtime::enter(ModuleId module, Pass pass) {
   ParamGroup* const group = of_module_[at(module)];
   if (group == nullptr) return;
   if (pass == Pass::Forward && group->facts().first == module) group->pre_forward();
-  if (pass == Pass::Recompute && group->awaits_recomputation()) recompute(*group);
+  if (pass == Pass::Recompute && group->awaits_recomputation()) group->recompute();
   if (pass == Pass::Backward && group->facts().last == module) group->pre_backward();
 }
 
@@ -250,7 +233,7 @@ void Fsdp2Runtime::exit(ModuleId module, Pass pass) {
   if (module == kNone) return end_backward();
   if (ParamGroup* const group = of_module_[at(module)]) {
     if (pass == Pass::Forward && group->facts().last == module) group->post_forward();
-    if (pass == Pass::Recompute && group->recomputes()) recomputed(*group);
+    if (pass == Pass::Recompute && group->recomputes()) group->recomputed();
     if (pass == Pass::Backward && group->facts().first == module) group->post_backward(reduces_);
   }
   if (pass != Pass::Forward || module != 0 || !context_.gathered.tensor) return;

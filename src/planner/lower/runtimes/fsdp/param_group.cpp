@@ -36,9 +36,24 @@ void ParamGroup::post_forward() {
   state_ = State::Idle;
 }
 
+// Within backward a group is the root of its own forward (_root_pre_forward).
+void ParamGroup::recompute() {
+  eager_.emitter().wait_stream(kCopyInStream, kComputeStream);
+  eager_.emitter().wait_stream(kGatherStream, kComputeStream);
+  pre_forward();
+}
+
 void ParamGroup::recomputed() {
-  if (training_.torch < kKnowsRecomputation) return post_forward();
-  state_ = State::Idle;
+  if (training_.torch < kKnowsRecomputation) {
+    post_forward();
+  } else {
+    state_ = State::Idle;
+  }
+  HeldByEvent& gathered = on_.context.gathered;
+  if (!gathered.tensor) return;
+  eager_.emitter().wait_event(kCopyInStream, gathered.event);
+  eager_.emitter().wait_event(kGatherStream, gathered.event);
+  gathered.tensor.reset(Reason::RuntimeBucket);
 }
 
 void ParamGroup::pre_backward() {

@@ -40,6 +40,7 @@ class ParamGroup {
   // forward hooks run again.
   [[nodiscard]] bool awaits_recomputation() const { return state_ == State::Idle; }
   [[nodiscard]] bool recomputes() const { return state_ == State::Forward; }
+  void recompute();
   void recomputed();
   void pre_backward();
   // `reduces`: set_requires_gradient_sync.
