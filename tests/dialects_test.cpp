@@ -571,7 +571,7 @@ TEST_CASE("accelerate: meshes, FSDP1's keys, and what is saved under version 2")
   CHECK(request("", tensor + "1\n").not_modelled.empty());
   REQUIRE(request("", tensor + "2\n").not_modelled.size() == 1);
   const std::string alone = "distributed_type: MULTI_GPU\nnum_processes: 8\n" + mesh(2, 4);
-  CHECK(has(refusal([&] { with_program(read_training_document(parse_yaml("a.yaml", alone)), base, nullptr); }),
+  CHECK(has(refusal([&] { (void)with_program(read_training_document(parse_yaml("a.yaml", alone)), base, nullptr); }),
             "parallelism_config without FSDP version 2; accelerate refuses it"));
   // Whole dicts are saved by the Trainer, sharded ones by accelerate.
   const auto trainers = [&](const std::string& more) {
