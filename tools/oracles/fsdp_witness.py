@@ -84,6 +84,7 @@ def cases():
     yield "qwen2-w24-r23", QWEN, 24, 23, {}, {}
     yield from on_host()
     yield from asked_for()
+    yield from reentrant()
     for name, config, world, rank in (("llama", LLAMA, 4, 3), ("gpt2", GPT2, 6, 0)):
         yield f"{name}-sent-to-replicas-w{world}-r{rank}", config, world, rank, {**sent[0], "replicate": 2}, sent[1]
 
@@ -125,6 +126,46 @@ def asked_for():
             unties = config is TIED and way == "ignored"  # to_empty makes a weight for each name.
             if fsdp.get("replicate") != world and not unties:
                 yield f"{name}-{way}-w{world}-r{rank}", config, world, rank, fsdp, more
+
+
+def reentrant():
+    """Checkpoints whose recomputation runs the groups' forward hooks again."""
+    q_v = {"lora": {"r": 4, "targets": ["q_proj", "v_proj"]}}
+    ahead = {"forward_prefetch": "1", "backward_prefetch": "1"}
+    ways = {
+        "": ({}, {}),
+        "mixed": (MIXED, {}),
+        "kept": ({"reshard_after_forward": False, **MIXED}, {}),
+        "to-two": ({"reshard_after_forward": 2}, {}),
+        "root-resharded": ({"reshard_after_forward": True, "reshard_root": True, **MIXED}, {}),
+        "root": ({"wrap": "root", **MIXED}, {}),
+        "ends": ({"wrap": "ends", **MIXED}, {}),
+        "last-kept": ({"reshard_last": False, "reshard_root": True, **MIXED}, {}),
+        "accumulated": ({}, {"grad_accum": 3}),
+        "accumulated-mixed": (MIXED, {"grad_accum": 2}),
+        "accumulated-every": ({"gradient_sync": "every", **MIXED}, {"grad_accum": 2, "max_grad_norm": 1.0}),
+        "forward-1": ({"forward_prefetch": "1", **MIXED}, {}),
+        "forward-2": ({"forward_prefetch": "2"}, {}),
+        "backward-2": ({"backward_prefetch": "2", **MIXED}, {}),
+        "both-1-ends": ({**ahead, "wrap": "ends", **MIXED}, {}),
+        "both-1-accumulated": (ahead, {"grad_accum": 2}),
+        "both-1-kept": ({**ahead, "reshard_after_forward": False}, {}),
+        "both-1-to-two": ({**ahead, "reshard_after_forward": 2}, {}),
+        "both-1-offload": ({**ahead, "cpu_offload": True, **MIXED}, {}),
+        "replicas": ({"replicate": 2, **MIXED}, {}),
+        "offload": ({"cpu_offload": True, **MIXED}, {}),
+        "as-accelerate": ({"wrap": "layers+ends", "param_dtype": "bf16", "reduce_dtype": "bf16", "output_dtype": "bf16"},
+                          {"model_init": "host"}),
+        "lora": ({}, q_v),
+        "lora-mixed": (MIXED, q_v),
+        "lora-accumulated": (MIXED, {**q_v, "grad_accum": 2}),
+    }
+    checkpointed = {"checkpoint": "full", "checkpoint_impl": "reentrant"}
+    for name, config, world, rank in (("llama", LLAMA, 4, 3), ("tied", TIED, 6, 0), ("gpt2", GPT2, 8, 7), ("qwen2", QWEN, 24, 5)):
+        for way, (fsdp, more) in ways.items():
+            if "lora" in more and config is GPT2:
+                continue
+            yield "-".join(filter(None, (name, "reentrant", way, f"w{world}-r{rank}"))), config, world, rank, fsdp, {**checkpointed, **more}
 
 
 def on_host():

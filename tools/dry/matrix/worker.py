@@ -184,7 +184,7 @@ class Worker:
         config.use_cache = False
         named = (config.architectures or [""])[0]
         made = AutoModelForCausalLM.from_config
-        if named.endswith("ForMaskedLM"):
+        if named.endswith(("ForMaskedLM", "ForConditionalGeneration")):
             import transformers
 
             made = getattr(transformers, named)._from_config
@@ -333,8 +333,19 @@ class Worker:
     def batch(self):
         import torch
 
-        shape = (self.micro_batch(), self.training["seq"])
-        return {name: torch.zeros(shape, dtype=torch.int64).to("cuda") for name in ("input_ids", "labels")}
+        rows, sound = self.micro_batch(), self.job["config"]["model_type"] == "whisper"
+        batch = {}
+        if sound:
+            shape = rows, self.job["config"]["num_mel_bins"], 2 * self.training["seq"]
+            batch["input_features"] = torch.zeros(shape, dtype=self.types[self.held_dtype()]).to("cuda")
+        for name in ("labels",) if sound else ("input_ids", "labels"):
+            length = self.training.get("target_seq", self.training["seq"]) if name == "labels" else self.training["seq"]
+            batch[name] = torch.zeros((rows, length), dtype=torch.int64).to("cuda")
+        return batch
+
+    def held_dtype(self):
+        """That of what a first layer is given: as weights are gathered."""
+        return self.training.get("fsdp", {}).get("param_dtype") or self.dtype()
 
     def micro_batch(self):
         return (self.deepspeed or {}).get("train_micro_batch_size_per_gpu") or self.training.get("micro_batch", 1)
@@ -425,7 +436,10 @@ def checkpointed_by_torchtitan(layers, training):
 
 def layers_of(model):
     base = model.get_base_model() if hasattr(model, "peft_config") else model
-    inner = getattr(base, base.base_model_prefix)
+    inner = getattr(base, base.base_model_prefix, base)  # t5's stacks are the model's own.
+    if base.config.is_encoder_decoder:
+        stacks = [getattr(inner, name) for name in ("encoder", "decoder")]
+        return [layer for stack in stacks for layer in getattr(stack, "layers", None) or stack.block], inner, base
     inner = getattr(inner, "decoder", inner)
     return getattr(inner, "layers", None) or inner.h, inner, base
 
