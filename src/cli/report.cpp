@@ -45,9 +45,9 @@ std::string job_lines(const Prediction& prediction, const Job& job) {
   }
   std::vector<std::string> run;
   const Fsdp& fsdp = training.fsdp;
-  if (training.runtime == Runtime::Fsdp2) {
+  if (is_fsdp(training.runtime)) {
     run.push_back(fsdp.replicate > 1 ? formatted("HSDP {} x {}", fsdp.replicate, ranks.dp / fsdp.replicate)
-                                     : std::string("FSDP2"));
+                                     : std::string(training.runtime == Runtime::Fsdp1 ? "FSDP1" : "FSDP2"));
     run.push_back(formatted("groups {}", fsdp.wrap));
     if (training.master_dtype != training.dtype) run.push_back(formatted("shards {}", name(training.master_dtype)));
   } else {

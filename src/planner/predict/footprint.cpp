@@ -593,7 +593,7 @@ std::vector<Elements> kept_gradients(const ModelSpec& model, const Job& job) {
 }
 
 bool footprints_differ(const Training& training) {
-  return training.runtime == Runtime::Fsdp2 || (training.runtime == Runtime::PyTorch && training.ddp.zero_redundancy);
+  return is_fsdp(training.runtime) || (training.runtime == Runtime::PyTorch && training.ddp.zero_redundancy);
 }
 
 Footprint footprint(const ModelSpec& model, const Job& job, std::int64_t rank) {
@@ -611,6 +611,8 @@ Footprint footprint(const ModelSpec& model, const Job& job, std::int64_t rank) {
   }
   if (job.training.runtime == Runtime::Fsdp2) {
     fsdp_footprint(model, job, rank, result);
+  } else if (job.training.runtime == Runtime::Fsdp1) {
+    fsdp1_footprint(model, job, rank, result);
   } else if (job.training.runtime == Runtime::PyTorch) {
     plain(job, parameters, rank, result);
   } else if (job.training.zero.stage == 0 && job.training.grad_accum_dtype == job.training.dtype) {
@@ -622,7 +624,7 @@ Footprint footprint(const ModelSpec& model, const Job& job, std::int64_t rank) {
   }
   for (const ModelBuffer& buffer : model.buffers) {
     if (!buffer_exists(buffer, job.training.transformers)) continue;
-    const bool shards = job.training.runtime == Runtime::Fsdp2;
+    const bool shards = is_fsdp(job.training.runtime);
     const DType made = shards ? job.training.master_dtype : job.training.dtype;
     DType type = buffer.follows_model_dtype ? made : buffer.dtype;
     // zero.Init makes every floating-point tensor in the model's dtype, unless its maker converts integers.

@@ -33,6 +33,8 @@ struct Footprint {
 // What of it fully_shard decides, and the rows of its traffic.
 void fsdp_footprint(const ModelSpec& model, const Job& job, std::int64_t rank, Footprint& result);
 [[nodiscard]] std::vector<TrafficRow> fsdp_traffic(const ModelSpec& model, const Job& job);
+void fsdp1_footprint(const ModelSpec& model, const Job& job, std::int64_t rank, Footprint& result);
+[[nodiscard]] std::vector<TrafficRow> fsdp1_traffic(const ModelSpec& model, const Job& job);
 // What rank 0 scatters where it alone has loaded the weights: rows of its sends, or of what `rank` receives. No event
 // of the schedule is one: who carries a schedule out reads its rows off the whole weight, which it has by then.
 [[nodiscard]] std::vector<TrafficRow> scattered_rows(const ModelSpec& model, const Job& job, std::int64_t rank);

@@ -110,10 +110,18 @@ void resolve_model_init(Resolver& resolver) {
   const Setting<std::string>& wished = said.given() ? said : resolver.request.model_init;
   const bool cuts = resolver.deepspeed() && resolver.stage() == 3;
   Training& training = resolver.training();
-  const bool shards = training.runtime == Runtime::Fsdp2;
-  training.model_init = cuts ? ModelInit::ZeroInit : shards ? ModelInit::Meta : ModelInit::Device;
+  const bool shards = is_fsdp(training.runtime);
+  const bool flattens = training.runtime == Runtime::Fsdp1;
+  training.model_init = cuts       ? ModelInit::ZeroInit
+                        : flattens ? ModelInit::Host
+                        : shards   ? ModelInit::Meta
+                                   : ModelInit::Device;
   if ((shards || cuts) && packing_of(resolver.model)) return packed_on_device(resolver, wished);
   if (!wished.given()) {
+    if (flattens) {
+      return resolver.assumed("model_init", "host", "device_id is given: each unit is moved as it is wrapped",
+                              "--training");
+    }
     if (shards) {
       return resolver.assumed("model_init", "meta", "made on no device, and empty in shards; else it is whole first",
                               "--training");

@@ -802,6 +802,29 @@ def offload():
                 )
 
 
+def fsdp1():
+    """FullyShardedDataParallel."""
+    mixed = {"param_dtype": "bf16", "reduce_dtype": "bf16"}
+
+    def one(model, seq, batch, world, rank, policy, name, **more):
+        settings = {"dtype": "fp32" if "param_dtype" in policy else "bf16", **more}
+        return job("fsdp1", model, seq, batch, runtime="fsdp1", fsdp=policy, world=world, rank=rank,
+                   name=f"{name}-w{world}-r{rank}", **settings)
+
+    orig = {"use_orig_params": "true"}
+    for model, seq, batch in (
+        ("gpt2", 1024, 1),
+        ("llama-3.2-1b", 1024, 2),
+        ("tinyllama-1.1b", 1000, 1),
+        ("qwen3-0.6b", 512, 3),
+        ("llama-3-8b", 2048, 1),
+        ("qwen2-0.5b", 500, 2),
+    ):
+        for world, rank in ((8, 0), (24, 11), (256, 255)):
+            yield one(model, seq, batch, world, rank, {}, "plain")
+            yield one(model, seq, batch, world, rank, {**mixed, **orig}, "mixed-orig")
+
+
 def fsdp():
     """fully_shard. Models of odd widths leave uneven shards; the last ranks of a large world may have none at all."""
     mixed = {"param_dtype": "bf16", "reduce_dtype": "fp32"}
@@ -991,6 +1014,7 @@ def jobs():
         *heldout(),
         *offload(),
         *fsdp(),
+        *fsdp1(),
         *packed_shards(),
         *packed_zero3(),
         *chance.jobs(job, "chance", 1, 100),
