@@ -66,6 +66,8 @@ class TrainingRuntime {
   // `.grad` is there already: AccumulateGrad adds to it, and needs no gradient of its own
   // (torch/csrc/autograd/functions/accumulate_grad.h).
   [[nodiscard]] virtual bool holds_gradient(ParameterId) const { return false; }
+  // On which several gradients of one parameter are summed: the stream on which the node that takes them was made.
+  [[nodiscard]] virtual StreamId sums_gradients_on() const { return kComputeStream; }
   // AccumulateGrad has run for `parameter`; the reference to `gradient` passes to the runtime.
   virtual void gradient_ready(ParameterId parameter, BufferId gradient) = 0;
   virtual void backward_ends(bool /*boundary*/) {}

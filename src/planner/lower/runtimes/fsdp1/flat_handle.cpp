@@ -112,8 +112,9 @@ void FlatHandle::unshard() {
   cast_.reset(Reason::PythonFrame);
 }
 
-void FlatHandle::reshard(bool free) {
-  if (free) whole_.reset(Reason::ModuleExit);
+void FlatHandle::free_whole_untold() {
+  if (whole_) tell_uses(eager_.emitter(), whole_.id(), false);
+  free_whole();
 }
 
 ParameterPlace FlatHandle::place(std::size_t piece) const {
@@ -126,11 +127,14 @@ void FlatHandle::take_gradient(std::size_t piece, BufferId gradient) {
   parts_[piece] = Variable(eager_.emitter(), gradient, Reason::AutogradGraph);
 }
 
-// split_with_sizes_backward: what has no gradient gets zeros, and all are concatenated; then AccumulateGrad.
+// split_with_sizes_backward: what has no gradient gets zeros, and all are concatenated; then AccumulateGrad. Both nodes
+// run on the stream on which torch.split ran, which is the one that gathers (_runtime_utils.py, _unshard).
 bool FlatHandle::join_gradients() {
   if (std::none_of(parts_.begin(), parts_.end(), [](const Variable& part) { return static_cast<bool>(part); })) {
     return false;
   }
+  eager_.emitter().wait_stream(kGatherStream, kComputeStream);
+  const OnStream on(eager_.emitter(), kGatherStream);
   const DType type = training_.dtype;
   Variable flat;
   {
@@ -154,7 +158,7 @@ bool FlatHandle::join_gradients() {
 // _post_backward_hook behind its reshard, and _reduce_grad.
 void FlatHandle::reduce_gradient() {
   Emitter& emitter = eager_.emitter();
-  emitter.wait_stream(kReduceStream, kComputeStream);
+  emitter.wait_stream(kReduceStream, kGatherStream);
   const OnStream on(emitter, kReduceStream);
   const DType type = training_.communication_dtype;
   Variable computed = std::move(gradient_);
@@ -200,8 +204,7 @@ std::vector<StepParameter> FlatHandle::step_parameters() const {
   };
   std::vector<StepParameter> made;
   const auto add = [&](ParameterId id, Elements from, Elements elements) {
-    Shape shape;
-    shape.dims = {elements.value()};
+    const Shape shape{elements.value()};
     made.push_back({id, part(shard_, from, elements), part(sharded_, from, elements), shape, kept});
   };
   if (training_.fsdp.use_orig_params) {

@@ -36,7 +36,9 @@ class FlatHandle {
   // What is sent is made in the dtype that is gathered. False: there was nothing to do.
   bool pre_unshard();
   void unshard();
-  void reshard(bool free);
+  void free_whole() { whole_.reset(Reason::ModuleExit); }
+  // The same on the stream that gathers: of what others did with it the allocator is not told.
+  void free_whole_untold();
   [[nodiscard]] ParameterPlace place(std::size_t piece) const;
 
   void take_gradient(std::size_t piece, BufferId gradient);

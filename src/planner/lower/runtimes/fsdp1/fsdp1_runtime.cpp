@@ -26,6 +26,7 @@ class Fsdp1Runtime final : public RuntimeBase {
   void backward_begins(bool boundary) override { reduces_ = boundary || training().fsdp.sync_every; }
   // It goes into the flat parameter's as it is.
   [[nodiscard]] bool holds_gradient(ParameterId) const override { return true; }
+  [[nodiscard]] StreamId sums_gradients_on() const override { return kGatherStream; }
   void gradient_ready(ParameterId parameter, BufferId gradient) override;
   void step(bool first) override;
 
@@ -39,7 +40,7 @@ class Fsdp1Runtime final : public RuntimeBase {
   void post_backward(Handle& handle);
   void end_backward();
   void unshard(Handle& handle);
-  void reshard(Handle& handle, bool free);
+  void free_event(StreamId on);
   void prefetch_backward(const Handle& handle, BackwardPrefetch now);
   [[nodiscard]] bool is_root(const Handle& handle) const { return handle.unit().module == 0; }
 
@@ -150,10 +151,8 @@ void Fsdp1Runtime::unshard(Handle& handle) {
   handle.unshard();
 }
 
-void Fsdp1Runtime::reshard(Handle& handle, bool free) {
-  handle.reshard(free);
-  if (training().fsdp.limit_all_gathers && free) free_events_.push_back(emitter_.record_event(kComputeStream));
-  handle.hooks.prefetched = false;
+void Fsdp1Runtime::free_event(StreamId on) {
+  if (training().fsdp.limit_all_gathers) free_events_.push_back(emitter_.record_event(on));
 }
 
 void Fsdp1Runtime::pre_forward(Handle& handle) {
@@ -174,7 +173,11 @@ void Fsdp1Runtime::pre_forward(Handle& handle) {
 void Fsdp1Runtime::post_forward(Handle& handle) {
   if (!handle.hooks.forward_index) handle.hooks.forward_index = post_forward_order_.size();
   post_forward_order_.push_back(&handle);
-  reshard(handle, !is_root(handle) && training().fsdp.reshard_after_forward == 1);
+  if (!is_root(handle) && training().fsdp.reshard_after_forward == 1) {
+    handle.free_whole();
+    free_event(kComputeStream);
+  }
+  handle.hooks.prefetched = false;
   handle.hooks.needs_unshard = true;
   handle.hooks.ran_pre_backward = false;
 }
@@ -204,10 +207,14 @@ void Fsdp1Runtime::gradient_ready(ParameterId parameter, BufferId gradient) {
 }
 
 // _post_backward_hook, which hangs on the flat parameter's AccumulateGrad: torch.split ran as the module began, so that
-// its node runs after all of the module's and before what lies before.
+// its node runs after all of the module's and before what lies before. The hook runs on that node's stream.
 void Fsdp1Runtime::post_backward(Handle& handle) {
   if (!handle.join_gradients()) return;
-  reshard(handle, reduces_ || training().fsdp.reshard_after_forward == 1);
+  if (reduces_ || training().fsdp.reshard_after_forward == 1) {  // _should_free_in_backward
+    handle.free_whole_untold();
+    free_event(kGatherStream);
+  }
+  handle.hooks.prefetched = false;
   prefetch_backward(handle, BackwardPrefetch::Post);
   if (reduces_) handle.reduce_gradient();
 }
@@ -215,6 +222,7 @@ void Fsdp1Runtime::post_backward(Handle& handle) {
 // The root's inputs want no gradient; then _post_backward_final_callback.
 void Fsdp1Runtime::end_backward() {
   if (Handle* const root = of_module_.front()) post_backward(*root);
+  emitter_.wait_stream(kComputeStream, kGatherStream);  // The engine waits for the streams of leaves.
   if (reduces_) {
     emitter_.wait_stream(kComputeStream, kReduceStream);
     emitter_.wait_stream(kComputeStream, kReplicaStream);
