@@ -162,8 +162,7 @@ std::optional<std::string> adapter_kernels_unsupported(const ModelSpec& model, c
   }
   if (has_magnitudes(model)) return "axolotl's kernels with DoRA";
   if (training.dtype == DType::Float32) return "axolotl's kernels over fp32 weights";
-  if (is_fsdp(training.runtime) || training.zero.stage == 3)
-    return "axolotl's kernels over sharded parameters";
+  if (is_fsdp(training.runtime) || training.zero.stage == 3) return "axolotl's kernels over sharded parameters";
   if (packing_of(model)) return "axolotl's kernels over packed weights";
   return std::nullopt;
 }

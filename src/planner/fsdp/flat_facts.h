@@ -22,10 +22,10 @@ struct FlatPiece {
 struct FlatUnit {
   ModuleId module = kNone;
   std::vector<FlatPiece> pieces;
-  Elements total;                  // Of the pieces,
-  Elements shard;                  // and what each rank keeps, with zeros behind the last ones.
-  std::vector<ModuleId> breadth;   // The modules that it takes, breadth first.
-  std::int64_t order = 0;          // When it was wrapped: what lies inside comes before.
+  Elements total;                 // Of the pieces,
+  Elements shard;                 // and what each rank keeps, with zeros behind the last ones.
+  std::vector<ModuleId> breadth;  // The modules that it takes, breadth first.
+  std::int64_t order = 0;         // When it was wrapped: what lies inside comes before.
 };
 // In the order of their modules, the model's own first.
 [[nodiscard]] std::vector<FlatUnit> flat_units(const ModelSpec& model, const Job& job);

@@ -36,6 +36,9 @@ class TrainingRuntime {
  public:
   virtual ~TrainingRuntime() noexcept(false) = default;
 
+  // On which several gradients of one parameter are summed: the stream on which the node that takes them was made.
+  StreamId sums_gradients_on = kComputeStream;
+
   // All parameters, and the buffers of each module by `buffers_of`: on the device in the order in which constructors
   // run; made on no device, in the order in which to_empty goes. In the host's memory buffers are there already, and
   // `buffers_of` moves them, here or in `initialise`, which moves the parameters. What is cut as it is made,
@@ -66,8 +69,6 @@ class TrainingRuntime {
   // `.grad` is there already: AccumulateGrad adds to it, and needs no gradient of its own
   // (torch/csrc/autograd/functions/accumulate_grad.h).
   [[nodiscard]] virtual bool holds_gradient(ParameterId) const { return false; }
-  // On which several gradients of one parameter are summed: the stream on which the node that takes them was made.
-  [[nodiscard]] virtual StreamId sums_gradients_on() const { return kComputeStream; }
   // AccumulateGrad has run for `parameter`; the reference to `gradient` passes to the runtime.
   virtual void gradient_ready(ParameterId parameter, BufferId gradient) = 0;
   virtual void backward_ends(bool /*boundary*/) {}

@@ -609,10 +609,8 @@ Footprint footprint(const ModelSpec& model, const Job& job, std::int64_t rank) {
     throw Refusal("--optimizer",
                   "Muon under DeepSpeed is not modelled yet: neither its states nor its step are Adam's");
   }
-  if (job.training.runtime == Runtime::Fsdp2) {
+  if (is_fsdp(job.training.runtime)) {
     fsdp_footprint(model, job, rank, result);
-  } else if (job.training.runtime == Runtime::Fsdp1) {
-    fsdp1_footprint(model, job, rank, result);
   } else if (job.training.runtime == Runtime::PyTorch) {
     plain(job, parameters, rank, result);
   } else if (job.training.zero.stage == 0 && job.training.grad_accum_dtype == job.training.dtype) {

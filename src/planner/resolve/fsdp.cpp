@@ -384,7 +384,8 @@ void resolve_fsdp(Resolver& resolver) {
   }
   if (!is_fsdp(resolver.training().runtime)) {
     const std::string said_runtime = runtime.value_or({});
-    if (said_runtime == "fsdp1" || said_runtime == "fsdp2" || said_runtime == "hsdp") return;  // Beside DeepSpeed, which is refused.
+    if (said_runtime == "fsdp1" || said_runtime == "fsdp2" || said_runtime == "hsdp")
+      return;  // Beside DeepSpeed, which is refused.
     for (const SettingRow& row : settings()) {
       const std::string_view key = row.request.key;
       if (!key.starts_with("fsdp.")) continue;

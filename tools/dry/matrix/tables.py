@@ -823,6 +823,39 @@ def fsdp1():
         for world, rank in ((8, 0), (24, 11), (256, 255)):
             yield one(model, seq, batch, world, rank, {}, "plain")
             yield one(model, seq, batch, world, rank, {**mixed, **orig}, "mixed-orig")
+    kept = {"reshard_after_forward": False}
+    ways = {
+        "orig": (orig, {}),
+        "mixed": (mixed, {}),
+        "fp32-reduce": ({"param_dtype": "bf16", "reduce_dtype": "fp32"}, {}),
+        "fp32-reduce-orig": ({"param_dtype": "bf16", "reduce_dtype": "fp32", **orig}, {}),
+        "kept": (kept, {}),
+        "mixed-kept-orig": ({**mixed, **kept, **orig}, {}),
+        "root": ({"wrap": "root"}, {}),
+        "mixed-root-orig": ({"wrap": "root", **mixed, **orig}, {}),
+        "post": ({**mixed, "backward_prefetch": "post"}, {}),
+        "no-prefetch": ({**mixed, "backward_prefetch": "none"}, {}),
+        "forward-prefetch": ({**mixed, **orig, "forward_prefetch": "true"}, {}),
+        "unlimited": ({**mixed, **orig, "limit_all_gathers": "false"}, {}),
+        "accum3": ({}, {"grad_accum": 3}),
+        "mixed-accum3-orig": ({**mixed, **orig}, {"grad_accum": 3}),
+        "mixed-accum3-kept": ({**mixed, **kept}, {"grad_accum": 3}),
+        "mixed-accum3-every": ({**mixed, "gradient_sync": "every"}, {"grad_accum": 3}),
+        "full": ({**mixed, **orig}, {"checkpoint": "full"}),
+        "replicas": ({"replicate": 2}, {}),
+        "mixed-replicas-orig": ({**mixed, **orig, "replicate": 2}, {}),
+        "mixed-replicas-kept": ({**mixed, **kept, "replicate": 2}, {}),
+        "foreach": ({**mixed, **orig}, {"optimizer": {"name": "adamw", "implementation": "foreach"}}),
+        "loop": (mixed, {"optimizer": {"name": "adamw", "implementation": "for-loop"}}),
+        "sgd": ({**mixed, **orig}, {"optimizer": {"name": "sgd", "momentum": 0.9, "implementation": "foreach"}}),
+        "device": (mixed, {"model_init": "device"}),
+        "mlps": ({**mixed, "wrap": "LlamaMLP+LlamaDecoderLayer"}, {}),
+    }
+    for model, seq, batch, world, rank in (("tinyllama-1.1b", 512, 2, 8, 0), ("qwen3-0.6b", 1000, 2, 24, 23)):
+        for name, (policy, more) in ways.items():
+            if name == "mlps" and model == "qwen3-0.6b":
+                policy = {**mixed, "wrap": "Qwen3MLP+Qwen3DecoderLayer"}
+            yield one(model, seq, batch, world, rank, policy, name, **more)
 
 
 def fsdp():

@@ -522,7 +522,7 @@ def flattened(model, training, world, types):
         mixed_precision=MixedPrecision(**policy) if policy else None,
         cpu_offload=CPUOffload(offload_params=bool(wished.get("cpu_offload"))),
         backward_prefetch=prefetches[wished.get("backward_prefetch", "pre")],
-        forward_prefetch=bool(int(wished.get("forward_prefetch", 0))),
+        forward_prefetch=wished.get("forward_prefetch", "false") == "true",
         limit_all_gathers=wished.get("limit_all_gathers", "true") != "false",
         use_orig_params=wished.get("use_orig_params", "false") == "true",
         sync_module_states=wished.get("sync_module_states", "false") == "true",

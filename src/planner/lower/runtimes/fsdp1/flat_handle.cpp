@@ -10,19 +10,20 @@ namespace dsplan {
 namespace {
 
 constexpr What kFlatParameter{Role::Parameters, "flat parameter", "fsdp/_flat_param.py, flatten_tensors"};
-constexpr What kFlatPadding{Role::Parameters, "padding of a flat parameter", "fsdp/_flat_param.py, _construct_padding_tensor"};
+constexpr What kFlatPadding{Role::Parameters, "padding of a flat parameter",
+                            "fsdp/_flat_param.py, _construct_padding_tensor"};
 constexpr What kFlatShard{Role::Parameters, "shard of a flat parameter", "fsdp/_flat_param.py, _get_shard"};
 constexpr What kCastFlat{Role::RuntimeBuffers, "shard in the dtype that is gathered",
-                     "fsdp/_flat_param.py, _use_low_precision_shard"};
+                         "fsdp/_flat_param.py, _use_low_precision_shard"};
 constexpr What kGatheredFlat{Role::RuntimeBuffers, "gathered flat parameter",
-                         "fsdp/_flat_param.py, _alloc_padded_unsharded_flat_param"};
+                             "fsdp/_flat_param.py, _alloc_padded_unsharded_flat_param"};
 constexpr What kFlatAttribute{Role::Temporaries, "storage that is freed at once",
-                          "fsdp/_flat_param.py, init_flat_param_attributes"};
+                              "fsdp/_flat_param.py, init_flat_param_attributes"};
 constexpr What kFlatGradient{Role::Gradients, "flat gradient", "torch/csrc/autograd, split_with_sizes_backward"};
 constexpr What kReduceInput{Role::RuntimeBuffers, "flat gradient in the dtype that is reduced",
                             "fsdp/_runtime_utils.py, _post_backward_hook"};
 constexpr What kPaddedGradient{Role::RuntimeBuffers, "padded flat gradient",
-                       "fsdp/_runtime_utils.py, _get_reduce_scatter_tensors"};
+                               "fsdp/_runtime_utils.py, _get_reduce_scatter_tensors"};
 constexpr What kShardGradient{Role::Gradients, "sharded gradient",
                               "fsdp/_runtime_utils.py, _get_reduce_scatter_tensors"};
 constexpr What kCastShard{Role::Gradients, "sharded gradient", "fsdp/_runtime_utils.py, _cast_grad_to_param_dtype"};
@@ -211,8 +212,8 @@ std::vector<StepParameter> FlatHandle::step_parameters() const {
     for (const FlatSlice& slice : slices_of(unit_, rank_)) add(slice.id, slice.from, slice.elements);
     return made;
   }
-  const auto first = std::find_if(unit_.pieces.begin(), unit_.pieces.end(),
-                                  [](const FlatPiece& piece) { return piece.id != kNone; });
+  const auto first =
+      std::find_if(unit_.pieces.begin(), unit_.pieces.end(), [](const FlatPiece& piece) { return piece.id != kNone; });
   add(first->id, Elements(0), unit_.shard);
   return made;
 }
