@@ -210,11 +210,32 @@ TEST_CASE("config keys: RoPE that looks at each batch, other classes, and what n
         std::string::npos);
   CHECK(refusal_of(with(llama, "quantization_config", R"({"quant_method": "gptq"})")).find("quantized") !=
         std::string::npos);
-  ConfigRemarks remarks;
-  (void)build_model(with(llama, "num_key_value_head", "1"), "m", remarks);
-  REQUIRE(remarks.unknown.size() == 1);
-  CHECK(remarks.unknown.front().key == "num_key_value_head");
-  CHECK(remarks.unknown.front().message == "num_key_value_heads");
+}
+
+TEST_CASE("config keys: a key that nobody knows is refused, unless it switches nothing on") {
+  const Document llama = document(kWitnesses / "parameters" / "llama-gqa.json");
+  const std::string typo = refusal_of(with(llama, "num_key_value_head", "1"));
+  CHECK(typo.find("\"num_key_value_head\" is no key that the configuration class of llama knows") != std::string::npos);
+  CHECK(typo.find("did you mean \"num_key_value_heads\"?") != std::string::npos);
+  for (const char* on : {"true", "1", "0.5", R"("chunked")", "[1]", R"({"a": 1})"}) {
+    CAPTURE(on);
+    CHECK(refusal_of(with(llama, "attention_chunk_mode", on)).find("attention_chunk_mode") != std::string::npos);
+  }
+  for (const char* off : {"null", "false", "0", "0.0", R"("")", "[]", "{}"}) {
+    CAPTURE(off);
+    ConfigRemarks remarks;
+    (void)build_model(with(llama, "num_key_value_head", off), "m", remarks);
+    REQUIRE(remarks.unknown.size() == 1);
+    CHECK(remarks.unknown.front().key == "num_key_value_head");
+    CHECK(remarks.unknown.front().message == "num_key_value_heads");
+  }
+  const Document bert = document(kWitnesses / "parameters" / "bert.json");
+  CHECK(refusal_of(with(bert, "directionality", R"("bidi")")).empty());
+  CHECK(refusal_of(with(llama, "_attn_implementation_autoset", "true")).empty());
+  const Document pictures = document(kWitnesses / "parameters" / "llava.json");
+  std::string inside = pictures.text;
+  inside.insert(inside.find('{', inside.find("\"text_config\"")) + 1, "\"chunk_mode\": 7,");
+  CHECK(refusal_of(parse_json("config.json", inside)).find("\"chunk_mode\" is no key") != std::string::npos);
 }
 
 TEST_CASE("config keys: no bundled model has a key that nobody knows") {
@@ -240,9 +261,12 @@ TEST_CASE("config keys: the command line refuses what no graph models, and with 
       test::run_binary(folder, {"simulate", written("rope_parameters", R"({"rope_type": "dynamic"})")});
   CHECK(dynamic.code == 2);
   CHECK(dynamic.err.find("\"rope_type\": dynamic RoPE is not modelled yet") != std::string::npos);
-  const std::string typo = written("sliding_windw", "4");
-  CHECK(test::run_binary(folder, {"simulate", typo}).err.find("\"sliding_windw\" is no key") != std::string::npos);
-  const test::Ran strict = test::run_binary(folder, {"simulate", typo, "--strict"});
+  const test::Ran typo = test::run_binary(folder, {"simulate", written("sliding_windw", "4")});
+  CHECK(typo.code == 2);
+  CHECK(typo.err.find("\"sliding_windw\" is no key that the configuration class of llama knows") != std::string::npos);
+  const std::string off = written("sliding_windw", "null");
+  CHECK(test::run_binary(folder, {"simulate", off}).err.find("\"sliding_windw\" is no key") != std::string::npos);
+  const test::Ran strict = test::run_binary(folder, {"simulate", off, "--strict"});
   CHECK(strict.code == 2);
   CHECK(strict.err.find("\"sliding_windw\" is no key that the model's configuration class knows") != std::string::npos);
 }

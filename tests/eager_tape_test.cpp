@@ -165,6 +165,11 @@ std::vector<std::vector<CheckpointGroup>> checkpoint_choices(std::int32_t layers
   return choices;
 }
 
+std::vector<CheckpointGroup> reentrant(std::vector<CheckpointGroup> groups) {
+  for (CheckpointGroup& group : groups) group.kind = CheckpointKind::Reentrant;
+  return groups;
+}
+
 const Model kModels[] = {kGpt2, kGpt2Dropout, kLlamaGrouped, kLlamaTied};
 
 }  // namespace
@@ -343,6 +348,9 @@ TEST_CASE("eager tape: fully_shard, every group, dtype, world and accumulation")
         auto [c, job] = sharded(model, wrap, 4, policy);
         job.training.fsdp.reshard_after_forward = 2;
         check(c, model_of(model), job);
+        job.training.checkpoint.groups = reentrant(choices[1]);
+        check(c, model_of(model), job);
+        job.training.checkpoint.groups.clear();
         job.training.fsdp.reshard_after_forward = 1;
         job.training.fsdp.reshard_tail = wrap == std::string("ends");
         check(c, model_of(model), job);
@@ -383,6 +391,12 @@ TEST_CASE("eager tape: fully_shard, layers that are gathered ahead, and paramete
           check(c, model_of(model), job);
           job.training.fsdp.forward_prefetch = 0;
           job.training.fsdp.reshard_after_forward = 0;
+          check(c, model_of(model), job);
+          job.training.checkpoint.groups = reentrant(choices[1]);
+          check(c, model_of(model), job);
+          job.training.fsdp.forward_prefetch = ahead;
+          check(c, model_of(model), job);
+          job.training.fsdp.reshard_after_forward = 1;
           check(c, model_of(model), job);
         }
       }

@@ -47,6 +47,12 @@ struct Way {
   void (*change)(Job&);
 };
 
+void recompute_reentrant(Job& job) {
+  for (std::int32_t at = 0; at < 3; ++at) {
+    job.training.checkpoint.groups.push_back({at, at, CheckpointKind::Reentrant, true});
+  }
+}
+
 constexpr Way kWays[] = {
     {"plain", [](Job&) {}},
     {"kept after forward", [](Job& job) { job.training.fsdp.reshard_after_forward = 0; }},
@@ -63,6 +69,12 @@ constexpr Way kWays[] = {
     {"replicas", [](Job& job) { job.training.fsdp.replicate = 2; }},
     {"layers gathered ahead",
      [](Job& job) { job.training.fsdp.forward_prefetch = job.training.fsdp.backward_prefetch = 1; }},
+    {"layers run again with their hooks", recompute_reentrant},
+    {"layers run again with their hooks, gathered ahead",
+     [](Job& job) {
+       recompute_reentrant(job);
+       job.training.fsdp.forward_prefetch = 1;
+     }},
     {"saved whole", [](Job& job) { job.training.fsdp.state_dict = "full"; }},
     {"saved whole on the device, of replicas",
      [](Job& job) {

@@ -57,6 +57,10 @@ struct Ways {
   void (*change)(Job&);
 };
 
+void recompute_reentrant(Job& job) {
+  job.training.checkpoint.groups = {{0, 0, CheckpointKind::Reentrant, true}, {1, 1, CheckpointKind::Reentrant, true}};
+}
+
 constexpr Ways kWays[] = {
     {"plain", [](Job&) {}},
     {"kept after forward", [](Job& j) { j.training.fsdp.reshard_after_forward = 0; }},
@@ -120,6 +124,42 @@ constexpr Ways kWays[] = {
      [](Job& j) {
        j.training.fsdp.forward_prefetch = j.training.fsdp.backward_prefetch = 1;
        j.training.grad_accum = 2;
+     }},
+    {"reentrant checkpoints", recompute_reentrant},
+    {"reentrant checkpoints, kept after forward",
+     [](Job& j) {
+       recompute_reentrant(j);
+       j.training.fsdp.reshard_after_forward = 0;
+     }},
+    {"reentrant checkpoints, gathered ahead both ways, accumulation",
+     [](Job& j) {
+       recompute_reentrant(j);
+       j.training.fsdp.forward_prefetch = j.training.fsdp.backward_prefetch = 1;
+       j.training.grad_accum = 2;
+     }},
+    {"reentrant checkpoints before 2.10",
+     [](Job& j) {
+       recompute_reentrant(j);
+       j.training.torch = {2, 9, 1};
+     }},
+    {"reentrant checkpoints before 2.10, kept after forward, gathered ahead",
+     [](Job& j) {
+       recompute_reentrant(j);
+       j.training.torch = {2, 9, 1};
+       j.training.fsdp.reshard_after_forward = 0;
+       j.training.fsdp.forward_prefetch = 1;
+     }},
+    {"reentrant checkpoints before 2.10, norm and head resharded",
+     [](Job& j) {
+       recompute_reentrant(j);
+       j.training.torch = {2, 9, 1};
+       j.training.fsdp.wrap = "ends";
+       j.training.fsdp.reshard_tail = true;
+     }},
+    {"one of two layers checkpointed, before 2.10",
+     [](Job& j) {
+       j.training.checkpoint.groups = {{1, 1, CheckpointKind::Reentrant, true}};
+       j.training.torch = {2, 9, 1};
      }},
     {"script loop", [](Job& j) { j.training.loop = LoopKind::Script; }},
     {"native loss", [](Job& j) { j.training.loss = Loss::Native; }},

@@ -13,11 +13,20 @@ using namespace dsplan;
 
 namespace {
 
+// In the words of each family's configuration class.
+std::string sizes_of(std::string_view family) {
+  const std::string all = R"("hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 512)";
+  const std::string heads = R"(, "num_attention_heads": 4)";
+  if (family == "mamba2") return all + R"(, "head_dim": 16)";
+  if (family == "t5" || family == "bloom") return all + heads;
+  if (family == "falcon") return all + heads + R"(, "max_position_embeddings": 512)";
+  if (family == "whisper") return all + heads + R"(, "max_target_positions": 512)";
+  return all + heads +
+         R"(, "intermediate_size": 176, "num_key_value_heads": 2, "max_position_embeddings": 512, "head_dim": 16)";
+}
+
 ModelSpec model_named(const std::string& family, const std::string& more) {
-  const std::string config = R"({"model_type": ")" + family +
-                             R"(", "hidden_size": 64, "intermediate_size": 176, "num_hidden_layers": 2,
-    "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 512, "max_position_embeddings": 512,
-    "head_dim": 16)" + more + "}";
+  const std::string config = R"({"model_type": ")" + family + R"(", )" + sizes_of(family) + more + "}";
   return build_model(parse_json("config.json", config), family);
 }
 

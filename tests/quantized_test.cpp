@@ -109,7 +109,8 @@ TEST_CASE("packed weights: what is not modelled is refused by name") {
   says(refusal(Json::object(), {"--runtime", "fsdp2", "--gpus", "2"}),
        "only Tensors of floating point dtype can require gradients");
   says(refusal(Json::object(), {}, {{"model_type", "mixtral"}}), "not modelled yet");
-  says(refusal({{"lora", {{"r", 8}, {"targets", Json::array({"c_attn"})}}}}, {}, {{"model_type", "gpt2"}}),
+  says(refusal({{"lora", {{"r", 8}, {"targets", Json::array({"c_attn"})}}}}, {},
+               {{"model_type", "gpt2"}, {"intermediate_size", nullptr}, {"num_key_value_heads", nullptr}}),
        "a lora.Conv1D, are not modelled yet");
 }
 

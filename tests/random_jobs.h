@@ -31,6 +31,11 @@ class Dice {
   std::mt19937 engine_;
 };
 
+inline std::string experts_of(std::string_view family, std::int64_t count) {
+  if (family != "mixtral") return {};
+  return dsplan::formatted(R"("num_local_experts": {}, "num_experts_per_tok": 2, )", count);
+}
+
 inline std::string random_config(Dice& dice) {
   const auto family = dice.one_of<const char*>({"llama", "mistral", "qwen2", "qwen3", "gemma2", "mixtral", "gpt2"});
   const std::int64_t kv = dice.one_of<std::int64_t>({1, 2});
@@ -48,9 +53,9 @@ inline std::string random_config(Dice& dice) {
   return dsplan::formatted(
       R"({{"model_type": "{}", "num_hidden_layers": {}, "hidden_size": {}, "num_attention_heads": {},
           "num_key_value_heads": {}, "head_dim": {}, "intermediate_size": {}, "vocab_size": {},
-          "max_position_embeddings": 64, "sliding_window": null, "num_local_experts": {}, "num_experts_per_tok": 2,
-          "tie_word_embeddings": {}, "attention_bias": {}}})",
-      family, layers, heads * head_dim, heads, kv, head_dim, dice.from(3, 80), vocab, dice.from(2, 5), tied, false);
+          "max_position_embeddings": 64, "sliding_window": null, {}"tie_word_embeddings": {}}})",
+      family, layers, heads * head_dim, heads, kv, head_dim, dice.from(3, 80), vocab,
+      experts_of(family, dice.from(2, 5)), tied);
 }
 
 inline Checkpointing random_checkpointing(Dice& dice, std::int64_t layers) {

@@ -112,3 +112,34 @@ TEST_CASE("adapters in fp32 under ZeRO-3: what nobody has seen is refused by nam
         std::string::npos);
   CHECK(said([](Training& t) { t.zero.offload_optimizer.device = OffloadDevice::Cpu; }) == "accepted");
 }
+
+TEST_CASE("adapters are whole, all of them, from when the model stands until the engine's wrapper cuts them") {
+  const Schedule schedule = lowered::all_ranks(adapted(), zero3()).front();
+  std::size_t last_of_model = 0;
+  std::size_t first_adapter = schedule.buffers.size();
+  std::size_t at = 0;
+  for (const Buffer& buffer : schedule.buffers) {
+    ++at;
+    if (std::string_view(buffer.label) != "whole parameter") continue;
+    if (buffer.dtype == DType::BFloat16) last_of_model = at;
+    if (buffer.dtype == DType::Float32) first_adapter = std::min(first_adapter, at);
+  }
+  REQUIRE(last_of_model > 0);
+  REQUIRE(first_adapter < schedule.buffers.size());
+  CHECK(first_adapter > last_of_model);
+}
+
+TEST_CASE("routers' biases that transformers lists stay in fp32 under DeepSpeed since 0.19.8") {
+  const ModelSpec model = lowered::bundled("moonlight-16b-a3b");
+  const auto buffers = [&](std::int64_t stage, const Version& deepspeed, const Version& transformers) {
+    Job job = lowered::job(stage, 2);
+    job.training.deepspeed = deepspeed;
+    job.training.transformers = transformers;
+    return footprint(model, job, 0).persistent[Role::ModuleBuffers].value();
+  };
+  constexpr std::int64_t kMore = 26 * 64 * 2;  // Layers, experts, bytes more.
+  const Version five{5, 17, 0};
+  CHECK(buffers(0, {0, 19, 8}, five) - buffers(0, {0, 19, 6}, five) == kMore);
+  CHECK(buffers(3, {0, 19, 8}, five) - buffers(3, {0, 19, 6}, five) == kMore);
+  CHECK(buffers(0, {0, 19, 8}, {4, 57, 6}) == buffers(0, {0, 19, 6}, {4, 57, 6}));
+}

@@ -49,7 +49,7 @@ Place place_of(const Document& document, std::size_t offset) {
   return {at.path, at.line, at.column, at.source_line};
 }
 
-// Unknown keys: as transformers, which keeps them as attributes that nobody reads; --strict refuses them.
+// Unknown keys that switch nothing on; --strict refuses them too.
 void take_remarks(const Document& config, const ConfigRemarks& remarks, Request& request) {
   for (const ConfigRemarks::Key& key : remarks.unknown) {
     const std::string hint = key.message.empty() ? std::string() : formatted("; did you mean \"{}\"?", key.message);

@@ -18,6 +18,7 @@ struct Unit {
   int last = -1;
   bool whole = false;
   bool reduced = false;  // Its post-backward has run.
+  bool asked = false;    // Its pre-backward has run.
   Block gathered = {};   // Not copied out yet.
   std::map<int, Block> fewer = {};
   std::vector<std::size_t> places = {};  // In the order of forwards.
@@ -164,6 +165,7 @@ class Fsdp : public Units {
   // to_empty: what is tied is made under each name.
   void initialise() override {
     for (const int module : plan_.order) {
+      Block before;
       for (std::size_t at = 0; at < net_.parameters.size(); ++at) {
         if (net_.module_of[at] != module) continue;
         const Tensor& leaf = net_.parameters[at];
@@ -172,6 +174,7 @@ class Fsdp : public Units {
           continue;
         }
         Block made = block("shard", local(leaf) * plan_.kept);
+        if (padded_[leaf->parameter]) before = std::move(shards_[leaf->parameter]);  // The unit's, until it pads.
         shards_[leaf->parameter] = std::move(made);
         padded_[leaf->parameter] = padded(leaf) == local(leaf);
       }
@@ -180,10 +183,10 @@ class Fsdp : public Units {
     }
   }
 
+  // Again within backward where a reentrant checkpoint runs its function before the hook of its output.
   void pre_forward(int module) override {
-    if (backward_) return;
     Unit* unit = unit_of(module);
-    if (unit == nullptr) return;
+    if (unit == nullptr || unit->asked) return;
     if (!unit->to_run.empty()) return;
     unit->to_run.insert(unit->modules.begin(), unit->modules.end());
     unit->first = module;
@@ -193,9 +196,10 @@ class Fsdp : public Units {
   }
 
   void post_forward(int module) override {
-    if (backward_) return;
     if (Unit* unit = unit_of(module)) {
+      if (unit->asked) return;
       unit->to_run.erase(module);
+      if (backward_) return ahead_.reset();
       if (unit->to_run.empty()) {
         unit->last = module;
         if (unit->reshard == 1) free_whole(*unit);
@@ -210,6 +214,7 @@ class Fsdp : public Units {
   void pre_backward(int module) override {
     Unit* unit = unit_of(module);
     if (unit == nullptr || unit->last != module) return;
+    unit->asked = true;
     unshard(*unit);
     copy_out(*unit, false);
     const std::vector<Unit*> ahead = ahead_of(unit, plan_.backward_prefetch, false);
@@ -234,7 +239,7 @@ class Fsdp : public Units {
   void autograd_ends() override {
     for (Unit* unit : by_module()) {
       if (!unit->reduced) reduce(*unit);
-      unit->reduced = false;
+      unit->reduced = unit->asked = false;
       unit->summed.reset();
       unit->gathered.reset();
       unit->places.clear();

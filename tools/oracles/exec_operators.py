@@ -8,6 +8,7 @@ Everything is computed in float64 and written with nine digits, so that it is ex
 inputs are sines of their place, so that the tests make the same ones without reading them. A model's weights are those
 sines in fp32: else what runs in fp32 would be that of other weights, by 1e-6 in single gradients.
 """
+import dataclasses
 import json
 import math
 import pathlib
@@ -149,10 +150,18 @@ def answers(made, held, **inputs):
     return [text for text in lines if " " in text.strip()]
 
 
+def reads(config_class, key):
+    """Whether a configuration class reads a key of the dictionaries that families share."""
+    shared = key in {**SMALL, **MIXED, **CHOSEN, **ENCODES} and key not in ("rope_theta", "tie_word_embeddings")
+    return not shared or key in config_class.attribute_map or key in {field.name for field in dataclasses.fields(config_class)}
+
+
 def family(kind, more):
     """A family's small model, whose config stands in the file."""
     kind = kind.split(".")[0]
-    config = {"model_type": kind, **({} if kind in OWN else SMALL), **more}
+    wanted = {**({} if kind in OWN else SMALL), **more}
+    config_class = transformers.CONFIG_MAPPING[kind]
+    config = {"model_type": kind, **{key: value for key, value in wanted.items() if reads(config_class, key)}}
     return ["# config " + json.dumps(config), *model(transformers.AutoConfig.for_model(**config))]
 
 

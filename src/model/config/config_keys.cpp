@@ -24,7 +24,7 @@ constexpr std::string_view kOwnTraining = "of the training that published it; tr
 constexpr std::string_view kNoField = "a field of the publisher's own code; transformers 5 reads it nowhere";
 constexpr std::string_view kOldField = "a field of older configuration classes; transformers 5 reads it nowhere";
 
-// Of transformers' PreTrainedConfig, its older releases, and what published files hold besides.
+// Of transformers' PreTrainedConfig and its older releases.
 const std::vector<ConfigKey>& common_keys() {
   static const std::vector<ConfigKey> kRows{
       {"", "model_type", kInert, "", "names the family"},
@@ -83,8 +83,42 @@ const std::vector<ConfigKey>& common_keys() {
       {"", "cache_implementation", kInert, "", kGeneration},
       {"", "use_bfloat16", kInert, "", "of TensorFlow's models"},
       {"", "tf_legacy_loss", kInert, "", "of TensorFlow's models"},
+  };
+  return kRows;
+}
+
+// What files hold that people publish, and no code of transformers 5 reads.
+const std::vector<ConfigKey>& published_keys() {
+  static const std::vector<ConfigKey> kRows{
       {"", "unsloth_fixed", kInert, "", "a note of who published it"},
       {"", "unsloth_version", kInert, "", "a note of who published it"},
+      {"", "unsloth_optimized", kInert, "", "a note of who published it"},
+      {"", "license", kInert, "", "a note of who published it"},
+      {"", "model_name", kInert, "", "a note of who published it"},
+      {"", "base_model", kInert, "", "a note of who published it"},
+      {"", "transformers.js_config", kInert, "", "of a program that only generates"},
+      {"", "onnx", kInert, "", "of a program that only generates"},
+      {"", "_from_model_config", kInert, "", kGeneration},
+      {"", "_attn_implementation_autoset", kInert, "", kOldField},
+      {"", "_flash_attn_2_enabled", kInert, "", kOldField},
+      {"", "_num_labels", kInert, "", kOldField},
+      {"", "output_past", kInert, "", kOldField},
+      {"", "xla_device", kInert, "", kOldField},
+      {"", "keys_to_ignore_at_inference", kInert, "", kGeneration},
+      {"", "num_logits_to_keep", kInert, "", kGeneration},
+      {"", "use_flash_attn", kInert, "", kNoField},
+      {"", "use_flash_attention", kInert, "", kNoField},
+      {"", "flash_attn", kInert, "", kNoField},
+      {"", "max_sequence_length", kInert, "", kOwnTraining},
+      {"", "max_seq_len", kInert, "", kOwnTraining},
+      {"", "model_max_length", kInert, "", kOwnTraining},
+      {"", "tokenizer_model_max_length", kInert, "", kToken},
+      {"", "tokenizer_padding_side", kInert, "", kToken},
+      {"", "pad_token", kInert, "", kToken},
+      {"", "bos_token", kInert, "", kToken},
+      {"", "eos_token", kInert, "", kToken},
+      {"", "chat_template", kInert, "", kToken},
+      {"", "initializer_cutoff_factor", kInert, "", kValues},
   };
   return kRows;
 }
@@ -129,6 +163,7 @@ const std::vector<ConfigKey>& family_keys() {
       {"gpt2", "reorder_and_upcast_attn", kGraph, "false", "attention scores that are reordered and upcast"},
       {"gpt2 t5", "n_ctx", kInert, "", "n_positions says it"},
       {"t5", "n_positions", kInert, "", "positions are relative"},
+      {"llama mistral", "max_window_layers", kInert, "", kNoField},
       {"gpt2", "n_special", kInert, "", kOldField},
       {"gpt2", "predict_special_tokens", kInert, "", kOldField},
       {"gpt2 t5", "output_past", kInert, "", kOldField},
@@ -232,6 +267,12 @@ const std::vector<ConfigKey>& later_decoder_keys() {
 const std::vector<ConfigKey>& encoder_keys() {
   static const std::vector<ConfigKey> kRows{
       {"bert roberta xlm-roberta camembert t5 mt5", "is_decoder", kRefused, "null|false", "an encoder as a decoder"},
+      {"bert", "directionality", kInert, "", "of TensorFlow's models"},
+      {"bert", "pooler_fc_size", kInert, "", "of TensorFlow's models"},
+      {"bert", "pooler_num_attention_heads", kInert, "", "of TensorFlow's models"},
+      {"bert", "pooler_num_fc_layers", kInert, "", "of TensorFlow's models"},
+      {"bert", "pooler_size_per_head", kInert, "", "of TensorFlow's models"},
+      {"bert", "pooler_type", kInert, "", "of TensorFlow's models"},
       {"bert roberta xlm-roberta camembert", "position_embedding_type", kRefused, "\"absolute\"", "relative positions"},
       {"deberta-v2", "legacy", kRefused, "true", "the head of masked words that is not legacy"},
       {"deberta-v2", "conv_kernel_size", kRefused, "null|0", "a convolution beside the first layer"},
@@ -353,12 +394,32 @@ bool is_usual(const Value& value, std::string_view usual) {
   return false;
 }
 
+// What switches nothing on, whoever reads it.
+bool is_off(const Value& value) {
+  switch (value.kind) {
+    case Value::Kind::Null: return true;
+    case Value::Kind::Bool: return !value.boolean;
+    case Value::Kind::Integer:
+    case Value::Kind::Real: return is_zero(value);
+    case Value::Kind::String: return value.string.empty();
+    case Value::Kind::Object: return value.members.empty();
+    case Value::Kind::Array: return value.items.empty();
+  }
+  return false;
+}
+
 std::string_view nearest_known(const ConfigReader& reader, std::string_view family, const std::string& key) {
   std::vector<std::string_view> names_known(reader.object.known());
   for (const ConfigKey& row : config_keys()) {
     if (row.families.empty() || names(row.families, family, ' ')) names_known.push_back(row.key);
   }
   return nearest(key, names_known);
+}
+
+// A newer class may read the key: nobody can say here what it would change.
+std::string hint_for_unknown(std::string_view nearest) {
+  const std::string_view otherwise = "take it out of a copy of the file if nothing reads it";
+  return nearest.empty() ? std::string(otherwise) : formatted("{} Else {}", did_you_mean(nearest), otherwise);
 }
 
 }  // namespace
@@ -368,7 +429,7 @@ const std::vector<ConfigKey>& config_keys() {
     std::vector<ConfigKey> rows = family_keys();
     for (const auto* more : {&later_decoder_keys(), &encoder_keys(), &picture_keys()})
       rows.insert(rows.end(), more->begin(), more->end());
-    rows.insert(rows.end(), common_keys().begin(), common_keys().end());
+    for (const auto* every : {&common_keys(), &published_keys()}) rows.insert(rows.end(), every->begin(), every->end());
     for (const std::string_view key : kGenerationKeys) rows.push_back({"", key, kInert, "", kGeneration});
     return rows;
   }();
@@ -429,8 +490,12 @@ std::vector<UnknownKey> judge_other_keys(ConfigReader& reader, std::string_view 
   std::vector<UnknownKey> unknown;
   for (const Member* member : reader.object.unread()) {
     const ConfigKey* row = config_key(family, member->key);
-    if (row == nullptr) {
+    if (row == nullptr && is_off(member->value)) {
       unknown.push_back({member, nearest_known(reader, family, member->key)});
+    } else if (row == nullptr) {
+      reader.fault(member->value,
+                   formatted("\"{}\" is no key that the configuration class of {} knows", member->key, family),
+                   hint_for_unknown(nearest_known(reader, family, member->key)));
     } else if (row->effect == KeyEffect::Inert || is_usual(member->value, row->usual)) {
       continue;
     } else if (row->effect == KeyEffect::Graph) {

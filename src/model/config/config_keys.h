@@ -30,15 +30,15 @@ struct ConfigKey {
 // The row of a key in a family, its own before everybody's; nullptr where there is none.
 [[nodiscard]] const ConfigKey* config_key(std::string_view family, std::string_view key);
 
-// After `reader`'s builder has asked for what it knows: judges the other keys of the file. Throws a Refusal for those
-// whose value is not built, notes the reader's gaps for those that no graph models, and returns those that nobody
-// knows.
 // Before a builder: rotary tables that each forward looks at are gaps, those that transformers does not know faults.
 void check_rotary(ConfigReader& reader);
 // Behind it: the classes that `architectures` names must be `built`, or one of `others`, whose body it is.
 void check_architectures(const ConfigReader& reader, std::string_view built,
                          const std::vector<std::string_view>& others);
 
+// After `reader`'s builder has asked for what it knows: judges the other keys of the file. Throws a Refusal for those
+// whose value is not built and for those that nobody knows, notes the reader's gaps for those that no graph models.
+// Returns the unknown ones that switch nothing on (null, false, 0, empty).
 [[nodiscard]] std::vector<UnknownKey> judge_other_keys(ConfigReader& reader, std::string_view family);
 
 }  // namespace dsplan

@@ -266,7 +266,7 @@ std::optional<std::string> groups_unsupported(const ModelSpec& model, const Trai
   }
   for (const CheckpointGroup& group : checkpoint.groups) {
     if (group.first != group.last) return "checkpoints around several groups of fully_shard";
-    if (group.kind != CheckpointKind::NonReentrant) return "checkpoints under fully_shard other than non_reentrant";
+    if (group.kind == CheckpointKind::DeepSpeed) return "DeepSpeed's checkpoints under fully_shard";
   }
   return std::nullopt;
 }

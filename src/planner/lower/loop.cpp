@@ -8,12 +8,9 @@
 namespace dsplan {
 namespace {
 
-// zero.Init wraps the constructors of tensors, so that tables come in the model's dtype; elsewhere DeepSpeed leaves
-// them as they are (partition_parameters.py, zero_wrapper_for_fp_tensor_constructor).
 DType made_in(const ModelBuffer& buffer, const Training& training) {
-  const bool wrapped = training.under_zero_init() && buffer.dtype == DType::Float32 && !buffer.converted;
   if (is_fsdp(training.runtime) && buffer.follows_model_dtype) return training.master_dtype;
-  return buffer.follows_model_dtype || wrapped ? training.dtype : buffer.dtype;
+  return buffer_dtype(buffer, training);
 }
 
 }  // namespace

@@ -596,6 +596,24 @@ bool footprints_differ(const Training& training) {
   return is_fsdp(training.runtime) || (training.runtime == Runtime::PyTorch && training.ddp.zero_redundancy);
 }
 
+namespace {
+
+// data_types.keep_in_fp32_modules is "auto": what transformers 5 lists for routers.
+bool kept_in_fp32(const ModelBuffer& buffer, const Training& training) {
+  return training.runtime == Runtime::DeepSpeed && training.deepspeed >= Version{0, 19, 8} &&
+         training.transformers >= Version{5, 0, 0} && buffer.name.ends_with("gate.e_score_correction_bias");
+}
+
+DType dtype_of(const ModelBuffer& buffer, const Training& training) {
+  if (kept_in_fp32(buffer, training)) return DType::Float32;
+  const DType made = is_fsdp(training.runtime) ? training.master_dtype : training.dtype;
+  const DType type = buffer.follows_model_dtype ? made : buffer.dtype;
+  // zero.Init makes every floating-point tensor in the model's dtype, unless its maker converts integers.
+  return training.under_zero_init() && type == DType::Float32 && !buffer.converted ? training.dtype : type;
+}
+
+}  // namespace
+
 Footprint footprint(const ModelSpec& model, const Job& job, std::int64_t rank) {
   Footprint result;
   for (const Parameter& parameter : model.parameters) {
@@ -622,12 +640,7 @@ Footprint footprint(const ModelSpec& model, const Job& job, std::int64_t rank) {
   }
   for (const ModelBuffer& buffer : model.buffers) {
     if (!buffer_exists(buffer, job.training.transformers)) continue;
-    const bool shards = is_fsdp(job.training.runtime);
-    const DType made = shards ? job.training.master_dtype : job.training.dtype;
-    DType type = buffer.follows_model_dtype ? made : buffer.dtype;
-    // zero.Init makes every floating-point tensor in the model's dtype, unless its maker converts integers.
-    if (job.training.under_zero_init() && type == DType::Float32 && !buffer.converted) type = job.training.dtype;
-    result.persistent[Role::ModuleBuffers] += storage(buffer.shape.elements(), type);
+    result.persistent[Role::ModuleBuffers] += storage(buffer.shape.elements(), dtype_of(buffer, job.training));
   }
   if (job.training.runtime == Runtime::DeepSpeed) add_scalars(job, result);
   add_workspaces(model, job, result);

@@ -35,6 +35,15 @@ void fsdp_footprint(const ModelSpec& model, const Job& job, std::int64_t rank, F
 [[nodiscard]] std::vector<TrafficRow> fsdp_traffic(const ModelSpec& model, const Job& job);
 void fsdp1_footprint(const ModelSpec& model, const Job& job, std::int64_t rank, Footprint& result);
 [[nodiscard]] std::vector<TrafficRow> fsdp1_traffic(const ModelSpec& model, const Job& job);
+// How often fully_shard gathers one layer's parameters in a backward pass: from the shards among all ranks, and from
+// those among fewer. `reshards`: of each layer, as Fsdp::reshard_after_forward; the answer has one entry more, for what
+// `tail` says stands behind them in a group of its own: beyond the gather that it needs.
+struct LayerGathers {
+  std::int64_t of_all = 0;
+  std::int64_t of_fewer = 0;
+};
+[[nodiscard]] std::vector<LayerGathers> layer_gathers(const Training& training,
+                                                      const std::vector<std::int64_t>& reshards, bool tail);
 // What rank 0 scatters where it alone has loaded the weights: rows of its sends, or of what `rank` receives. No event
 // of the schedule is one: who carries a schedule out reads its rows off the whole weight, which it has by then.
 [[nodiscard]] std::vector<TrafficRow> scattered_rows(const ModelSpec& model, const Job& job, std::int64_t rank);

@@ -83,6 +83,8 @@ class Resharding {
     }
     return {&model_.modules.front(), fsdp_.reshard_root ? 1 : 0};
   }
+  // By which `of` names the group of norm and head; null: there is none.
+  [[nodiscard]] const Module* tail() const { return norm_; }
 
  private:
   [[nodiscard]] bool says(const std::string& word) const {
@@ -108,6 +110,36 @@ class Resharding {
   const Module* head_ = nullptr;
   bool tied_ = false;
 };
+
+// What is gathered together.
+struct Sent {
+  std::int64_t reshards = 0;
+  std::optional<DType> type;
+  Bytes whole;
+};
+using Units = std::map<const Module*, Sent>;  // In the order of modules.
+
+// In a backward pass, of each unit.
+std::vector<LayerGathers> gathers_of(const ModelSpec& model, const Training& t, const Units& units,
+                                     const Resharding& resharding) {
+  const auto is_layer = [&](const Module& module) {
+    return module.layer != kNone && model.modules[static_cast<std::size_t>(module.parent)].layer == kNone;
+  };
+  std::vector<std::int64_t> layers;
+  for (const auto& [module, sent] : units) {
+    if (is_layer(*module)) layers.push_back(sent.reshards);
+  }
+  const bool tail = resharding.tail() != nullptr && !units.contains(&model.modules.front());
+  const std::vector<LayerGathers> counted = layer_gathers(t, layers, tail);
+  std::vector<LayerGathers> gathers;
+  std::size_t layer = 0;
+  for (const auto& [module, sent] : units) {
+    LayerGathers one{sent.reshards == 1 ? 1 : 0, sent.reshards > 1 ? 1 : 0};
+    if (module == resharding.tail()) one.of_all += counted.back().of_all;
+    gathers.push_back(is_layer(*module) ? counted[layer++] : one);
+  }
+  return gathers;
+}
 
 }  // namespace
 
@@ -141,12 +173,7 @@ std::vector<TrafficRow> fsdp_traffic(const ModelSpec& model, const Job& job) {
   const bool replicates = t.fsdp.replicate > 1;
   const Group mesh = replicates ? Group::DataParallelInside : Group::DataParallel;
   const Resharding resharding(model, t.fsdp);
-  struct Sent {
-    std::int64_t reshards = 0;
-    std::optional<DType> type;
-    Bytes whole;
-  };
-  std::map<const Module*, Sent> units;
+  Units units;
   std::map<DType, Bytes> reduced;
   for (const ShardedSize& p : sharded_sizes(model, job)) {
     const Resharding::Unit unit = resharding.of(*p.parameter);
@@ -169,11 +196,15 @@ std::vector<TrafficRow> fsdp_traffic(const ModelSpec& model, const Job& job) {
       rows.push_back({collective, group, phase, dtype, TrafficKind::Data, 0, payload, Bytes(0)});
     }
   };
+  const std::vector<LayerGathers> gathers = gathers_of(model, t, units, resharding);
+  std::size_t at = 0;
   for (const auto& [module, sent] : units) {
     const Bytes payload = sent.whole * t.grad_accum;
+    const LayerGathers backward = gathers[at++];
     add(Collective::AllGather, mesh, Pass::Forward, *sent.type, payload);
-    const Group again = sent.reshards > 1 ? Group::DataParallelInside : mesh;
-    if (sent.reshards > 0) add(Collective::AllGather, again, Pass::Backward, *sent.type, payload);
+    if (backward.of_all > 0) add(Collective::AllGather, mesh, Pass::Backward, *sent.type, payload * backward.of_all);
+    if (backward.of_fewer == 0) continue;
+    add(Collective::AllGather, Group::DataParallelInside, Pass::Backward, *sent.type, payload * backward.of_fewer);
   }
   const std::int64_t times = t.fsdp.sync_every ? t.grad_accum : 1;
   for (const auto& [type, payload] : reduced) {

@@ -157,4 +157,21 @@ std::int64_t swap_buffers_taken(const Training& training, std::int64_t groups) {
   return tensors * std::min(sets, groups);
 }
 
+namespace {
+
+// _keep_in_fp32_modules_strict of models whose router is a module with such a buffer: transformers lists it since 5.0.
+bool listed_for_fp32(const ModelBuffer& buffer, const Training& training) {
+  return training.transformers >= Version{5, 0, 0} && buffer.name.ends_with(".gate.e_score_correction_bias");
+}
+
+}  // namespace
+
+DType buffer_dtype(const ModelBuffer& buffer, const Training& training) {
+  constexpr Version kKeepsListed{0, 19, 8};
+  const bool listed = training.deepspeed >= kKeepsListed && listed_for_fp32(buffer, training);
+  if (training.runtime == Runtime::DeepSpeed && listed) return DType::Float32;
+  const bool wrapped = training.under_zero_init() && buffer.dtype == DType::Float32 && !buffer.converted;
+  return buffer.follows_model_dtype || wrapped ? training.dtype : buffer.dtype;
+}
+
 }  // namespace dsplan

@@ -93,6 +93,13 @@ inline constexpr Version kSumsOfPartition{0, 19, 8};
 // Of allgather_bucket_size: elements of one gather of updated parameters.
 inline constexpr Elements kGatherBucket{500'000'000};
 
+// --- buffers ---
+
+// In which dtype the engine leaves a buffer of the model. zero.Init wraps the constructors of tensors, so that tables
+// come in the model's dtype; elsewhere DeepSpeed leaves them as they are. Routers' biases that transformers lists to be
+// kept in fp32 are cast back since 0.19.8 (runtime/keep_in_fp32.py).
+[[nodiscard]] DType buffer_dtype(const ModelBuffer& buffer, const Training& training);
+
 // --- files on NVMe ---
 
 // What may be swapped, and in which pieces (swap_tensor/utils.py: MIN_AIO_BYTES, AIO_ALIGNED_BYTES).

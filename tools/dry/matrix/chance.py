@@ -266,3 +266,37 @@ def shared_jobs(make, stratum, seed, count):
     for number in range(count):
         what, more = one_shared(draw, number)
         yield make(stratum, *what, **more)
+
+
+# Whole models, and families that have no graph of every size among the tables: what somebody would try first.
+WIDER = """llama-3.1-8b llama-3.2-3b llama-2-13b yi-9b solar-10.7b mistral-7b-v0.3 ministral-8b mistral-small-24b qwen1.5-4b qwen2-7b
+qwen2.5-0.5b qwen2.5-14b qwen3-4b qwen3-14b gemma-7b gemma-2-27b gemma-3-270m gemma-3-12b-text gpt2-xl gpt2-medium opt-2.7b opt-6.7b
+pythia-1.4b pythia-12b bloom-1b7 bloom-7b1 falcon-40b phi-2 phi-3-medium phi-4 command-r olmo-7b olmo-2-13b olmoe-1b-7b granite-3.3-8b
+glm-4-9b-chat helium-1-2b starcoder2-7b stablelm-3b-4e1t minicpm3-4b seed-oss-36b mixtral-8x22b deepseek-v2 moonlight-16b-a3b
+granite-3.1-3b-a800m qwen2-57b-a14b ernie-4.5-21b-a3b glm-4.5-air afm-4.5b aya-23-8b mamba2-370m granite-4.0-micro""".split()
+
+
+def one_wider(draw, number):
+    """Half of them have all their layers."""
+    model = draw.one(WIDER)
+    config = model_config.config({"model": model})
+    change = {} if draw.chance(0.5) else fewer_layers(draw, config)
+    seq, batch = shape(draw, config)
+    kind = draw.one(["pytorch", "pytorch", "ddp", "ddp", "fsdp", "deepspeed", "deepspeed", "deepspeed", "deepspeed"])
+    world = 1 if kind == "pytorch" else draw.one([2, 4, 5, 8, 12, 32, 128])
+    more = {"attention": draw.one([None, None, None, "eager", "mem-efficient", "math", "flash"]), **recomputed(draw)}
+    more.update({"fsdp": of_fsdp, "deepspeed": of_deepspeed}.get(kind, of_pytorch)(draw, world))
+    if draw.chance(0.35) and (lora := adapters(draw, config)):
+        if weights_of(more) != "bf16":
+            lora.pop("dtype", None)
+        more["lora"] = lora
+    told = {"world": world, "rank": draw.below(world)} if kind != "pytorch" else {}
+    device = draw.one(["h100-sxm", "a100-sxm-80", "h200-sxm", "rtx4090"])
+    return (model, seq, batch), {**more, **told, "change": change, "device": device, "whole": True, "name": f"{number:02d}-{kind}"}
+
+
+def wider_jobs(make, stratum, seed, count):
+    draw = Draw(seed)
+    for number in range(count):
+        what, more = one_wider(draw, number)
+        yield make(stratum, *what, **more)

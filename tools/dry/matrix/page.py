@@ -11,7 +11,11 @@ ENDS = "<!-- until here -->"
 # Why requested or allocated bytes of a job part, and where else in DeepSpeed or PyTorch it stands. The first that finds
 # the job's name counts; a row that parts without a reason fails the check.
 REASONS = [
-    (r"/zero3-.*-lora-full", "not traced: 8 MiB too many in the second step, where layers with adapters are checkpointed"),
+    (
+        r"/zero3-.*-lora-full|/chance-3-mixtral-8x22b-s2944-",
+        "not traced: up to 10.5 MiB in the second step, where layers with adapters are checkpointed under ZeRO-3: which adapters "
+        "are fetched ahead in one gather",
+    ),
     (r"/zero3-.*-qwz", "into which free blocks quantized gathers are put: rests that are too small to be split off"),
     (
         r"/offload-.*-z3-[37]-|/chance-2-smollm2-",

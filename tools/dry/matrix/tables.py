@@ -999,6 +999,38 @@ def fsdp():
             if name == "ignored-device" and model != "tinyllama-1.1b":
                 continue
             yield one(model, seq, batch, world, rank, policy, name, **more)
+    yield from reentrant_shards(one, mixed, both)
+
+
+def reentrant_shards(one, mixed, both):
+    """Checkpoints whose recomputation runs the groups' forward hooks again, as transformers 4's Trainer makes them."""
+    again = {"checkpoint": "full", "checkpoint_impl": "reentrant"}
+    q_v, every = {"r": 8, "targets": ["q_proj", "v_proj"]}, {"r": 16, "targets": ALL_LINEARS}
+    accelerate = {"wrap": "layers+ends", "param_dtype": "bf16", "reduce_dtype": "bf16", "output_dtype": "bf16"}
+    ways = {
+        "plain": ({}, {}),
+        "mixed": (mixed, {}),
+        "kept": ({**mixed, "reshard_after_forward": False}, {}),
+        "to-two": ({"reshard_after_forward": 2}, {}),
+        "ends": ({"wrap": "ends", **mixed}, {}),
+        "accelerate": (accelerate, {"model_init": "host", "max_grad_norm": 1.0}),
+        "accum3": ({}, {"grad_accum": 3}),
+        "mixed-accum2-every": ({**mixed, "gradient_sync": "every"}, {"grad_accum": 2}),
+        "forward-prefetch": ({**mixed, "forward_prefetch": "2"}, {}),
+        "backward-prefetch": ({"backward_prefetch": "2"}, {}),
+        "prefetch-ends-accum2": ({**both, "wrap": "ends"}, {"grad_accum": 2}),
+        "prefetch-kept": ({**mixed, **both, "reshard_after_forward": False}, {}),
+        "replicas": ({**mixed, "replicate": 2}, {}),
+        "offload": ({**mixed, "cpu_offload": True}, {}),
+        "lora": ({}, {"lora": q_v}),
+        "mixed-lora": (mixed, {"lora": every}),
+    }
+    for name, (policy, more) in ways.items():
+        for model, seq, batch, world, rank in (("llama-3.2-1b", 1024, 2, 8, 0), ("qwen3-0.6b", 1000, 2, 24, 11),
+                                               ("gpt2", 1024, 1, 256, 255), ("tinyllama-1.1b", 512, 2, 2, 1)):
+            if model == "gpt2" and "lora" in more or policy.get("replicate") == world:
+                continue
+            yield one(model, seq, batch, world, rank, policy, f"reentrant-{name}", **again, **more)
 
 
 def packed_shards():
@@ -1015,6 +1047,9 @@ def packed_shards():
         "ends": ({**bf16, "wrap": "layers+ends"}, {**left, "lora": {**some, "dtype": "bf16"}}),
         "left-out": ({**bf16, "ignored": "packed"}, {**nf4, "kbit_prepare": False, "lora": {**every, "dtype": "bf16"}}),
         "dora": (bf16, {**left, "lora": {**some, "dora": True}}),
+        # As peft's prepare_model_for_kbit_training leaves checkpoints.
+        "prepared-reentrant": (bf16, {**nf4, "checkpoint_impl": "reentrant", "quant_storage": "bf16", "lora": every}),
+        "trl-reentrant": (bf16, {**left, "checkpoint_impl": "reentrant", "lora": {**every, "dtype": "bf16"}}),
     }
     for name, (policy, way) in ways.items():
         for model, seq, world, rank in (("tinyllama-1.1b", 2048, 8, 0), ("llama-3-8b", 2048, 64, 63),
@@ -1053,6 +1088,7 @@ def jobs():
         *chance.jobs(job, "chance", 1, 100),
         *chance.jobs(job, "chance-2", 2, 30),
         *chance.shared_jobs(job, "chance-shared", 3, 30),
+        *chance.wider_jobs(job, "chance-3", 4, 60),
     ]
     names = [row["name"] for row in made]
     twice = {name for name in names if names.count(name) > 1}

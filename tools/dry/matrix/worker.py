@@ -190,7 +190,7 @@ class Worker:
         config.use_cache = False
         named = (config.architectures or [""])[0]
         made = AutoModelForCausalLM.from_config
-        if named.endswith("ForMaskedLM"):
+        if named.endswith(("ForMaskedLM", "ForConditionalGeneration")):
             import transformers
 
             made = getattr(transformers, named)._from_config
@@ -231,6 +231,10 @@ class Worker:
                 model = self.raw()
         if self.training.get("liger_kernels"):
             self.put_liger_kernels(model)
+        if self.training.get("loss") == "trl":
+            from trl.trainer.utils import add_fused_lm_head
+
+            add_fused_lm_head(model)
         base = model
         if self.training.get("lora"):
             model = self.adapted(model, self.training["lora"])
@@ -239,6 +243,8 @@ class Worker:
         for name, parameter in model.named_parameters():
             if any(fnmatch.fnmatchcase(name, glob) for glob in self.training.get("freeze", ())):
                 parameter.requires_grad_(False)
+        if self.training.get("images"):
+            take_any_pictures(base)
         model.train()
         self.checkpoint(base, model)
         return model
@@ -347,8 +353,25 @@ class Worker:
     def batch(self):
         import torch
 
-        shape = (self.micro_batch(), self.training["seq"])
-        return {name: torch.zeros(shape, dtype=torch.int64).to("cuda") for name in ("input_ids", "labels")}
+        rows, sound = self.micro_batch(), self.job["config"]["model_type"] == "whisper"
+        batch = {}
+        if sound:
+            shape = rows, self.job["config"]["num_mel_bins"], 2 * self.training["seq"]
+            batch["input_features"] = torch.zeros(shape, dtype=self.types[self.held_dtype()]).to("cuda")
+        for name in ("labels",) if sound else ("input_ids", "labels"):
+            length = self.training.get("target_seq", self.training["seq"]) if name == "labels" else self.training["seq"]
+            batch[name] = torch.zeros((rows, length), dtype=torch.int64).to("cuda")
+        if self.training.get("loss") == "trl":  # As its trainer is given them.
+            batch["attention_mask"] = torch.ones(rows, self.training["seq"], dtype=torch.int64).to("cuda")
+            batch["num_items_in_batch"] = torch.tensor(rows * self.training["seq"]).to("cuda")
+        if self.training.get("images"):
+            size = self.job["config"]["vision_config"]["image_size"]
+            batch["pixel_values"] = torch.zeros(rows * self.training["images"], 3, size, size).to("cuda")
+        return batch
+
+    def held_dtype(self):
+        """That of what a first layer is given: as weights are gathered."""
+        return self.training.get("fsdp", {}).get("param_dtype") or self.dtype()
 
     def micro_batch(self):
         return (self.deepspeed or {}).get("train_micro_batch_size_per_gpu") or self.training.get("micro_batch", 1)
@@ -359,6 +382,8 @@ class Worker:
 
         if self.training.get("loss") == "liger" and not self.training.get("liger_kernels"):
             return self.liger_loss()
+        if self.training.get("loss") == "trl":
+            return self.net(**self.held, fused_lm_head=True).loss
         if self.training.get("loss", "hf") == "native":
             logits = self.net(input_ids=self.held["input_ids"], use_cache=False).logits
             padded = torch.nn.functional.pad(self.held["labels"], (0, 1), value=-100)  # Held, as in transformers.
@@ -437,9 +462,26 @@ def checkpointed_by_torchtitan(layers, training):
         layers[at] = checkpoint_wrapper(layer, context_fn=contexts, preserve_rng_state=rng)
 
 
+def take_any_pictures(model):
+    """Whether as many tokens are a picture's as it has is asked of the device, on which no kernel runs: they are."""
+    module = sys.modules[type(model).__module__]
+
+    def says_so(condition, message):
+        if not isinstance(condition, bool):
+            condition.item()
+
+    module.torch_compilable_check = says_so
+
+
 def layers_of(model):
     base = model.get_base_model() if hasattr(model, "peft_config") else model
-    inner = getattr(base, base.base_model_prefix)
+    inner = getattr(base, base.base_model_prefix, base)  # t5's stacks are the model's own.
+    if base.config.is_encoder_decoder:
+        stacks = [getattr(inner, name) for name in ("encoder", "decoder")]
+        return [layer for stack in stacks for layer in getattr(stack, "layers", None) or stack.block], inner, base
+    if hasattr(inner, "vision_tower"):
+        encoder, text = inner.vision_tower.encoder, inner.language_model
+        return [*(getattr(encoder, "layers", None) or encoder.layer), *text.layers], text, base
     inner = getattr(inner, "decoder", inner)
     return getattr(inner, "layers", None) or inner.h, inner, base
 

@@ -14,10 +14,6 @@ namespace {
 bool of_whole_numbers(DType type) { return type == DType::UInt8 || type == DType::Int8; }
 
 bool is_copy(const Parameter& parameter) { return parameter.name.find(".modules_to_save.") != std::string::npos; }
-// peft's, which come to a model that is there.
-bool is_adapter(const Parameter& parameter) {
-  return parameter.name.find(".lora_") != std::string::npos || is_copy(parameter);
-}
 
 // Parts between dots, numbers by their value (core_model_loading.py, dot_natural_key).
 bool before(std::string_view a, std::string_view b) {
@@ -37,6 +33,10 @@ bool before(std::string_view a, std::string_view b) {
 }
 
 }  // namespace
+
+bool is_adapter(const Parameter& parameter) {
+  return parameter.name.find(".lora_") != std::string::npos || is_copy(parameter);
+}
 
 ModelLoading::ModelLoading(Emitter& emitter, const Job& job, const std::vector<NamedParameter>& named,
                            std::size_t parameters)
@@ -176,6 +176,25 @@ void ModelLoading::print_model_given() {
   if (training_.runtime != Runtime::DeepSpeed) return;
   eager_.emitter().print("DeepSpeed Engine: After args sanity test");
   eager_.emitter().print("DeepSpeed Engine: Before configure distributed model");
+}
+
+void ModelLoading::build_adapters(const ModelSpec& model) {
+  if (std::none_of(model.parameters.begin(), model.parameters.end(), is_adapter)) return;
+  on_device_.resize(parameters_);
+  make_adapters(model, training_.dtype, training_.dtype);
+}
+
+std::vector<std::pair<NamedParameter, BufferId>> ModelLoading::give_adapters_to_engine(What what) {
+  std::vector<std::pair<NamedParameter, BufferId>> whole;
+  print_model_given();
+  for (const NamedParameter& p : named_) {
+    if (on_device_.empty() || !on_device_[static_cast<std::size_t>(p.id)]) continue;
+    cast(p.id, p.dtype);  // By releases before 0.19.2.
+    whole.emplace_back(p, load(p, what).hand_over());
+    broadcast(whole.back().second, p.dtype);
+  }
+  eager_.emitter().print("DeepSpeed Engine: After configure distributed model");
+  return whole;
 }
 
 std::vector<BufferId> ModelLoading::give_to_engine(What what) {

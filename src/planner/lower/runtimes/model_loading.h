@@ -15,6 +15,9 @@
 
 namespace dsplan {
 
+// peft's, which come to a model that is there.
+[[nodiscard]] bool is_adapter(const Parameter& parameter);
+
 class ModelLoading {
  public:
   // `job` and `named` must outlive this.
@@ -28,7 +31,10 @@ class ModelLoading {
   // DeepSpeed's engine is given the model (engine.py, _configure_distributed_model): whole parameters, by ParameterId,
   // sent by rank 0.
   [[nodiscard]] std::vector<BufferId> give_to_engine(What what);
-  void print_model_given();
+  // Under zero.Init, where the model is cut already: peft's adapters alone, which are whole, in the weights' dtype or
+  // fp32.
+  void build_adapters(const ModelSpec& model);
+  [[nodiscard]] std::vector<std::pair<NamedParameter, BufferId>> give_adapters_to_engine(What what);
   // One whole parameter: made here, or moved from where build_on_host made it.
   [[nodiscard]] Variable load(const NamedParameter& parameter, What what);
   // What build_on_host made, by ParameterId, which `load` knows no more.
@@ -38,6 +44,8 @@ class ModelLoading {
   void broadcast(BufferId buffer, DType type);
 
  private:
+  void print_model_given();
+
   Eager eager_;
   const Training& training_;
   const std::vector<NamedParameter>& named_;

@@ -66,6 +66,11 @@ def deepspeed_overflow(module):
     answer(module, "is_invalid_grad_norm", "the norm is a number", says(False))
 
 
+def deepspeed_checker(module):
+    """FP16_Optimizer, which ZeRO-0 has for 16 bits, asks here."""
+    answer(module.CheckOverflow, "has_overflow", "no gradient overflows", says(False))
+
+
 def deepspeed_ranks(module):
     def same(old):
         def call(values, *args, **kwargs):
@@ -125,6 +130,7 @@ def install():
     imports.after("transformers.masking_utils", transformers_masks)
     for name in ("stage3", "stage_1_and_2"):
         imports.after("deepspeed.runtime.zero." + name, deepspeed_overflow)
+    imports.after("deepspeed.runtime.utils", deepspeed_checker)
     imports.after("deepspeed.runtime.zero.utils", deepspeed_ranks)
     imports.after("torch", untouched_host_memory)
     imports.after("trl.trainer.utils", every_token_trains)

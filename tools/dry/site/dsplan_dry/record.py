@@ -9,6 +9,7 @@ import importlib.util
 import json
 import os
 import sys
+import time
 import weakref
 
 from . import answers, device, imports, reads
@@ -42,6 +43,14 @@ def counters(torch):
 
 RINGS = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}
 PHASES = {"after forward": "forward", "after backward": "backward"}
+WATCHDOG = 0.2  # Seconds: NCCL's looks every 100 ms.
+
+
+def let_watchdog_look(torch):
+    """DistributedDataParallel waits for no Work, and since PyTorch 2.8 the process group holds what was sent until its watchdog
+    has seen it arrive (docs/ddp.md). A real step gives it the time, and here one takes milliseconds."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1:
+        time.sleep(WATCHDOG)
 
 
 class Traffic:
@@ -92,6 +101,8 @@ def make_class(base, torch):
 
         def mark(self, name):
             if torch.is_grad_enabled() and torch.cuda.is_available():
+                if name == "before step" and not self.closed and device.library():
+                    let_watchdog_look(torch)
                 self.traffic.look(self.stretch(), "init" if not self.phases else PHASES.get(name, "step"))
                 STEPS.append({"step": self.step, "at": name, **counters(torch)})
             if name not in ("after forward", "after backward"):  # Outputs and loss are still held there, by the caller.

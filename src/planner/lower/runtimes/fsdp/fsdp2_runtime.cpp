@@ -208,7 +208,8 @@ void Fsdp2Runtime::shard_whole_model() {
   move_buffers_ = nullptr;
 }
 
-// A recomputation finds its group gathered by the hook of its output, and runs no hooks.
+// The recomputation of a non-reentrant checkpoint finds its group gathered by the hook of its output, and runs no
+// hooks.
 void Fsdp2Runtime::enter(ModuleId module, Pass pass) {
   if (pass == Pass::Forward && module == 0) {                            // _root_pre_forward.
     for (const ParamGroup* group : std::exchange(uninitialised_, {})) {  // FSDPParamGroup.lazy_init
@@ -224,6 +225,7 @@ void Fsdp2Runtime::enter(ModuleId module, Pass pass) {
   ParamGroup* const group = of_module_[at(module)];
   if (group == nullptr) return;
   if (pass == Pass::Forward && group->facts().first == module) group->pre_forward();
+  if (pass == Pass::Recompute && group->awaits_recomputation()) group->recompute();
   if (pass == Pass::Backward && group->facts().last == module) group->pre_backward();
 }
 
@@ -231,6 +233,7 @@ void Fsdp2Runtime::exit(ModuleId module, Pass pass) {
   if (module == kNone) return end_backward();
   if (ParamGroup* const group = of_module_[at(module)]) {
     if (pass == Pass::Forward && group->facts().last == module) group->post_forward();
+    if (pass == Pass::Recompute && group->recomputes()) group->recomputed();
     if (pass == Pass::Backward && group->facts().first == module) group->post_backward(reduces_);
   }
   if (pass != Pass::Forward || module != 0 || !context_.gathered.tensor) return;

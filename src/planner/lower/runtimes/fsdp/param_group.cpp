@@ -9,6 +9,9 @@ namespace {
 constexpr What kUnreduced{Role::Gradients, "unreduced gradient",
                           "_fully_shard/_fsdp_param.py, to_accumulated_grad_if_needed"};
 
+// From here on post_forward does nothing within backward (_fsdp_param_group.py, is_bw).
+constexpr Version kKnowsRecomputation{2, 10, 0};
+
 }  // namespace
 
 ParamGroup::ParamGroup(const FsdpGroup& group, GroupParts parts, Emitter& emitter)
@@ -31,6 +34,26 @@ void ParamGroup::post_forward() {
   indices_.push_back(on_.context.post_forward_order.size());
   on_.context.post_forward_order.push_back(this);
   state_ = State::Idle;
+}
+
+// Within backward a group is the root of its own forward (_root_pre_forward).
+void ParamGroup::recompute() {
+  eager_.emitter().wait_stream(kCopyInStream, kComputeStream);
+  eager_.emitter().wait_stream(kGatherStream, kComputeStream);
+  pre_forward();
+}
+
+void ParamGroup::recomputed() {
+  if (training_.torch < kKnowsRecomputation) {
+    post_forward();
+  } else {
+    state_ = State::Idle;
+  }
+  HeldByEvent& gathered = on_.context.gathered;
+  if (!gathered.tensor) return;
+  eager_.emitter().wait_event(kCopyInStream, gathered.event);
+  eager_.emitter().wait_event(kGatherStream, gathered.event);
+  gathered.tensor.reset(Reason::RuntimeBucket);
 }
 
 void ParamGroup::pre_backward() {

@@ -36,6 +36,12 @@ class ParamGroup {
 
   void pre_forward();
   void post_forward();
+  // A reentrant checkpoint's function ran without a graph, so that no hook of its output has gathered the group: its
+  // forward hooks run again.
+  [[nodiscard]] bool awaits_recomputation() const { return state_ == State::Idle; }
+  [[nodiscard]] bool recomputes() const { return state_ == State::Forward; }
+  void recompute();
+  void recomputed();
   void pre_backward();
   // `reduces`: set_requires_gradient_sync.
   void post_backward(bool reduces);

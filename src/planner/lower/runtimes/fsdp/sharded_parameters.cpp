@@ -83,6 +83,7 @@ void ShardedParameters::make_empty(ParameterId id) {
       .run(Body::LoadParameter, "load shard");
   Variable& own = own_[static_cast<std::size_t>(id)];
   if (own) own.mark_scratch();  // A tied weight is made under each of its names.
+  if (own && eager_.bytes_of(own) != eager_.bytes_of(made)) replaced_ = std::move(own);
   own = std::move(made);
 }
 
@@ -101,6 +102,7 @@ Variable ShardedParameters::pad(ParameterId id, bool again) {
   copy.write(made);
   copy.run(own ? Body::Copy : Body::Clear, "pad shard");
   if (space_ != Space::Device) made = pinned(eager_, made, id);
+  replaced_.reset();
   return std::exchange(own, std::move(made));
 }
 

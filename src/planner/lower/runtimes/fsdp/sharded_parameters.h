@@ -70,6 +70,7 @@ class ShardedParameters {
   std::vector<FsdpShard> shards_;  // By ParameterId, as are the next.
   std::vector<Variable> own_;
   std::vector<bool> made_;  // There may be nothing in it.
+  Variable replaced_;       // Of a tied weight made under its second name: its group has it until that is padded.
   std::vector<Variable> whole_;
 };
 

@@ -6,6 +6,8 @@
 #include <string_view>
 #include <tuple>
 
+#include "planner/lower/runtimes/model_loading.h"
+
 namespace dsplan {
 namespace {
 
@@ -154,8 +156,10 @@ std::vector<std::int32_t> numbers_of_conversion(const ModelSpec& model, bool und
     outer = std::max(outer, last[id]);
   }
   const auto key = [&](std::int32_t id) {
-    const ModuleId module = model.parameters[static_cast<std::size_t>(id)].module;
-    return std::tuple(last[static_cast<std::size_t>(module)], -module, id);
+    const Parameter& parameter = model.parameters[static_cast<std::size_t>(id)];
+    // peft's adapters come when all else has its number, and take theirs in the order of named_parameters.
+    if (is_adapter(parameter)) return std::tuple(true, ModuleId{}, ModuleId{}, id);
+    return std::tuple(false, last[static_cast<std::size_t>(parameter.module)], -parameter.module, id);
   };
   std::vector<std::int32_t> in_order = numbers;
   std::sort(in_order.begin(), in_order.end(), [&](std::int32_t a, std::int32_t b) { return key(a) < key(b); });

@@ -124,9 +124,9 @@ void Zero3Runtime::initialise(const std::vector<BufferId>& /*buffers*/) {
 void Zero3Runtime::construct() {
   if (training().under_zero_init()) {
     home_->drop_tied();  // deepspeed/utils/debug.py, debug_extract_module_and_param_names, makes enough objects.
-    loading_.print_model_given();
-    print("DeepSpeed Engine: After configure distributed model");
+    const std::vector<std::pair<NamedParameter, BufferId>> adapters = loading_.give_adapters_to_engine(kWhole);
     begin_wrapper();
+    for (const auto& [p, whole] : adapters) cut(p, Variable(emitter_, whole));
   } else {
     cut_whole_model();
   }
@@ -135,13 +135,14 @@ void Zero3Runtime::construct() {
 
 // Under zero.Init a model is cut as it is made (partition_parameters.py, _post_init_method): a module's own parameters
 // are whole until its constructor returns, then each is broadcast and cut in its turn. A tied tensor is made, and cut,
-// before it is tied.
+// before it is tied. peft's adapters come to a model that is there: whole until the wrapper cuts them.
 void Zero3Runtime::build(ModelInit where, const BuffersOf& buffers_of) {
   if (!training().under_zero_init()) return RuntimeBase::build(where, buffers_of);
   home_->prepare();
   std::vector<std::vector<ParameterId>> own(model_.modules.size());
   for (std::size_t at = 0; at < model_.parameters.size(); ++at) {
-    own[static_cast<std::size_t>(model_.parameters[at].module)].push_back(static_cast<ParameterId>(at));
+    const Parameter& parameter = model_.parameters[at];
+    if (!is_adapter(parameter)) own[static_cast<std::size_t>(parameter.module)].push_back(static_cast<ParameterId>(at));
   }
   struct Open {
     ModuleId module;
@@ -164,6 +165,7 @@ void Zero3Runtime::build(ModelInit where, const BuffersOf& buffers_of) {
     buffers_of(static_cast<ModuleId>(at));
   }
   while (!open.empty()) close();
+  loading_.build_adapters(model_);
 }
 
 void Zero3Runtime::begin_wrapper() {
