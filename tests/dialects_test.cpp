@@ -430,6 +430,8 @@ TEST_CASE("dialects: two in one file") {
             "\"finetuning_type\" is a key of LLaMA-Factory, and \"base_model\" above one of axolotl"));
   CHECK(has(refused("zero_optimization: {stage: 2}\nbase_model: a\n"),
             "\"base_model\" is a key of axolotl, and the file is a DeepSpeed JSON"));
+  CHECK(has(refused("model: Qwen/Qwen3-4B\ntemplate: qwen3\nmodel_class: llm\nmicro_batch_size: 1\n"),
+            "f.yaml:3:1: error: \"model_class\" is a key of LLaMA-Factory's v1, whose files are not read yet"));
 }
 
 TEST_CASE("dialects: a DeepSpeed JSON and our own file are training files, too") {

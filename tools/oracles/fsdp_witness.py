@@ -29,12 +29,6 @@ GPT2 = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "vocab_size"
 QWEN = {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "vocab_size": 811, "hidden_size": 80,
         "intermediate_size": 144, "num_hidden_layers": 2, "num_attention_heads": 5, "num_key_value_heads": 1,
         "hidden_act": "silu", "max_position_embeddings": 256, "tie_word_embeddings": True}
-T5 = {"model_type": "t5", "architectures": ["T5ForConditionalGeneration"], "d_model": 64, "d_kv": 16, "d_ff": 176,
-      "num_layers": 3, "num_decoder_layers": 2, "num_heads": 4, "vocab_size": 859, "decoder_start_token_id": 0, "pad_token_id": 0}
-WHISPER = {"model_type": "whisper", "architectures": ["WhisperForConditionalGeneration"], "d_model": 64, "encoder_ffn_dim": 176,
-           "decoder_ffn_dim": 144, "encoder_layers": 2, "decoder_layers": 3, "encoder_attention_heads": 4,
-           "decoder_attention_heads": 4, "vocab_size": 863, "num_mel_bins": 20, "max_source_positions": 56,
-           "max_target_positions": 90, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
 MIXED = {"param_dtype": "bf16", "reduce_dtype": "fp32"}
 
 
@@ -91,9 +85,6 @@ def cases():
     yield from on_host()
     yield from asked_for()
     yield from reentrant()
-    yield from encoder_decoders()
-    yield from fused_heads()
-    yield from shown()
     for name, config, world, rank in (("llama", LLAMA, 4, 3), ("gpt2", GPT2, 6, 0)):
         yield f"{name}-sent-to-replicas-w{world}-r{rank}", config, world, rank, {**sent[0], "replicate": 2}, sent[1]
 
@@ -175,80 +166,6 @@ def reentrant():
             if "lora" in more and config is GPT2:
                 continue
             yield "-".join(filter(None, (name, "reentrant", way, f"w{world}-r{rank}"))), config, world, rank, fsdp, {**checkpointed, **more}
-
-
-def encoder_decoders():
-    """Two stacks, the second of which is given what the first has made."""
-    sizes = {"t5": (T5, {"attention": "eager", "target_seq": 32}), "whisper": (WHISPER, {"seq": 56, "target_seq": 40})}
-    ways = {
-        "": ({}, {}),
-        "mixed": (MIXED, {}),
-        "kept": ({"reshard_after_forward": False, **MIXED}, {}),
-        "root": ({"wrap": "root"}, {}),
-        "root-resharded": ({"reshard_root": True, **MIXED}, {}),
-        "accumulated-mixed": (MIXED, {"grad_accum": 2}),
-        "full": (MIXED, {"checkpoint": "full"}),
-        "full-reentrant": ({}, {"checkpoint": "full", "checkpoint_impl": "reentrant"}),
-        "both-1": ({"forward_prefetch": "1", "backward_prefetch": "1"}, {}),
-        "offload": ({"cpu_offload": True, **MIXED}, {}),
-        "host-mixed": (MIXED, {"model_init": "host"}),
-        "clip-mixed": (MIXED, {"max_grad_norm": 1.0}),
-    }
-    for name, (config, size) in sizes.items():
-        for world, rank in ((2, 0), (6, 5)):
-            for way, (fsdp, more) in ways.items():
-                yield "-".join(filter(None, (name, way, f"w{world}-r{rank}"))), config, world, rank, fsdp, {**size, **more}
-
-
-SEEN = {"hidden_size": 32, "intermediate_size": 72, "num_hidden_layers": 3, "num_attention_heads": 2, "image_size": 48,
-        "patch_size": 8}
-LLAVA = {"model_type": "llava", "architectures": ["LlavaForConditionalGeneration"], "image_token_index": 500,
-         "vision_config": {**SEEN, "model_type": "clip_vision_model"}, "text_config": LLAMA}
-INTERNVL = {"model_type": "internvl", "architectures": ["InternVLForConditionalGeneration"], "image_token_id": 500,
-            "tie_word_embeddings": False, "text_config": {**QWEN, "tie_word_embeddings": False},
-            "vision_config": {**SEEN, "model_type": "internvl_vision", "attention_bias": True}}
-
-
-def shown():
-    """Language models with a frozen tower, whose layers are groups as the text's are."""
-    tower = "model.vision_tower."
-    both = {"freeze": [tower + "*", "model.multi_modal_projector.*"]}
-    targets = [f"language_model.layers.{layer}.self_attn.{one}_proj" for layer in (0, 1) for one in "qv"]
-    ways = {
-        "": ({}, both),
-        "mixed": (MIXED, both),
-        "kept": ({"reshard_after_forward": False}, both),
-        "root": ({"wrap": "root", **MIXED}, both),
-        "ends": ({"wrap": "layers+ends", **MIXED}, both),
-        "full": (MIXED, {**both, "checkpoint": "full"}),
-        "accumulated": (MIXED, {**both, "grad_accum": 2}),
-        "forward-1": ({"forward_prefetch": "1", "backward_prefetch": "1"}, both),
-        "offload": ({"cpu_offload": True, **MIXED}, both),
-        "lora": ({}, {"lora": {"r": 4, "targets": targets}}),
-        "lora-full": (MIXED, {"lora": {"r": 4, "targets": targets}, "checkpoint": "full"}),
-    }
-    for name, config in (("llava", LLAVA), ("internvl", INTERNVL)):
-        for world, rank in ((2, 0), (6, 5)):
-            for way, (fsdp, more) in ways.items():
-                size = {"seq": 96, "images": 1, "micro_batch": 2}
-                yield "-".join(filter(None, (name, way, f"w{world}-r{rank}"))), config, world, rank, fsdp, {**size, **more}
-
-
-def fused_heads():
-    """TRL's loss, which reads the head's weight without calling the head."""
-    accelerate = {"wrap": "layers+ends", "param_dtype": "bf16", "reduce_dtype": "bf16", "output_dtype": "bf16"}
-    ways = {
-        "": ({}, {}),
-        "mixed": (MIXED, {}),
-        "ends": ({"wrap": "ends"}, {}),
-        "as-accelerate": (accelerate, {"model_init": "host"}),
-        "as-accelerate-full": (accelerate, {"model_init": "host", "checkpoint": "full", "grad_accum": 2}),
-        "root-resharded": ({"reshard_root": True, **MIXED}, {}),
-        "lora": ({}, {"lora": {"r": 4, "targets": ["q_proj", "v_proj"]}}),
-    }
-    for name, config, world, rank in (("llama", LLAMA, 4, 3), ("tied", TIED, 6, 0), ("qwen2", QWEN, 3, 1)):
-        for way, (fsdp, more) in ways.items():
-            yield "-".join(filter(None, (name, "trl", way, f"w{world}-r{rank}"))), config, world, rank, fsdp, {"loss": "trl", **more}
 
 
 def on_host():

@@ -1,6 +1,7 @@
 #include "io/dialects/dialect_file.h"
 
 #include <algorithm>
+#include <array>
 #include <set>
 
 #include "core/format.h"
@@ -186,10 +187,24 @@ bool is_deepspeed_json(const Document& document) {
   });
 }
 
+// Of LLaMA-Factory's next generation (examples/v1), whose files share names with torchtitan's and 0.9's.
+constexpr std::array<std::string_view, 5> kNextFactory{"model_class", "kernel_config", "dist_config", "train_dataset",
+                                                       "sample_backend"};
+
+void refuse_next_factory(const Document& document) {
+  for (const Member& member : document.root.members) {
+    if (std::find(kNextFactory.begin(), kNextFactory.end(), member.key) == kNextFactory.end()) continue;
+    throw Refusal({document.at(
+        member.key_offset, formatted("\"{}\" is a key of LLaMA-Factory's v1, whose files are not read yet", member.key),
+        "files of LLaMA-Factory 0.9 are (model_name_or_path, finetuning_type, ...)")});
+  }
+}
+
 }  // namespace
 
 const DialectTable& recognise(const Document& document) {
   expect_object(document, "a training file");
+  refuse_next_factory(document);
   Votes votes;
   for (const Member& member : document.root.members) {
     if (votes.count(member.key)) continue;

@@ -22,7 +22,14 @@ REASONS = [
         "numbers of 8 bytes that complete_grad_norm_calculation_for_cpu_offload holds on the device: traced, not predicted",
     ),
     (r"/chance-2-tinyllama-1.1b-s128-b4-26-", "not traced: a number in backward under ZeRO-3 in fp16"),
-    (r"/families-deepseek-v2-lite-s500-b3-full", "not traced: into which free blocks tensors are put under checkpoints"),
+    (
+        r"/families-deepseek-v2-lite-s500-b3-full|/chance-deepseek-v2-lite-s3840-b1-59-",
+        "not traced: into which free blocks tensors are put under checkpoints",
+    ),
+    (
+        r"/fsdp-(whisper-small|t5-base)-.*-two-stacks-",
+        "not traced: into which free blocks tensors are put where a decoder's groups are given what an encoder has made",
+    ),
     (r"/chance-shared-bloom-560m-s786-", "not traced: into which free blocks tensors are put under bloom's checkpoints with autocast"),
     (r"/fsdp1-llama-3-8b-.*-mixed-orig-w256-", "not traced: into which free blocks states of a shard's views are put"),
     (r"^heldout/", "not traced: rests of free blocks under ZeRO-3 on 32 ranks"),

@@ -1000,6 +1000,7 @@ def fsdp():
                 continue
             yield one(model, seq, batch, world, rank, policy, name, **more)
     yield from reentrant_shards(one, mixed, both)
+    yield from encoder_decoders(one, mixed)
 
 
 def reentrant_shards(one, mixed, both):
@@ -1031,6 +1032,22 @@ def reentrant_shards(one, mixed, both):
             if model == "gpt2" and "lora" in more or policy.get("replicate") == world:
                 continue
             yield one(model, seq, batch, world, rank, policy, f"reentrant-{name}", **again, **more)
+
+
+def encoder_decoders(one, mixed):
+    """Two stacks, the second of which is given what the first has made."""
+    ways = {
+        "plain": ({}, {}),
+        "mixed": (mixed, {}),
+        "mixed-full": (mixed, {"checkpoint": "full"}),
+        "mixed-kept-accum2": ({**mixed, "reshard_after_forward": False}, {"grad_accum": 2}),
+        "reentrant": ({}, {"checkpoint": "full", "checkpoint_impl": "reentrant"}),
+    }
+    for name, (policy, more) in ways.items():
+        for model, seq, target, world, rank in (("t5-small", 512, 128, 8, 0), ("t5-base", 512, 200, 64, 63),
+                                                ("whisper-tiny", 1500, 100, 24, 11), ("whisper-small", 1500, 448, 8, 7)):
+            how = {"attention": "eager"} if model.startswith("t5") else {}
+            yield one(model, seq, 2, world, rank, policy, f"two-stacks-{name}", target_seq=target, **how, **more)
 
 
 def packed_shards():

@@ -231,10 +231,6 @@ class Worker:
                 model = self.raw()
         if self.training.get("liger_kernels"):
             self.put_liger_kernels(model)
-        if self.training.get("loss") == "trl":
-            from trl.trainer.utils import add_fused_lm_head
-
-            add_fused_lm_head(model)
         base = model
         if self.training.get("lora"):
             model = self.adapted(model, self.training["lora"])
@@ -243,8 +239,6 @@ class Worker:
         for name, parameter in model.named_parameters():
             if any(fnmatch.fnmatchcase(name, glob) for glob in self.training.get("freeze", ())):
                 parameter.requires_grad_(False)
-        if self.training.get("images"):
-            take_any_pictures(base)
         model.train()
         self.checkpoint(base, model)
         return model
@@ -361,12 +355,6 @@ class Worker:
         for name in ("labels",) if sound else ("input_ids", "labels"):
             length = self.training.get("target_seq", self.training["seq"]) if name == "labels" else self.training["seq"]
             batch[name] = torch.zeros((rows, length), dtype=torch.int64).to("cuda")
-        if self.training.get("loss") == "trl":  # As its trainer is given them.
-            batch["attention_mask"] = torch.ones(rows, self.training["seq"], dtype=torch.int64).to("cuda")
-            batch["num_items_in_batch"] = torch.tensor(rows * self.training["seq"]).to("cuda")
-        if self.training.get("images"):
-            size = self.job["config"]["vision_config"]["image_size"]
-            batch["pixel_values"] = torch.zeros(rows * self.training["images"], 3, size, size).to("cuda")
         return batch
 
     def held_dtype(self):
@@ -382,8 +370,6 @@ class Worker:
 
         if self.training.get("loss") == "liger" and not self.training.get("liger_kernels"):
             return self.liger_loss()
-        if self.training.get("loss") == "trl":
-            return self.net(**self.held, fused_lm_head=True).loss
         if self.training.get("loss", "hf") == "native":
             logits = self.net(input_ids=self.held["input_ids"], use_cache=False).logits
             padded = torch.nn.functional.pad(self.held["labels"], (0, 1), value=-100)  # Held, as in transformers.
@@ -462,26 +448,12 @@ def checkpointed_by_torchtitan(layers, training):
         layers[at] = checkpoint_wrapper(layer, context_fn=contexts, preserve_rng_state=rng)
 
 
-def take_any_pictures(model):
-    """Whether as many tokens are a picture's as it has is asked of the device, on which no kernel runs: they are."""
-    module = sys.modules[type(model).__module__]
-
-    def says_so(condition, message):
-        if not isinstance(condition, bool):
-            condition.item()
-
-    module.torch_compilable_check = says_so
-
-
 def layers_of(model):
     base = model.get_base_model() if hasattr(model, "peft_config") else model
     inner = getattr(base, base.base_model_prefix, base)  # t5's stacks are the model's own.
     if base.config.is_encoder_decoder:
         stacks = [getattr(inner, name) for name in ("encoder", "decoder")]
         return [layer for stack in stacks for layer in getattr(stack, "layers", None) or stack.block], inner, base
-    if hasattr(inner, "vision_tower"):
-        encoder, text = inner.vision_tower.encoder, inner.language_model
-        return [*(getattr(encoder, "layers", None) or encoder.layer), *text.layers], text, base
     inner = getattr(inner, "decoder", inner)
     return getattr(inner, "layers", None) or inner.h, inner, base
 
