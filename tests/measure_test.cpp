@@ -130,6 +130,16 @@ TEST_CASE("what stands beside a receipt is told: retries, guesses, growth after 
   CHECK(ran.out.find("nobody has written") == std::string::npos);
 }
 
+TEST_CASE("a command that trains without the device is told so, and does not fit by doing nothing") {
+  const Folder folder;
+  spill(folder / "made.json", measured("ran", 0, 0).dump());
+  const Launcher launcher(folder, "cp made.json r.json\n");
+  const Ran ran = measure(folder, "--out r.json -- python train.py");
+  CHECK(ran.code == 2);
+  CHECK(ran.out.find("nothing to tell: the command trained without the device") != std::string::npos);
+  CHECK(ran.out.find("fits") == std::string::npos);
+}
+
 TEST_CASE("measure refuses by name") {
   const Folder folder;
   const Launcher launcher(folder, "echo started > started\n");

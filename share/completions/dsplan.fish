@@ -27,7 +27,7 @@ complete -c dsplan -n '__fish_seen_subcommand_from simulate sweep diff explain e
 complete -c dsplan -n '__fish_seen_subcommand_from simulate sweep diff explain emit plan run' -l gpus-per-node -r -d 'Ranks per node'
 complete -c dsplan -n '__fish_seen_subcommand_from simulate sweep diff explain emit plan run' -l tp -r -d 'Tensor-parallel ranks'
 complete -c dsplan -n '__fish_seen_subcommand_from simulate sweep diff explain emit plan run' -l zero-stage -r -f -a '0 1 2 3' -d 'ZeRO stage'
-complete -c dsplan -n '__fish_seen_subcommand_from simulate sweep diff explain emit plan run' -l runtime -r -d 'pytorch, ddp, deepspeed, fsdp2 or hsdp'
+complete -c dsplan -n '__fish_seen_subcommand_from simulate sweep diff explain emit plan run' -l runtime -r -d 'pytorch, ddp, deepspeed, fsdp1, fsdp2 or hsdp'
 complete -c dsplan -n '__fish_seen_subcommand_from simulate sweep diff explain emit plan run' -l micro-batch -r -d 'Rows per rank and forward'
 complete -c dsplan -n '__fish_seen_subcommand_from simulate sweep diff explain emit plan run' -l grad-accum -r -d 'Micro-batches per optimizer step'
 complete -c dsplan -n '__fish_seen_subcommand_from simulate sweep diff explain emit plan run' -l seq -r -d 'Tokens per row'

@@ -36,6 +36,8 @@ Figure largest_figure(const Prediction& prediction) {
   return {peak.allocated, "peak allocated"};
 }
 
+std::string sharding_text(Runtime runtime) { return runtime == Runtime::Fsdp1 ? "FSDP1" : "FSDP2"; }
+
 std::string job_lines(const Prediction& prediction, const Job& job) {
   const Training& training = job.training;
   const Parallelism& ranks = job.parallelism;
@@ -45,9 +47,9 @@ std::string job_lines(const Prediction& prediction, const Job& job) {
   }
   std::vector<std::string> run;
   const Fsdp& fsdp = training.fsdp;
-  if (training.runtime == Runtime::Fsdp2) {
+  if (is_fsdp(training.runtime)) {
     run.push_back(fsdp.replicate > 1 ? formatted("HSDP {} x {}", fsdp.replicate, ranks.dp / fsdp.replicate)
-                                     : std::string("FSDP2"));
+                                     : sharding_text(training.runtime));
     run.push_back(formatted("groups {}", fsdp.wrap));
     if (training.master_dtype != training.dtype) run.push_back(formatted("shards {}", name(training.master_dtype)));
   } else {

@@ -137,10 +137,14 @@ struct FsdpInput {
   Setting<std::string> shard;          // N ranks
   Setting<std::string> replicate;
   Setting<std::string> cpu_offload;        // true|false
-  Setting<std::string> forward_prefetch;   // N layers
-  Setting<std::string> backward_prefetch;  // N layers
+  Setting<std::string> forward_prefetch;   // N layers; of FSDP1 true|false
+  Setting<std::string> backward_prefetch;  // N layers; of FSDP1 pre|post|none
   Setting<std::string> ignored;            // GLOB+GLOB of parameters, or "packed"
   Setting<std::string> state_dict;         // sharded|full|full-device
+  // FSDP1's alone, true|false.
+  Setting<std::string> use_orig_params;
+  Setting<std::string> limit_all_gathers;
+  Setting<std::string> sync_module_states;
 };
 
 // What DistributedDataParallel is given.

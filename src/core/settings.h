@@ -100,6 +100,7 @@ enum class Line : std::uint8_t {
   FsdpLast,
   DdpOptimizer,
   AdapterKernels,
+  FsdpFlat,
   Count,  // Of the lines above; none itself.
 };
 

@@ -43,6 +43,7 @@ std::string_view name(Runtime runtime) {
     case Runtime::PyTorch: return "pytorch";
     case Runtime::DeepSpeed: return "deepspeed";
     case Runtime::Fsdp2: return "fsdp2";
+    case Runtime::Fsdp1: return "fsdp1";
   }
   return "?";
 }

@@ -34,7 +34,9 @@ inline constexpr Version kWitnessTorch{2, 11, 0};
 inline constexpr Version kWitnessTransformers{5, 17, 0};
 inline constexpr Version kWitnessLiger{0, 8, 5};
 
-enum class Runtime : std::uint8_t { PyTorch, DeepSpeed, Fsdp2 };
+// Fsdp1: FullyShardedDataParallel, which flattens what Fsdp2's fully_shard leaves as it is.
+enum class Runtime : std::uint8_t { PyTorch, DeepSpeed, Fsdp2, Fsdp1 };
+[[nodiscard]] constexpr bool is_fsdp(Runtime runtime) { return runtime == Runtime::Fsdp2 || runtime == Runtime::Fsdp1; }
 
 enum class OptimizerKind : std::uint8_t {
   Adam,
@@ -121,6 +123,10 @@ inline constexpr std::string_view kPackedParameters = "packed";
 [[nodiscard]] std::vector<std::string_view> ignored_words(std::string_view ignored);
 [[nodiscard]] bool means(std::string_view ignored_word, const Parameter& parameter);
 
+// When FullyShardedDataParallel gathers the unit that backward comes to next: before the backward of the one at hand,
+// after it, or as it is needed. In Fsdp::backward_prefetch as a number.
+enum class BackwardPrefetch : std::int64_t { Pre, Post, None };
+
 // torch.distributed.fsdp.fully_shard, over modules and then over the model: what its arguments say. Its
 // MixedPrecisionPolicy is in the run's dtypes: `dtype` is param_dtype, `communication_dtype` reduce_dtype, and
 // `master_dtype` that of the model and its shards.
@@ -143,6 +149,11 @@ struct Fsdp {
   std::int64_t forward_prefetch = 0;
   std::int64_t backward_prefetch = 0;
   std::string ignored;  // ignored_words.
+  // FullyShardedDataParallel's own. Its forward_prefetch is 0 or 1; SHARD_GRAD_OP does not reshard after forward.
+  bool use_orig_params = false;  // The optimizer is given views of the shards, one for each parameter.
+  bool limit_all_gathers = true;
+  bool sync_module_states = false;
+  [[nodiscard]] BackwardPrefetch backward() const { return static_cast<BackwardPrefetch>(backward_prefetch); }
   // What is made of the model at save: "sharded", nothing; "full", each weight whole in its turn and on rank 0's host;
   // "full-device", all of them whole on the device.
   std::string state_dict = "sharded";
@@ -331,7 +342,7 @@ struct Training {
   // DeepSpeed casts the whole model; since 0.19.2 not one that was made under zero.Init, to which peft has added its
   // adapters since (engine.py, _cast_module_mixed_precision).
   [[nodiscard]] bool casts_parameters() const {
-    if (runtime == Runtime::Fsdp2) return fsdp.casts_parameters;
+    if (is_fsdp(runtime)) return fsdp.casts_parameters;
     return runtime == Runtime::DeepSpeed && !(under_zero_init() && deepspeed >= Version{0, 19, 2});
   }
   // In which a parameter is when it is used.
@@ -346,7 +357,7 @@ struct Training {
   }
   // In which the model is made: FSDP2 gathers parameters in another dtype than it keeps them in.
   [[nodiscard]] DType made_dtype(const Parameter& parameter) const {
-    return runtime == Runtime::Fsdp2 ? parameter.dtype.value_or(master_dtype) : dtype_of(parameter);
+    return is_fsdp(runtime) ? parameter.dtype.value_or(master_dtype) : dtype_of(parameter);
   }
   // What constructors of tensors make is wrapped: the model's own tables come in its dtype.
   [[nodiscard]] bool under_zero_init() const {

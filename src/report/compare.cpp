@@ -200,6 +200,8 @@ std::vector<std::string> strata_of(const Job& job, const ModelSpec& model) {
     strata.push_back(formatted("ZeRO-{}", training.zero.stage));
   } else if (training.runtime == Runtime::Fsdp2) {
     strata.emplace_back("FSDP2");
+  } else if (training.runtime == Runtime::Fsdp1) {
+    strata.emplace_back("FSDP1");
   } else {
     strata.emplace_back(job.parallelism.world > 1 ? "DDP" : "single GPU");
   }

@@ -344,6 +344,7 @@ std::string job_text(const PageInput& input) {
   const Training& t = input.job.training;
   const std::string runtime = t.runtime == Runtime::DeepSpeed ? formatted("ZeRO stage {}", t.zero.stage)
                               : t.runtime == Runtime::Fsdp2   ? std::string("FSDP2")
+                              : t.runtime == Runtime::Fsdp1   ? std::string("FSDP1")
                                                               : std::string("PyTorch");
   return formatted(
       "{}, {} ranks (rank {} is shown), {}, {}, micro-batch {} x {}, seq {}, checkpointing {}, attention {}", runtime,

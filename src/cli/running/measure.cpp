@@ -242,6 +242,12 @@ std::string bytes_cell(const std::optional<Bytes>& bytes) { return bytes ? group
 
 std::string gib(const std::optional<Bytes>& bytes) { return bytes ? human(*bytes) : "not measured"; }
 
+// The job trained elsewhere: a peak of nothing would read as if it fitted anywhere.
+bool used_device(const RankFigures& rank) {
+  const std::optional<Bytes> reserved = rank.peak[Counter::Reserved];
+  return !reserved || reserved->value() > 0;
+}
+
 std::string headline(const Receipt& receipt, const RankFigures& rank) {
   const std::string who = formatted("rank {} of {}", rank.rank, receipt.world);
   const std::string device = receipt.environment.gpu.value_or("no GPU");
@@ -253,6 +259,8 @@ std::string headline(const Receipt& receipt, const RankFigures& rank) {
   if (receipt.outcome == Receipt::Outcome::Error) {
     return formatted("failed: {} ({}, {})\n", receipt.message.value_or("it gives no reason"), who, device);
   }
+  if (!used_device(rank))
+    return formatted("nothing to tell: the command trained without the device ({}, {})\n", who, device);
   return formatted("fits: peak {} reserved of {} ({}, {})\n", gib(rank.peak[Counter::Reserved]), capacity, who, device);
 }
 
@@ -346,7 +354,11 @@ int measure_command(const Words& words) {
   output.finish();
   const bool full = std::any_of(receipts.begin(), receipts.end(),
                                 [](const Receipt& one) { return one.outcome == Receipt::Outcome::OutOfMemory; });
-  return full ? kDoesNotFit : code;
+  if (full) return kDoesNotFit;
+  const bool idle = std::all_of(receipts.begin(), receipts.end(), [](const Receipt& one) {
+    return one.ranks.empty() || (one.outcome == Receipt::Outcome::Ran && !used_device(one.ranks.front()));
+  });
+  return code == 0 && idle ? kRefused : code;
 }
 
 }  // namespace dsplan

@@ -59,7 +59,7 @@ void add_rank(const exec::RankRun& run, const Job& job, const Prediction& predic
   if (receipt.level == Receipt::Level::Nccl && receipt.complete) {
     figures.absent.push_back({"communication", "NCCL does not say what it sends: wire bytes stay predicted"});
   }
-  if (job.training.runtime == Runtime::Fsdp2 && job.training.model_init == ModelInit::Rank0) {
+  if (is_fsdp(job.training.runtime) && job.training.model_init == ModelInit::Rank0) {
     figures.absent.push_back({"communication.send_recv", "each rank reads its rows off the whole weight"});
   }
   receipt.ranks.push_back(std::move(figures));

@@ -113,10 +113,11 @@ std::string runtime_text(const Job& job) {
   const std::string gpus = formatted("{} GPU{}", ranks.world, ranks.world == 1 ? "" : "s");
   if (t.runtime == Runtime::DeepSpeed) return formatted("ZeRO-{} on {}", t.zero.stage, gpus);
   const std::int64_t replicas = t.fsdp.replicate;
-  if (t.runtime == Runtime::Fsdp2 && replicas > 1) {
+  if (is_fsdp(t.runtime) && replicas > 1) {
     return formatted("HSDP {} x {} on {}", replicas, ranks.dp / replicas, gpus);
   }
   if (t.runtime == Runtime::Fsdp2) return "FSDP2 on " + gpus;
+  if (t.runtime == Runtime::Fsdp1) return "FSDP1 on " + gpus;
   return (ranks.dp > 1 ? "DDP on " : "PyTorch on ") + gpus;
 }
 

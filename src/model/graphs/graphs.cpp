@@ -162,8 +162,7 @@ std::optional<std::string> adapter_kernels_unsupported(const ModelSpec& model, c
   }
   if (has_magnitudes(model)) return "axolotl's kernels with DoRA";
   if (training.dtype == DType::Float32) return "axolotl's kernels over fp32 weights";
-  if (training.runtime == Runtime::Fsdp2 || training.zero.stage == 3)
-    return "axolotl's kernels over sharded parameters";
+  if (is_fsdp(training.runtime) || training.zero.stage == 3) return "axolotl's kernels over sharded parameters";
   if (packing_of(model)) return "axolotl's kernels over packed weights";
   return std::nullopt;
 }
@@ -367,7 +366,7 @@ std::optional<std::string> picture_unsupported(const ModelSpec& model, const Tra
 // TRL's trainers. Their head reads lm_head.weight without calling the module; a second model is prepared apart.
 std::optional<std::string> trl_unsupported(const ModelSpec& model, const Training& training) {
   if (training.transformers < Version{5, 0, 0}) return "TRL's losses under transformers 4";
-  const bool shards = training.runtime == Runtime::Fsdp2;
+  const bool shards = is_fsdp(training.runtime);
   if (of_rewards(training.loss)) {
     const bool classes = model.parts != nullptr && model.parts->head == TextHead::Text && model.dims.labels == 1;
     if (!classes) return formatted("rewards of {}, which has no head of one label", model.graph_class);

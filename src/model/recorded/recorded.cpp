@@ -265,7 +265,7 @@ std::optional<std::string> recorded_unsupported(const ModelSpec& model, const Tr
     return "a recorded module that keeps a view of a parameter for backward, under ZeRO-3";
   }
   if (tp > 1) return "a recorded module under tensor parallelism";
-  if (training.runtime == Runtime::Fsdp2) return "a recorded module under fully_shard";
+  if (is_fsdp(training.runtime)) return "a recorded module under fully_shard";
   if (!training.checkpoint.groups.empty() || !training.checkpoint.modules.empty() ||
       training.checkpoint.text != "none") {
     return "checkpoints around a recorded module's parts: record it with its own checkpoints left out";

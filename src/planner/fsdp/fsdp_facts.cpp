@@ -172,6 +172,7 @@ std::int64_t full_shards(const Shape& shape, std::int64_t ranks) {
 
 bool same_shards(const ModelSpec& model, const Job& job, std::int64_t a, std::int64_t b) {
   const std::int64_t ranks = sharding_ranks(job);
+  if (job.training.runtime == Runtime::Fsdp1) return a % ranks == b % ranks;  // Cut anywhere.
   return std::all_of(model.parameters.begin(), model.parameters.end(), [&](const Parameter& p) {
     return shard_on_dim0(p.shape, ranks, a % ranks).real == shard_on_dim0(p.shape, ranks, b % ranks).real;
   });

@@ -9,7 +9,7 @@ namespace dsplan {
 namespace {
 
 DType made_in(const ModelBuffer& buffer, const Training& training) {
-  if (training.runtime == Runtime::Fsdp2 && buffer.follows_model_dtype) return training.master_dtype;
+  if (is_fsdp(training.runtime) && buffer.follows_model_dtype) return training.master_dtype;
   return buffer_dtype(buffer, training);
 }
 
@@ -33,7 +33,7 @@ std::vector<BufferId> Loop::init() {
   });
   const Training& training = job_.training;
   const bool cut = training.under_zero_init();  // As they are made.
-  const bool said = training.runtime == Runtime::Fsdp2 || training.model_init == ModelInit::Host || cut;
+  const bool said = is_fsdp(training.runtime) || training.model_init == ModelInit::Host || cut;
   const ModelInit where = said ? training.model_init : ModelInit::Device;
   const bool on_host = where == ModelInit::Host || where == ModelInit::Rank0;
   if (on_host) {

@@ -101,9 +101,9 @@ Schedule lower_views(const ModelSpec& model, const Job& job, const std::vector<S
   schedule.dp = job.parallelism.dp;
   schedule.tp = job.parallelism.tp;
   if (job.training.zero.stage == 3) schedule.dp_inside = job.training.zero.hpz_partition_size;
-  if (job.training.runtime == Runtime::Fsdp2) {
+  if (is_fsdp(job.training.runtime)) {
     const Fsdp& fsdp = job.training.fsdp;
-    schedule.untold.all = true;
+    if (job.training.runtime == Runtime::Fsdp2) schedule.untold.all = true;
     schedule.dp_inside = fsdp.replicate > 1 ? job.parallelism.dp / fsdp.replicate
                                             : std::max<std::int64_t>(1, fsdp.reshard_after_forward);
   }

@@ -36,6 +36,9 @@ class TrainingRuntime {
  public:
   virtual ~TrainingRuntime() noexcept(false) = default;
 
+  // On which several gradients of one parameter are summed: the stream on which the node that takes them was made.
+  StreamId sums_gradients_on = kComputeStream;
+
   // All parameters, and the buffers of each module by `buffers_of`: on the device in the order in which constructors
   // run; made on no device, in the order in which to_empty goes. In the host's memory buffers are there already, and
   // `buffers_of` moves them, here or in `initialise`, which moves the parameters. What is cut as it is made,

@@ -21,12 +21,12 @@ GraphOptions graph_options(const ModelSpec& model, const Job& job) {
   options.images = job.training.images;
   options.image_size = job.training.image_size;
   options.dtype = job.training.dtype;
-  if (job.training.runtime == Runtime::Fsdp2) options.kept_dtype = job.training.master_dtype;
+  if (is_fsdp(job.training.runtime)) options.kept_dtype = job.training.master_dtype;
   options.one_dtype = job.training.casts_parameters();
   options.autocast = job.training.autocast;
   options.outputs_to_fp32 = job.training.outputs_to_fp32;
   options.copies_outputs = under_ddp(job) && job.training.ddp.find_unused_parameters && !job.training.ddp.static_graph;
-  options.casts_loss = job.training.runtime == Runtime::Fsdp2 && job.training.fsdp.casts_outputs;
+  options.casts_loss = is_fsdp(job.training.runtime) && job.training.fsdp.casts_outputs;
   options.attention = job.training.attention == Attention::MemoryEfficient ? AttentionKernel::MemoryEfficient
                       : job.training.attention == Attention::CuDnn         ? AttentionKernel::CuDnn
                                                                            : AttentionKernel::Flash;

@@ -157,6 +157,54 @@ std::optional<std::string> fsdp_unsupported(const ModelSpec& model, const Job& j
   return groups_unsupported(model, training);
 }
 
+// A model, or parts of one, that FullyShardedDataParallel's hooks are not followed through yet.
+std::optional<std::string> flattened_unsupported(const ModelSpec& model, const Training& training) {
+  if (model.dims.experts > 0) return "mixtures of experts under FSDP1, not compared with PyTorch yet";
+  if (packing_of(model)) return "packed weights under FSDP1";
+  for (const FsdpGroup& group : fsdp_groups(model, training.fsdp)) {
+    const auto calls = std::count_if(model.calls.begin(), model.calls.end(), [&](const ModuleCall& call) {
+      return call.enter && call.module == group.modules.front();
+    });
+    if (calls > 1) return "a unit of FSDP1 that is called several times";
+  }
+  const std::vector<NamedParameter> named = named_parameters(model, training);
+  if (std::any_of(named.begin(), named.end(), [](const NamedParameter& p) { return !p.trainable; })) {
+    return "frozen parameters under FSDP1";
+  }
+  const bool differ = std::any_of(model.parameters.begin(), model.parameters.end(), [&](const Parameter& p) {
+    return training.made_dtype(p) != training.made_dtype(model.parameters.front());
+  });
+  if (differ) return "parameters of several dtypes under FSDP1, which refuses to flatten them together";
+  return groups_unsupported(model, training);
+}
+
+// What FullyShardedDataParallel is not followed in yet.
+std::optional<std::string> fsdp1_unsupported(const ModelSpec& model, const Job& job) {
+  const Training& training = job.training;
+  if (training.torch < Version{2, 11, 0}) return "FSDP1 before PyTorch 2.11, not compared with PyTorch yet";
+  if (job.parallelism.tp > 1) return "FSDP1 under tensor parallelism";
+  if (sharding_ranks(job) == 1) return "FSDP1 over one rank, which PyTorch turns into NO_SHARD";
+  if (training.dtype == DType::Float16 || training.communication_dtype == DType::Float16) return "FSDP1 in fp16";
+  if (training.autocast) return "autocast under FSDP1";
+  if (!training.zero_grad_to_none) return "zero_grad(set_to_none=False) under FSDP1";
+  if (training.loss == Loss::Liger) return "Liger's loss under FSDP1";
+  if (training.fsdp.cpu_offload) return "CPUOffload under FSDP1";
+  if (training.gradient_clipping > 0) return "clip_grad_norm_ of FSDP1";
+  if (training.param_groups != ParamGroups::Single) return "several parameter groups under FSDP1";
+  if (training.fsdp.sync_module_states) return "sync_module_states under FSDP1";
+  if (training.model_init != ModelInit::Host && training.model_init != ModelInit::Device) {
+    return "FSDP1 of a model that is made on no device";
+  }
+  const OptimizerKind kind = training.optimizer.kind;
+  if (kind != OptimizerKind::Adam && kind != OptimizerKind::AdamW && kind != OptimizerKind::Sgd) {
+    return "optimizers other than Adam and SGD under FSDP1";
+  }
+  for (const CheckpointGroup& group : training.checkpoint.groups) {
+    if (group.kind != CheckpointKind::NonReentrant) return "reentrant checkpoints under FSDP1";
+  }
+  return flattened_unsupported(model, training);
+}
+
 // Where nothing is cast between a layer and its adapters, a gradient that comes back to the layer's result is added in
 // place or not by rules that are not worked out.
 bool magnitudes_cast(const ModelSpec& model, const Training& training) {
@@ -242,7 +290,7 @@ std::optional<std::string> tower_unsupported(const ModelSpec& model, const Train
       return "adapters of a projector's first layer";
     }
   }
-  if (training.runtime == Runtime::Fsdp2) return "a tower under fully_shard";
+  if (is_fsdp(training.runtime)) return "a tower under fully_shard";
   // DeepSpeed's backward does not enter an encoder whose last layers nobody reads, and it enters a frozen convolution
   // whose result a checkpoint made to require a gradient.
   if (training.runtime == Runtime::DeepSpeed && training.zero.stage == 3 &&
@@ -280,6 +328,7 @@ std::optional<std::string> unsupported(const ModelSpec& model, const Job& job) {
   if (job.parallelism.sp > 1) return "sequence parallelism";
   if (job.parallelism.ep > 1) return "expert parallelism";
   if (training.runtime == Runtime::Fsdp2) return fsdp_unsupported(model, job);
+  if (training.runtime == Runtime::Fsdp1) return fsdp1_unsupported(model, job);
   if (training.runtime == Runtime::DeepSpeed) return deepspeed_unsupported(model, job);
   return std::nullopt;
 }

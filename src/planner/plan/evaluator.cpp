@@ -31,7 +31,7 @@ Bytes least_host(const ModelSpec& model, const Job& job, const Footprint& footpr
   kept.training.fsdp.cpu_offload = false;
   const Footprint there = footprint(model, kept);
   Bytes moved;
-  const bool all = job.training.runtime == Runtime::Fsdp2;
+  const bool all = is_fsdp(job.training.runtime);
   const auto add = [&](Role role, OffloadDevice device) {
     if ((!all && device != OffloadDevice::Cpu) || there.persistent[role] <= footprint_here.persistent[role]) return;
     moved += there.persistent[role] - footprint_here.persistent[role];

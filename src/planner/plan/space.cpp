@@ -74,6 +74,10 @@ std::optional<Pin> gpus_pin(const SearchInputs& inputs, Objective objective) {
 std::optional<Pin> stage_pin(const SearchInputs& inputs) {
   const Request& request = inputs.request;
   if (request.zero_stage.given()) return pin_of(request.zero_stage, std::to_string(*request.zero_stage));
+  if (request.runtime.given() && *request.runtime == "fsdp1") {
+    throw Refusal(request.runtime.place.text(),
+                  "fsdp1 is not searched, as fully_shard is what took its place (say fsdp2); simulate answers for it");
+  }
   if (request.runtime.given() && *request.runtime != "deepspeed") {
     const bool plain = *request.runtime == "ddp";  // What plain PyTorch is on several ranks.
     return Pin{plain ? "pytorch" : *request.runtime, request.runtime.place.text()};

@@ -34,7 +34,7 @@ constexpr Bytes kLargestCommunicator{1485LL << 20};
 constexpr std::int64_t kDriverPermille = 15;
 
 std::string_view measured_as(const Training& t, const Parallelism& parallel) {
-  if (t.runtime == Runtime::Fsdp2) return "fsdp2";
+  if (is_fsdp(t.runtime)) return "fsdp2";
   if (t.runtime != Runtime::DeepSpeed) return parallel.world > 1 ? "ddp" : "pytorch";
   if (t.zero.stage == 3 && offloads(t)) return "zero3-offload";
   constexpr std::array<std::string_view, 4> kStages = {"zero0", "zero1", "zero2", "zero3"};

@@ -131,7 +131,7 @@ void add_loading(const SharedEvidence& shared, std::int64_t data_rank, std::int6
 // Of fully_shard's data-parallel ranks: with as large shards they do the same, unless one loads for the others.
 bool trains_alike(const SharedEvidence& shared, std::int64_t rank, std::int64_t other) {
   const Training& training = shared.job.training;
-  return training.runtime == Runtime::Fsdp2 && training.model_init != ModelInit::Rank0 &&
+  return is_fsdp(training.runtime) && training.model_init != ModelInit::Rank0 &&
          same_shards(shared.model, shared.job, rank, other);
 }
 

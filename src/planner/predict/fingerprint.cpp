@@ -157,7 +157,7 @@ constexpr CanonicalLine kLines[] = {
      [](const Job& j) {
        const Training& t = j.training;
        const bool whole = t.runtime == Runtime::DeepSpeed && t.zero.stage == 3 && !t.under_zero_init();
-       return whole || t.model_init == ModelInit::Host || t.runtime == Runtime::Fsdp2;
+       return whole || t.model_init == ModelInit::Host || is_fsdp(t.runtime);
      }},
     {Line::ZeroGrad, "zero_grad_to_none 0", [](const Job& j) { return !j.training.zero_grad_to_none; }, true},
     {Line::GradScaler, "grad_scaler 1", [](const Job& j) { return j.training.grad_scaler; }, true},
@@ -170,7 +170,7 @@ constexpr CanonicalLine kLines[] = {
     {.line = Line::Workspaces,
      .there = [](const Job& j) { return library_workspaces(j).has_value(); },
      .own = add_workspaces},
-    {Line::Fsdp, "fsdp", [](const Job& j) { return j.training.runtime == Runtime::Fsdp2; }},
+    {Line::Fsdp, "fsdp", [](const Job& j) { return is_fsdp(j.training.runtime); }},
     {Line::TargetSeq, "target_seq", [](const Job& j) { return j.training.target_seq != 0; }},
     {Line::Ddp, "ddp",
      [](const Job& j) {
@@ -193,6 +193,7 @@ constexpr CanonicalLine kLines[] = {
     {Line::FsdpLast, "fsdp last layer kept", [](const Job& j) { return !j.training.fsdp.reshard_last; }, true},
     {Line::DdpOptimizer, "zero redundancy", [](const Job& j) { return j.training.ddp.zero_redundancy; }, true},
     {Line::AdapterKernels, "adapter kernels", [](const Job& j) { return j.training.lora_kernels.any(); }},
+    {Line::FsdpFlat, "fsdp flat", [](const Job& j) { return j.training.runtime == Runtime::Fsdp1; }},
 };
 
 // A field as one word of its line.

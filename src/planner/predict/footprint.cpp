@@ -593,7 +593,7 @@ std::vector<Elements> kept_gradients(const ModelSpec& model, const Job& job) {
 }
 
 bool footprints_differ(const Training& training) {
-  return training.runtime == Runtime::Fsdp2 || (training.runtime == Runtime::PyTorch && training.ddp.zero_redundancy);
+  return is_fsdp(training.runtime) || (training.runtime == Runtime::PyTorch && training.ddp.zero_redundancy);
 }
 
 namespace {
@@ -606,7 +606,7 @@ bool kept_in_fp32(const ModelBuffer& buffer, const Training& training) {
 
 DType dtype_of(const ModelBuffer& buffer, const Training& training) {
   if (kept_in_fp32(buffer, training)) return DType::Float32;
-  const DType made = training.runtime == Runtime::Fsdp2 ? training.master_dtype : training.dtype;
+  const DType made = is_fsdp(training.runtime) ? training.master_dtype : training.dtype;
   const DType type = buffer.follows_model_dtype ? made : buffer.dtype;
   // zero.Init makes every floating-point tensor in the model's dtype, unless its maker converts integers.
   return training.under_zero_init() && type == DType::Float32 && !buffer.converted ? training.dtype : type;
@@ -627,7 +627,7 @@ Footprint footprint(const ModelSpec& model, const Job& job, std::int64_t rank) {
     throw Refusal("--optimizer",
                   "Muon under DeepSpeed is not modelled yet: neither its states nor its step are Adam's");
   }
-  if (job.training.runtime == Runtime::Fsdp2) {
+  if (is_fsdp(job.training.runtime)) {
     fsdp_footprint(model, job, rank, result);
   } else if (job.training.runtime == Runtime::PyTorch) {
     plain(job, parameters, rank, result);

@@ -33,6 +33,8 @@ struct Footprint {
 // What of it fully_shard decides, and the rows of its traffic.
 void fsdp_footprint(const ModelSpec& model, const Job& job, std::int64_t rank, Footprint& result);
 [[nodiscard]] std::vector<TrafficRow> fsdp_traffic(const ModelSpec& model, const Job& job);
+void fsdp1_footprint(const ModelSpec& model, const Job& job, std::int64_t rank, Footprint& result);
+[[nodiscard]] std::vector<TrafficRow> fsdp1_traffic(const ModelSpec& model, const Job& job);
 // How often fully_shard gathers one layer's parameters in a backward pass: from the shards among all ranks, and from
 // those among fewer. `reshards`: of each layer, as Fsdp::reshard_after_forward; the answer has one entry more, for what
 // `tail` says stands behind them in a group of its own: beyond the gather that it needs.

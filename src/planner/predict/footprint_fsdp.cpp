@@ -145,6 +145,7 @@ std::vector<LayerGathers> gathers_of(const ModelSpec& model, const Training& t, 
 
 void fsdp_footprint(const ModelSpec& model, const Job& job, std::int64_t rank, Footprint& result) {
   const Training& t = job.training;
+  if (t.runtime == Runtime::Fsdp1) return fsdp1_footprint(model, job, rank, result);
   const std::int64_t place = rank % shard_ranks(job);
   for (const ShardedSize& p : sharded_sizes(model, job, true)) {
     result.persistent[Role::Parameters] += storage(p.padded, kept(t, *p.parameter));
@@ -168,6 +169,7 @@ void fsdp_footprint(const ModelSpec& model, const Job& job, std::int64_t rank, F
 // A group whose parameters differ in dtype is gathered as bytes.
 std::vector<TrafficRow> fsdp_traffic(const ModelSpec& model, const Job& job) {
   const Training& t = job.training;
+  if (t.runtime == Runtime::Fsdp1) return fsdp1_traffic(model, job);
   const bool replicates = t.fsdp.replicate > 1;
   const Group mesh = replicates ? Group::DataParallelInside : Group::DataParallel;
   const Resharding resharding(model, t.fsdp);

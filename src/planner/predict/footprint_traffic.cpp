@@ -121,7 +121,7 @@ std::vector<TrafficRow> traffic_formulas(const ModelSpec& model, const Job& job)
   std::vector<TrafficRow> rows = tensor_parallel_traffic(model, job);
   const std::int64_t ranks = job.parallelism.dp;
   if (ranks == 1) return rows;
-  if (job.training.runtime == Runtime::Fsdp2) return fsdp_traffic(model, job);
+  if (is_fsdp(job.training.runtime)) return fsdp_traffic(model, job);
   const Training& t = job.training;
   Elements trained;
   Reduced reduced;

@@ -177,7 +177,7 @@ std::vector<Prediction> predict_ranks(const ModelSpec& model, const Job& job, De
     for (std::int64_t rank = 0; rank < job.parallelism.world; ++rank) {
       // Ranks that share each layer do the same.
       const std::int64_t model_ranks = job.parallelism.tp * job.parallelism.sp;
-      const bool shards = job.training.runtime == Runtime::Fsdp2;
+      const bool shards = is_fsdp(job.training.runtime);
       // The rank before loads for the others, or keeps the dict that is saved.
       const bool first = job.training.model_init == ModelInit::Rank0 || job.training.fsdp.state_dict == "full";
       if (rank > 0 && !(rank == 1 && first) &&

@@ -25,7 +25,7 @@ class Terms {
   }
 
   std::vector<TrafficTerm> list() {
-    const bool rows = training().runtime == Runtime::Fsdp2;
+    const bool rows = is_fsdp(training().runtime);
     const bool sharded = training().runtime == Runtime::DeepSpeed && training().zero.stage == 3;
     const int stage = rows ? 3 : training().runtime == Runtime::DeepSpeed ? training().zero.stage : 0;
     // The paper trains everything in the model's dtype and takes one micro-batch per step.

@@ -1,5 +1,8 @@
 // What fully_shard is given: groups, resharding, the mesh, and the dtypes of its MixedPrecisionPolicy.
 #include <algorithm>
+#include <array>
+#include <string_view>
+#include <vector>
 
 #include "core/document.h"
 #include "core/format.h"
@@ -251,6 +254,73 @@ void resolve_state_dict(Resolver& resolver) {
   }
 }
 
+void resolve_gradient_sync(Resolver& resolver, std::string_view usual) {
+  constexpr std::string_view kKey = "fsdp.gradient_sync";
+  const Setting<std::string> sync = said(resolver, resolver.request.fsdp.gradient_sync, kKey);
+  if (sync.given()) {
+    if (*sync != "last" && *sync != "every") {
+      resolver.fault(sync.place, formatted("\"{}\" is \"{}\", neither last nor every", kKey, *sync));
+    }
+    resolver.training().fsdp.sync_every = *sync == "every";
+    keep(resolver, sync, kKey);
+  } else if (resolver.training().grad_accum > 1) {
+    resolver.assumed(std::string(kKey), "last", std::string(usual), "--set");
+  }
+}
+
+// Keys of the other version of FSDP.
+void refuse_keys(Resolver& resolver, const std::vector<std::string_view>& keys, std::string_view why,
+                 std::string_view hint) {
+  for (const SettingRow& row : settings()) {
+    const std::string_view key = row.request.key;
+    if (std::find(keys.begin(), keys.end(), key) == keys.end()) continue;
+    const auto* field = std::get<const Setting<std::string>*>(row.request.field.of(resolver.request));
+    const Setting<std::string> wished = said(resolver, *field, key);
+    if (wished.given()) resolver.fault(wished.place, formatted("\"{}\" {}", key, why), std::string(hint));
+  }
+}
+
+// FullyShardedDataParallel: which of its strategies, and when units are gathered ahead.
+void resolve_flattened(Resolver& resolver) {
+  refuse_keys(resolver,
+              {"fsdp.reshard_root", "fsdp.reshard_tail", "fsdp.reshard_last", "fsdp.output_dtype", "fsdp.ignored",
+               "fsdp.state_dict"},
+              "is fully_shard's word, which FSDP1 does not take", "it needs --runtime fsdp2");
+  (void)resolve_mesh(resolver);
+  resolve_wrap(resolver);
+  const FsdpInput& in = resolver.request.fsdp;
+  Fsdp& fsdp = resolver.training().fsdp;
+  if (("+" + fsdp.wrap + "+").find("+ends+") != std::string::npos) {
+    resolver.fault(said(resolver, in.wrap, "fsdp.wrap").place, "\"fsdp.wrap\": FSDP1 wraps no modules together",
+                   "layers, root, or classes");
+  }
+  const auto flag = [&](const Setting<std::string>& in_file, std::string_view key, bool usual) {
+    const Setting<std::string> wished = said(resolver, in_file, key);
+    const std::optional<bool> value = truth(resolver, wished, key);
+    if (value) keep(resolver, wished, key);
+    return value.value_or(usual);
+  };
+  fsdp.reshard_after_forward = flag(in.reshard_after_forward, "fsdp.reshard_after_forward", true) ? 1 : 0;
+  fsdp.use_orig_params = flag(in.use_orig_params, "fsdp.use_orig_params", false);
+  fsdp.limit_all_gathers = flag(in.limit_all_gathers, "fsdp.limit_all_gathers", true);
+  fsdp.sync_module_states = flag(in.sync_module_states, "fsdp.sync_module_states", false);
+  fsdp.forward_prefetch = flag(in.forward_prefetch, "fsdp.forward_prefetch", false) ? 1 : 0;
+  const Setting<std::string> backward = said(resolver, in.backward_prefetch, "fsdp.backward_prefetch");
+  if (backward.given()) {
+    const std::array<std::string_view, 3> words{"pre", "post", "none"};
+    const auto found = std::find(words.begin(), words.end(), *backward);
+    if (found == words.end()) {
+      resolver.fault(backward.place,
+                     formatted("\"fsdp.backward_prefetch\" is \"{}\", none of pre, post and none", *backward));
+    } else {
+      fsdp.backward_prefetch = found - words.begin();
+      keep(resolver, backward, "fsdp.backward_prefetch");
+    }
+  }
+  resolve_gradient_sync(resolver, "no_sync() but for the last micro-batch");
+  resolve_offload(resolver);
+}
+
 // Adapters have a dtype of their own, and what they are put on keeps the one that it was loaded in.
 void widen_trained(Resolver& resolver, const Setting<DType>& precision) {
   const Setting<std::vector<std::string>>& freeze = resolver.request.freeze;
@@ -312,32 +382,28 @@ void resolve_fsdp(Resolver& resolver) {
   if (runtime.value_or({}) == "ddp" && resolver.job.parallelism.dp == 1) {
     resolver.not_modelled(runtime.place, "DistributedDataParallel over one rank (say pytorch)");
   }
-  if (resolver.training().runtime != Runtime::Fsdp2) {
+  if (!is_fsdp(resolver.training().runtime)) {
     const std::string said_runtime = runtime.value_or({});
-    if (said_runtime == "fsdp2" || said_runtime == "hsdp") return;  // Beside DeepSpeed, which is refused.
+    if (said_runtime == "fsdp1" || said_runtime == "fsdp2" || said_runtime == "hsdp")
+      return;  // Beside DeepSpeed, which is refused.
     for (const SettingRow& row : settings()) {
       const std::string_view key = row.request.key;
       if (!key.starts_with("fsdp.")) continue;
       const auto* field = std::get<const Setting<std::string>*>(row.request.field.of(resolver.request));
       const Setting<std::string> wished = said(resolver, *field, key);
       if (!wished.given()) continue;
-      resolver.fault(wished.place, formatted("\"{}\" without fully_shard", key), "it needs --runtime fsdp2 or hsdp");
+      resolver.fault(wished.place, formatted("\"{}\" without fully_shard", key),
+                     "it needs --runtime fsdp2 or hsdp, or fsdp1");
     }
     return;
   }
+  if (resolver.training().runtime == Runtime::Fsdp1) return resolve_flattened(resolver);
+  refuse_keys(resolver, {"fsdp.use_orig_params", "fsdp.limit_all_gathers", "fsdp.sync_module_states"},
+              "is FSDP1's word, which fully_shard does not take", "it needs --runtime fsdp1");
   const std::int64_t ranks = resolve_mesh(resolver);
   resolve_wrap(resolver);
   resolve_resharding(resolver, ranks);
-  const Setting<std::string> sync = said(resolver, resolver.request.fsdp.gradient_sync, "fsdp.gradient_sync");
-  if (sync.given()) {
-    if (*sync != "last" && *sync != "every") {
-      resolver.fault(sync.place, formatted("\"fsdp.gradient_sync\" is \"{}\", neither last nor every", *sync));
-    }
-    resolver.training().fsdp.sync_every = *sync == "every";
-    keep(resolver, sync, "fsdp.gradient_sync");
-  } else if (resolver.training().grad_accum > 1) {
-    resolver.assumed("fsdp.gradient_sync", "last", "set_requires_gradient_sync in the last micro-batch alone", "--set");
-  }
+  resolve_gradient_sync(resolver, "set_requires_gradient_sync in the last micro-batch alone");
   resolve_offload(resolver);
   resolve_prefetch(resolver);
   resolve_ignored(resolver);

@@ -118,7 +118,7 @@ void resolve_phase(Resolver& resolver) {
   if (*wished == name(Stretch::Save)) {
     const bool saves = training.runtime == Runtime::DeepSpeed && training.zero.stage == 3 &&
                        training.zero.gather_16bit_weights_on_model_save;
-    if (saves || (training.runtime == Runtime::Fsdp2 && training.fsdp.saves_whole())) return;
+    if (saves || (is_fsdp(training.runtime) && training.fsdp.saves_whole())) return;
     return resolver.fault(wished.place, "phase \"save\" takes no memory of the device here",
                           "what gathers is stage3_gather_16bit_weights_on_model_save under ZeRO-3, and fsdp.state_dict "
                           "full or full-device");

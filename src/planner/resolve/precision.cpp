@@ -292,7 +292,7 @@ void resolve_packed(Resolver& resolver) {
   resolver.derived("dtype of what is not packed", std::string(name(packing->others())),
                    packing->prepared ? "prepare_model_for_kbit_training casts it" : "as it was loaded",
                    "--kbit-prepare");
-  if (resolver.training().runtime == Runtime::Fsdp2) shards_packed(resolver, *packing);
+  if (is_fsdp(resolver.training().runtime)) shards_packed(resolver, *packing);
 }
 
 // What both mean to fully_shard, which has a policy instead: the dtype, and where it stands.
@@ -308,7 +308,7 @@ Setting<DType> sharding_precision(const Resolver& resolver) {
 // Around the forward: an option's plain torch.autocast, or accelerate's, which makes the outputs fp32 as well.
 void resolve_autocast(Resolver& resolver) {
   Training& training = resolver.training();
-  const bool shards = training.runtime == Runtime::Fsdp2;
+  const bool shards = is_fsdp(training.runtime);
   const Setting<std::string>& wished = resolver.request.autocast;
   const Setting<std::string>* launched = shards ? nullptr : mixed_precision(resolver);
   const Setting<bool>* trained = shards ? nullptr : trainer_precision(resolver);
@@ -376,19 +376,20 @@ void resolve_runtime(Resolver& resolver) {
   const Setting<std::string>& wished = request.runtime;
   if (wished.given()) {
     const bool shards = *wished == "fsdp2" || *wished == "hsdp";
-    if (*wished == "fsdp" || *wished == "fsdp1") {
-      resolver.not_modelled(
-          wished.place,
-          formatted("runtime \"{}\", PyTorch's FullyShardedDataParallel, which flattens parameters (say fsdp2),",
-                    *wished));
-    } else if (*wished != "pytorch" && *wished != "ddp" && *wished != "deepspeed" && !shards) {
+    const bool flattens = *wished == "fsdp1";
+    if (*wished == "fsdp") {
+      resolver.fault(wished.place, "runtime \"fsdp\" is one of two",
+                     "fsdp1 is FullyShardedDataParallel, fsdp2 is fully_shard");
+    } else if (*wished != "pytorch" && *wished != "ddp" && *wished != "deepspeed" && !shards && !flattens) {
       resolver.fault(wished.place,
-                     formatted("runtime \"{}\" is none of pytorch, ddp, deepspeed, fsdp2 and hsdp", *wished));
+                     formatted("runtime \"{}\" is none of pytorch, ddp, deepspeed, fsdp1, fsdp2 and hsdp", *wished));
     } else if (*wished != "deepspeed" && resolver.deepspeed()) {
       resolver.fault(wished.place,
                      formatted("runtime {} contradicts {}", *wished, staged ? "the ZeRO stage" : "the DeepSpeed JSON"));
     } else if (shards) {
       training.runtime = Runtime::Fsdp2;
+    } else if (flattens) {
+      training.runtime = Runtime::Fsdp1;
     } else if (*wished == "deepspeed") {
       training.runtime = Runtime::DeepSpeed;
     }
@@ -513,7 +514,7 @@ void resolve_precision(Resolver& resolver) {
   training.communication_dtype = training.dtype;
   training.master_dtype = DType::Float32;
   training.check_grad_overflow = false;
-  if (training.runtime == Runtime::Fsdp2) resolve_fsdp_dtypes(resolver, sharding_precision(resolver));
+  if (is_fsdp(training.runtime)) resolve_fsdp_dtypes(resolver, sharding_precision(resolver));
   if (!resolver.deepspeed()) return;
   const DeepSpeedInput* ds = resolver.ds;
   if (ds != nullptr) training.communication_dtype = ds->communication_dtype.value_or(training.dtype);

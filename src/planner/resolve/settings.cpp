@@ -103,6 +103,12 @@ void packed_on_device(Resolver& resolver, const Setting<std::string>& wished) {
   resolver.derived("model_init", "device", "from_pretrained packs weights on the device", "--training");
 }
 
+ModelInit usual_init(Runtime runtime, bool cuts) {
+  if (cuts) return ModelInit::ZeroInit;
+  if (runtime == Runtime::Fsdp1) return ModelInit::Host;
+  return runtime == Runtime::Fsdp2 ? ModelInit::Meta : ModelInit::Device;
+}
+
 // Where the model is made. Which of them a script does no file says; under plain PyTorch, and below ZeRO-3, only the
 // host's memory depends on it.
 void resolve_model_init(Resolver& resolver) {
@@ -110,12 +116,15 @@ void resolve_model_init(Resolver& resolver) {
   const Setting<std::string>& wished = said.given() ? said : resolver.request.model_init;
   const bool cuts = resolver.deepspeed() && resolver.stage() == 3;
   Training& training = resolver.training();
-  const bool shards = training.runtime == Runtime::Fsdp2;
-  training.model_init = cuts ? ModelInit::ZeroInit : shards ? ModelInit::Meta : ModelInit::Device;
+  const bool shards = is_fsdp(training.runtime);
+  const bool flattens = training.runtime == Runtime::Fsdp1;
+  training.model_init = usual_init(training.runtime, cuts);
   if ((shards || cuts) && packing_of(resolver.model)) return packed_on_device(resolver, wished);
   if (!wished.given()) {
     if (shards) {
-      return resolver.assumed("model_init", "meta", "made on no device, and empty in shards; else it is whole first",
+      return resolver.assumed("model_init", std::string(name(training.model_init)),
+                              flattens ? "device_id is given: each unit is moved as it is wrapped"
+                                       : "made on no device, and empty in shards; else it is whole first",
                               "--training");
     }
     if (!resolver.deepspeed()) return;

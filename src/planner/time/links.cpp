@@ -117,7 +117,7 @@ std::array<GroupLinks, kGroups> group_links(const Job& job) {
   put(Group::ExpertParallel, p.ep, p.tp * p.sp);
   put(Group::DataParallel, p.dp, p.tp * p.sp);
   const Fsdp& fsdp = job.training.fsdp;
-  const bool shards = job.training.runtime == Runtime::Fsdp2;
+  const bool shards = is_fsdp(job.training.runtime);
   const std::int64_t inside = !shards              ? job.training.zero.hpz_partition_size
                               : fsdp.replicate > 1 ? p.dp / fsdp.replicate
                                                    : fsdp.reshard_after_forward;

@@ -232,7 +232,7 @@ class Missing {
     const auto on = [&](OffloadDevice device) {
       return zero && (t.zero.offload_optimizer.device == device || t.zero.offload_param.device == device);
     };
-    const bool shards = t.runtime == Runtime::Fsdp2 && t.fsdp.cpu_offload;
+    const bool shards = is_fsdp(t.runtime) && t.fsdp.cpu_offload;
     const bool copies = shards || on(OffloadDevice::Cpu) || on(OffloadDevice::Nvme) ||
                         (t.checkpoint.by_deepspeed() && t.checkpoint.deepspeed.cpu);
     if (copies) hardware(hardware_.host_link_gb_per_s > 0, "host_link_gb_per_s", "copies to and from the host");

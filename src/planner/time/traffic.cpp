@@ -103,7 +103,7 @@ class Traffic {
 
   DataTraffic run() {
     if (totals_.trained == Elements(0) && zero_.stage < 3) return out_;
-    if (t_.runtime == Runtime::Fsdp2) {
+    if (is_fsdp(t_.runtime)) {
       fully_sharded();
     } else if (!deepspeed_) {
       data_parallel();
@@ -275,7 +275,7 @@ class Traffic {
 
   void optimizer() {
     const bool sharded = deepspeed_ && zero_.stage > 0;
-    const bool rows = t_.runtime == Runtime::Fsdp2;
+    const bool rows = is_fsdp(t_.runtime);
     const std::int64_t parts = rows ? ranks_ / t_.fsdp.replicate : ranks_;
     const bool shares = t_.runtime == Runtime::PyTorch && t_.ddp.zero_redundancy;
     const Elements own = sharded || rows || shares ? div_floor(totals_.trained, parts) : totals_.trained;
@@ -295,7 +295,7 @@ class Traffic {
   void device_optimizer(Elements own) {
     const OptimizerShape shape = shape_of(t_.optimizer);
     const bool masters = deepspeed_ && t_.dtype != DType::Float32;
-    const bool kept = masters || t_.runtime == Runtime::Fsdp2;
+    const bool kept = masters || is_fsdp(t_.runtime);
     const Bytes master = storage(own, kept ? t_.master_dtype : t_.dtype);
     // Weights and states are read and written, the gradient read: 3 + 2 `states` of a master, `passes` times.
     Bytes moved = div_floor(master * (shape.passes2 * (30 + 2 * shape.states10)), 20);

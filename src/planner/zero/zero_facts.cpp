@@ -37,7 +37,7 @@ bool offloads_optimizer(const Training& training) {
 }
 
 bool offloads(const Training& training) {
-  return offloads_optimizer(training) || (training.runtime == Runtime::Fsdp2 && training.fsdp.cpu_offload) ||
+  return offloads_optimizer(training) || (is_fsdp(training.runtime) && training.fsdp.cpu_offload) ||
          (training.runtime == Runtime::DeepSpeed && training.zero.offload_param.device != OffloadDevice::None);
 }
 

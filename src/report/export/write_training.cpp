@@ -99,14 +99,34 @@ void add_pytorch(const Training& t, Json& json) {
   json.set("max_grad_norm", t.gradient_clipping);
 }
 
+// What FullyShardedDataParallel is given, after `wrap` and `reshard_after_forward`.
+void add_flattened(const Training& t, Json fsdp, Json& json) {
+  const auto truth = [](bool value) { return value ? "true" : "false"; };
+  if (t.fsdp.casts_parameters) fsdp.set("param_dtype", name(t.dtype));
+  if (t.communication_dtype != t.dtype) fsdp.set("reduce_dtype", name(t.communication_dtype));
+  fsdp.set("gradient_sync", t.fsdp.sync_every ? "every" : "last");
+  fsdp.set("replicate", std::to_string(t.fsdp.replicate));
+  fsdp.set("use_orig_params", truth(t.fsdp.use_orig_params));
+  fsdp.set("limit_all_gathers", truth(t.fsdp.limit_all_gathers));
+  fsdp.set("sync_module_states", truth(t.fsdp.sync_module_states));
+  if (t.fsdp.cpu_offload) fsdp.set("cpu_offload", "true");
+  fsdp.set("forward_prefetch", truth(t.fsdp.forward_prefetch > 0));
+  const BackwardPrefetch backward = t.fsdp.backward();
+  fsdp.set("backward_prefetch", backward == BackwardPrefetch::Pre    ? "pre"
+                                : backward == BackwardPrefetch::Post ? "post"
+                                                                     : "none");
+  json.set("fsdp", std::move(fsdp));
+}
+
 // What fully_shard is given. The model's dtype is that of its shards.
 void add_fsdp(const Training& t, Json& json) {
   const std::int64_t reshards = t.fsdp.reshard_after_forward;
-  json.set("runtime", "fsdp2");
+  json.set("runtime", name(t.runtime));
   json.set("dtype", name(t.master_dtype));
   Json fsdp;
   fsdp.set("wrap", t.fsdp.wrap);
   fsdp.set("reshard_after_forward", reshards > 1 ? std::to_string(reshards) : reshards == 1 ? "true" : "false");
+  if (t.runtime == Runtime::Fsdp1) return add_flattened(t, std::move(fsdp), json);
   fsdp.set("reshard_root", t.fsdp.reshard_root ? "true" : "false");
   if (t.fsdp.reshard_tail) fsdp.set("reshard_tail", "true");
   if (!t.fsdp.reshard_last) fsdp.set("reshard_last", "false");
@@ -222,7 +242,7 @@ std::string training_json(const ModelSpec& model, const Job& job, const std::str
   if (t.runtime == Runtime::PyTorch) {
     add_pytorch(t, json);
     if (t.ddp != Ddp{}) add_ddp(t.ddp, json);
-  } else if (t.runtime == Runtime::Fsdp2) {
+  } else if (is_fsdp(t.runtime)) {
     add_pytorch(t, json);
     add_fsdp(t, json);
   } else if (!optimizer_in_deepspeed_json(t)) {

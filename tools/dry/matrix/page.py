@@ -31,6 +31,7 @@ REASONS = [
         "not traced: into which free blocks tensors are put where a decoder's groups are given what an encoder has made",
     ),
     (r"/chance-shared-bloom-560m-s786-", "not traced: into which free blocks tensors are put under bloom's checkpoints with autocast"),
+    (r"/fsdp1-llama-3-8b-.*-mixed-orig-w256-", "not traced: into which free blocks states of a shard's views are put"),
     (r"^heldout/", "not traced: rests of free blocks under ZeRO-3 on 32 ranks"),
     (
         r"^torch-2.8/.*gpt2",

@@ -802,6 +802,62 @@ def offload():
                 )
 
 
+def fsdp1():
+    """FullyShardedDataParallel."""
+    mixed = {"param_dtype": "bf16", "reduce_dtype": "bf16"}
+
+    def one(model, seq, batch, world, rank, policy, name, **more):
+        settings = {"dtype": "fp32" if "param_dtype" in policy else "bf16", **more}
+        return job("fsdp1", model, seq, batch, runtime="fsdp1", fsdp=policy, world=world, rank=rank,
+                   name=f"{name}-w{world}-r{rank}", **settings)
+
+    orig = {"use_orig_params": "true"}
+    for model, seq, batch in (
+        ("gpt2", 1024, 1),
+        ("llama-3.2-1b", 1024, 2),
+        ("tinyllama-1.1b", 1000, 1),
+        ("qwen3-0.6b", 512, 3),
+        ("llama-3-8b", 2048, 1),
+        ("qwen2-0.5b", 500, 2),
+    ):
+        for world, rank in ((8, 0), (24, 11), (256, 255)):
+            yield one(model, seq, batch, world, rank, {}, "plain")
+            yield one(model, seq, batch, world, rank, {**mixed, **orig}, "mixed-orig")
+    kept = {"reshard_after_forward": False}
+    ways = {
+        "orig": (orig, {}),
+        "mixed": (mixed, {}),
+        "fp32-reduce": ({"param_dtype": "bf16", "reduce_dtype": "fp32"}, {}),
+        "fp32-reduce-orig": ({"param_dtype": "bf16", "reduce_dtype": "fp32", **orig}, {}),
+        "kept": (kept, {}),
+        "mixed-kept-orig": ({**mixed, **kept, **orig}, {}),
+        "root": ({"wrap": "root"}, {}),
+        "mixed-root-orig": ({"wrap": "root", **mixed, **orig}, {}),
+        "post": ({**mixed, "backward_prefetch": "post"}, {}),
+        "no-prefetch": ({**mixed, "backward_prefetch": "none"}, {}),
+        "forward-prefetch": ({**mixed, **orig, "forward_prefetch": "true"}, {}),
+        "unlimited": ({**mixed, **orig, "limit_all_gathers": "false"}, {}),
+        "accum3": ({}, {"grad_accum": 3}),
+        "mixed-accum3-orig": ({**mixed, **orig}, {"grad_accum": 3}),
+        "mixed-accum3-kept": ({**mixed, **kept}, {"grad_accum": 3}),
+        "mixed-accum3-every": ({**mixed, "gradient_sync": "every"}, {"grad_accum": 3}),
+        "full": ({**mixed, **orig}, {"checkpoint": "full"}),
+        "replicas": ({"replicate": 2}, {}),
+        "mixed-replicas-orig": ({**mixed, **orig, "replicate": 2}, {}),
+        "mixed-replicas-kept": ({**mixed, **kept, "replicate": 2}, {}),
+        "foreach": ({**mixed, **orig}, {"optimizer": {"name": "adamw", "implementation": "foreach"}}),
+        "loop": (mixed, {"optimizer": {"name": "adamw", "implementation": "for-loop"}}),
+        "sgd": ({**mixed, **orig}, {"optimizer": {"name": "sgd", "momentum": 0.9, "implementation": "foreach"}}),
+        "device": (mixed, {"model_init": "device"}),
+        "mlps": ({**mixed, "wrap": "LlamaMLP+LlamaDecoderLayer"}, {}),
+    }
+    for model, seq, batch, world, rank in (("tinyllama-1.1b", 512, 2, 8, 0), ("qwen3-0.6b", 1000, 2, 24, 23)):
+        for name, (policy, more) in ways.items():
+            if name == "mlps" and model == "qwen3-0.6b":
+                policy = {**mixed, "wrap": "Qwen3MLP+Qwen3DecoderLayer"}
+            yield one(model, seq, batch, world, rank, policy, name, **more)
+
+
 def fsdp():
     """fully_shard. Models of odd widths leave uneven shards; the last ranks of a large world may have none at all."""
     mixed = {"param_dtype": "bf16", "reduce_dtype": "fp32"}
@@ -1043,6 +1099,7 @@ def jobs():
         *heldout(),
         *offload(),
         *fsdp(),
+        *fsdp1(),
         *packed_shards(),
         *packed_zero3(),
         *chance.jobs(job, "chance", 1, 100),

@@ -135,7 +135,7 @@ def table(rows):
 
 def runtime_of(job):
     """As src/planner/predict/doubts.cpp calls it."""
-    if job["training"].get("runtime") in ("fsdp2", "hsdp"):
+    if job["training"].get("runtime") in ("fsdp1", "fsdp2", "hsdp"):
         return "fsdp2"
     if "deepspeed" not in job:
         return "ddp" if job.get("world", 1) > 1 else "pytorch"

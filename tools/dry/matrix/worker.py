@@ -88,6 +88,8 @@ class Worker:
     def runtime(self):
         if self.training.get("runtime") in ("fsdp2", "hsdp"):
             return "fsdp2"
+        if self.training.get("runtime") == "fsdp1":
+            return "fsdp1"
         return "deepspeed" if self.deepspeed else "ddp" if self.job.get("world", 1) > 1 else "pytorch"
 
     # What runs
@@ -147,7 +149,9 @@ class Worker:
             if self.engine:
                 self.engine.step()
             else:
-                if self.training.get("max_grad_norm"):
+                if self.training.get("max_grad_norm") and self.runtime() == "fsdp1":
+                    self.net.clip_grad_norm_(self.training["max_grad_norm"])
+                elif self.training.get("max_grad_norm"):
                     torch.nn.utils.clip_grad_norm_(self.net.parameters(), self.training["max_grad_norm"])
                 self.optimizer.step()
                 self.optimizer.zero_grad(set_to_none=self.training.get("zero_grad_set_to_none", True))
@@ -158,7 +162,9 @@ class Worker:
         return self.training.get("grad_accum", 1)
 
     def without_sync(self, wanted):
-        return self.net.no_sync() if wanted and self.runtime() == "ddp" else contextlib.nullcontext()
+        every = self.training.get("fsdp", {}).get("gradient_sync") == "every"
+        delays = self.runtime() == "ddp" or (self.runtime() == "fsdp1" and not every)
+        return self.net.no_sync() if wanted and delays else contextlib.nullcontext()
 
     def autocast(self):
         import torch
@@ -204,7 +210,7 @@ class Worker:
 
         if self.training.get("quantization"):
             return self.packed()
-        usual = "meta" if self.runtime() == "fsdp2" else "zero_init" if self.stage() == 3 else "device"
+        usual = {"fsdp2": "meta", "fsdp1": "host"}.get(self.runtime(), "zero_init" if self.stage() == 3 else "device")
         init = self.training.get("model_init") or usual
         if init == "zero_init":
             import deepspeed
@@ -296,6 +302,9 @@ class Worker:
             return prepared_by_accelerate(model, self.training, self.job, self.types)
         if self.runtime() == "fsdp2":
             return fully_sharded(model, self.training, self.job["world"], self.types)
+        if self.runtime() == "fsdp1":
+            self.count(model)  # Afterwards each rank has shards.
+            return flattened(model, self.training, self.job["world"], self.types)
         if self.runtime() != "ddp":
             return model
         from torch.nn.parallel import DistributedDataParallel
@@ -313,8 +322,8 @@ class Worker:
 
     def make_optimizer(self, model):
         trained = [p for p in model.parameters() if p.requires_grad]
-        size = lambda p: getattr(p, "ds_numel", p.numel())
-        self.facts["parameters"] = [sum(map(size, model.parameters())), sum(map(size, trained))]
+        if self.runtime() != "fsdp1":
+            self.count(model)
         self.net = model
         if self.deepspeed:
             import deepspeed
@@ -324,6 +333,11 @@ class Worker:
             return
         redundant = self.job.get("ddp", {}).get("zero_redundancy")
         self.optimizer = optimizer_of(self.training.get("optimizer", {}), trained, redundant)
+
+    def count(self, model):
+        size = lambda p: getattr(p, "ds_numel", p.numel())
+        trained = (p for p in model.parameters() if p.requires_grad)
+        self.facts["parameters"] = [sum(map(size, model.parameters())), sum(map(size, trained))]
 
     def next_batch(self):
         """A new one is made while the loop's variable still holds the last, as `for batch in loader` does."""
@@ -478,6 +492,57 @@ def fully_sharded(model, training, world, types):
             for name, buffer in module._buffers.items():
                 module._buffers[name] = buffer.to("cuda")
     return model
+
+
+def flattened(model, training, world, types):
+    """FullyShardedDataParallel as accelerate calls it (Accelerator.prepare_model)."""
+    import functools
+
+    import torch
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import (
+        BackwardPrefetch,
+        CPUOffload,
+        FullyShardedDataParallel,
+        MixedPrecision,
+        ShardingStrategy,
+    )
+    from torch.distributed.fsdp.wrap import size_based_auto_wrap_policy, transformer_auto_wrap_policy
+
+    wished = training.get("fsdp", {})
+    replicate, kept = wished.get("replicate", 1), wished.get("reshard_after_forward") is False
+    common = {}
+    if wished.get("no_shard"):
+        strategy = ShardingStrategy.NO_SHARD
+    elif replicate > 1:
+        strategy = ShardingStrategy._HYBRID_SHARD_ZERO2 if kept else ShardingStrategy.HYBRID_SHARD
+        names = ("replicate", "shard")
+        common["device_mesh"] = init_device_mesh("cuda", (replicate, world // replicate), mesh_dim_names=names)
+    else:
+        strategy = ShardingStrategy.SHARD_GRAD_OP if kept else ShardingStrategy.FULL_SHARD
+    policy = {k: types[wished[k]] for k in ("param_dtype", "reduce_dtype", "buffer_dtype") if k in wished}
+    layers, _, base = layers_of(model)
+    wrap = wished.get("wrap", "layers")
+    if wrap.startswith("size:"):
+        common["auto_wrap_policy"] = functools.partial(size_based_auto_wrap_policy, min_num_params=int(wrap[5:]))
+    elif wrap != "root":
+        names = {type(layers[0]).__name__ if word == "layers" else word for word in wrap.split("+")}
+        classes = {type(module) for module in base.modules() if type(module).__name__ in names}
+        common["auto_wrap_policy"] = functools.partial(transformer_auto_wrap_policy, transformer_layer_cls=classes)
+    prefetches = {"pre": BackwardPrefetch.BACKWARD_PRE, "post": BackwardPrefetch.BACKWARD_POST, "none": None}
+    return FullyShardedDataParallel(
+        model,
+        sharding_strategy=strategy,
+        mixed_precision=MixedPrecision(**policy) if policy else None,
+        cpu_offload=CPUOffload(offload_params=bool(wished.get("cpu_offload"))),
+        backward_prefetch=prefetches[wished.get("backward_prefetch", "pre")],
+        forward_prefetch=wished.get("forward_prefetch", "false") == "true",
+        limit_all_gathers=wished.get("limit_all_gathers", "true") != "false",
+        use_orig_params=wished.get("use_orig_params", "false") == "true",
+        sync_module_states=wished.get("sync_module_states", "false") == "true",
+        device_id=torch.cuda.current_device(),
+        **common,
+    )
 
 
 def ignored_of(model, globs):

@@ -121,6 +121,10 @@ void Gradients::accumulate_into(Gradient& held, TensorId tensor, Gradient gradie
   }
   if (gradient.empty) return;
   const bool in_place = held.whole && !held.view && emitter_.references(held.buffer) == 1;
+  const bool leaf = graph_.storage_of(tensor).parameter != kNone;
+  const StreamId stream = leaf ? on_.runtime.sums_gradients_on : kComputeStream;
+  if (stream != kComputeStream) emitter_.wait_stream(stream, kComputeStream);
+  const OnStream on(emitter_, stream);
   Gradient sum{held.buffer, true};
   if (!in_place) {
     const ParameterId parameter = graph_.storage_of(tensor).parameter;

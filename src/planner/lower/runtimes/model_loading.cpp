@@ -134,7 +134,7 @@ void ModelLoading::build_on_device(const ModelSpec& model, const BuffersOf& buff
     buffers_of(static_cast<ModuleId>(module));
   }
   tied.reset();
-  const DType beside = training_.runtime == Runtime::Fsdp2 ? training_.master_dtype : training_.dtype;
+  const DType beside = is_fsdp(training_.runtime) ? training_.master_dtype : training_.dtype;
   make_adapters(model, beside, beside);
 }
 

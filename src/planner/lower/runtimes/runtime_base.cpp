@@ -73,6 +73,7 @@ std::unique_ptr<TrainingRuntime> make_runtime(const Job& job, const ModelSpec& m
                                               Emitter& emitter) {
   if (job.training.runtime == Runtime::PyTorch) return make_pytorch_runtime(job, model, rank, emitter);
   if (job.training.runtime == Runtime::Fsdp2) return make_fsdp2_runtime(job, model, rank, emitter);
+  if (job.training.runtime == Runtime::Fsdp1) return make_fsdp1_runtime(job, model, rank, emitter);
   switch (job.training.zero.stage) {
     case 0: return make_stage0_runtime(job, model, rank, emitter);
     case 1:

@@ -70,6 +70,8 @@ class RuntimeBase : public TrainingRuntime {
                                                                     Emitter&);
 [[nodiscard]] std::unique_ptr<TrainingRuntime> make_fsdp2_runtime(const Job&, const ModelSpec&, std::int64_t rank,
                                                                   Emitter&);
+[[nodiscard]] std::unique_ptr<TrainingRuntime> make_fsdp1_runtime(const Job&, const ModelSpec&, std::int64_t rank,
+                                                                  Emitter&);
 [[nodiscard]] std::unique_ptr<TrainingRuntime> make_stage0_runtime(const Job&, const ModelSpec&, std::int64_t rank,
                                                                    Emitter&);
 [[nodiscard]] std::unique_ptr<TrainingRuntime> make_stage12_runtime(const Job&, const ModelSpec&, std::int64_t rank,

@@ -16,7 +16,7 @@ constexpr Bytes kScalars{64};
 class Held {
  public:
   Held(const Job& job, const ActivationBytes& activations) : t_(job.training), a_(activations) {
-    if (t_.runtime == Runtime::Fsdp2) shards_ = sharding_ranks(job);
+    if (is_fsdp(t_.runtime)) shards_ = sharding_ranks(job);
     own_ = flat_partition(activations.trained, job.parallelism.dp).filled;
     deepspeed_ = t_.runtime == Runtime::DeepSpeed;
     lasts_ = !t_.zero_grad_to_none || t_.ddp.gradient_as_bucket_view;

@@ -194,8 +194,10 @@ def write_steps(path):
              "device": device.setting("DEVICE_NAME"), "events": device.setting("EVENTS", "done"),
              "answered": sorted(answers.ANSWERED.values(), key=lambda row: row["call"]),
              "reads": reads.rows(), "libraries": device.ledger(), "steps": STEPS}
-    with open(os.path.splitext(path)[0] + ".dry.json", "w") as file:
+    beside = os.path.splitext(path)[0] + ".dry.json"
+    with open(beside + ".part", "w") as file:  # Whoever is killed meanwhile leaves no half of it.
         json.dump(value, file, indent=1)
+    os.replace(beside + ".part", beside)
 
 
 def path_of_receipt():

@@ -1,0 +1,90 @@
+#include "planner/fsdp/flat_facts.h"
+
+#include <algorithm>
+#include <deque>
+#include <utility>
+
+#include "planner/fsdp/fsdp_facts.h"
+
+namespace dsplan {
+namespace {
+
+constexpr std::int64_t kAlignment = 16;  // Bytes, of each parameter under use_orig_params (_get_aligned_numel).
+
+// _init_flat_param_and_metadata.
+void lay_out(FlatUnit& unit, const ModelSpec& model, const Training& training, std::vector<ParameterId> parameters,
+             std::int64_t ranks) {
+  std::sort(parameters.begin(), parameters.end());
+  const auto pad_to = [&](std::int64_t multiple) {
+    const std::int64_t over = unit.total.value() % multiple;
+    if (over == 0) return;
+    unit.pieces.push_back({kNone, unit.total, Elements(multiple - over)});
+    unit.total += unit.pieces.back().elements;
+  };
+  const std::int64_t aligned = kAlignment / bytes_per_element(training.dtype);
+  for (const ParameterId id : parameters) {
+    if (training.fsdp.use_orig_params) pad_to(aligned);
+    const Elements elements = model.parameters[static_cast<std::size_t>(id)].shape.elements();
+    unit.pieces.push_back({id, unit.total, elements});
+    unit.total += elements;
+  }
+  if (training.fsdp.use_orig_params) pad_to(ranks);
+  unit.shard = Elements((unit.total.value() + ranks - 1) / ranks);
+}
+
+}  // namespace
+
+std::vector<FlatUnit> flat_units(const ModelSpec& model, const Job& job) {
+  const std::vector<FsdpGroup> groups = fsdp_groups(model, job.training.fsdp);
+  std::vector<const FsdpGroup*> of(model.modules.size(), nullptr);
+  for (const FsdpGroup& group : groups) of[static_cast<std::size_t>(group.modules.front())] = &group;
+  std::vector<std::vector<ModuleId>> children(model.modules.size());
+  for (std::size_t at = 1; at < model.modules.size(); ++at) {
+    children[static_cast<std::size_t>(model.modules[at].parent)].push_back(static_cast<ModuleId>(at));
+  }
+  std::vector<FlatUnit> units;
+  for (std::size_t at = 0; at < of.size(); ++at) {
+    if (of[at] == nullptr || of[at]->parameters.empty()) continue;
+    FlatUnit unit;
+    unit.module = static_cast<ModuleId>(at);
+    lay_out(unit, model, job.training, of[at]->parameters, sharding_ranks(job));
+    std::deque<ModuleId> queue{unit.module};
+    while (!queue.empty()) {
+      unit.breadth.push_back(queue.front());
+      queue.pop_front();
+      for (const ModuleId child : children[static_cast<std::size_t>(unit.breadth.back())]) {
+        if (of[static_cast<std::size_t>(child)] == nullptr) queue.push_back(child);
+      }
+    }
+    units.push_back(std::move(unit));
+  }
+  // _recursive_wrap: children first, in the order of registration.
+  std::vector<ModuleId> open;
+  std::int64_t closed = 0;
+  std::vector<std::int64_t> left(model.modules.size(), 0);
+  const auto close = [&] {
+    left[static_cast<std::size_t>(open.back())] = closed++;
+    open.pop_back();
+  };
+  for (std::size_t at = 0; at < model.modules.size(); ++at) {
+    while (!open.empty() && open.back() != model.modules[at].parent) close();
+    open.push_back(static_cast<ModuleId>(at));
+  }
+  while (!open.empty()) close();
+  for (FlatUnit& unit : units) unit.order = left[static_cast<std::size_t>(unit.module)];
+  return units;
+}
+
+std::vector<FlatSlice> slices_of(const FlatUnit& unit, std::int64_t rank) {
+  const std::int64_t begin = unit.shard.value() * rank;
+  const std::int64_t end = begin + unit.shard.value();
+  std::vector<FlatSlice> slices;
+  for (const FlatPiece& piece : unit.pieces) {
+    const std::int64_t from = std::max(begin, piece.from.value());
+    const std::int64_t to = std::min(end, piece.from.value() + piece.elements.value());
+    if (piece.id != kNone && from < to) slices.push_back({piece.id, Elements(from - begin), Elements(to - from)});
+  }
+  return slices;
+}
+
+}  // namespace dsplan

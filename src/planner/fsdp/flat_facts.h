@@ -1,0 +1,45 @@
+// What FullyShardedDataParallel decides about a job before anything runs: which parameters are flattened into one, with
+// what padding, and how that is cut (torch/distributed/fsdp/_flat_param.py of 2.11). predict/footprint*.cpp derive the
+// same a second time and must not include this header (tools/layering.py).
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "core/job.h"
+#include "core/model.h"
+#include "core/units.h"
+
+namespace dsplan {
+
+// What lies in a flat parameter, one after another.
+struct FlatPiece {
+  ParameterId id = kNone;  // kNone: padding.
+  Elements from;
+  Elements elements;
+};
+
+struct FlatUnit {
+  ModuleId module = kNone;
+  std::vector<FlatPiece> pieces;
+  Elements total;                 // Of the pieces,
+  Elements shard;                 // and what each rank keeps, with zeros behind the last ones.
+  std::vector<ModuleId> breadth;  // The modules that it takes, breadth first.
+  std::int64_t order = 0;         // When it was wrapped: what lies inside comes before.
+};
+// In the order of their modules, the model's own first.
+[[nodiscard]] std::vector<FlatUnit> flat_units(const ModelSpec& model, const Job& job);
+
+// What a rank has of a piece.
+struct FlatSlice {
+  ParameterId id = kNone;
+  Elements from;  // In the shard.
+  Elements elements;
+};
+// But for padding; those of which the rank has nothing are left out.
+[[nodiscard]] std::vector<FlatSlice> slices_of(const FlatUnit& unit, std::int64_t rank);
+
+// Parameters are gathered in another dtype than they are kept in.
+[[nodiscard]] inline bool mixes_precision(const Training& training) { return training.dtype != training.master_dtype; }
+
+}  // namespace dsplan

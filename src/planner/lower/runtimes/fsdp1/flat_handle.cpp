@@ -1,0 +1,221 @@
+#include "planner/lower/runtimes/fsdp1/flat_handle.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/error.h"
+#include "planner/fsdp/fsdp_facts.h"
+
+namespace dsplan {
+namespace {
+
+constexpr What kFlatParameter{Role::Parameters, "flat parameter", "fsdp/_flat_param.py, flatten_tensors"};
+constexpr What kFlatPadding{Role::Parameters, "padding of a flat parameter",
+                            "fsdp/_flat_param.py, _construct_padding_tensor"};
+constexpr What kFlatShard{Role::Parameters, "shard of a flat parameter", "fsdp/_flat_param.py, _get_shard"};
+constexpr What kCastFlat{Role::RuntimeBuffers, "shard in the dtype that is gathered",
+                         "fsdp/_flat_param.py, _use_low_precision_shard"};
+constexpr What kGatheredFlat{Role::RuntimeBuffers, "gathered flat parameter",
+                             "fsdp/_flat_param.py, _alloc_padded_unsharded_flat_param"};
+constexpr What kFlatAttribute{Role::Temporaries, "storage that is freed at once",
+                              "fsdp/_flat_param.py, init_flat_param_attributes"};
+constexpr What kFlatGradient{Role::Gradients, "flat gradient", "torch/csrc/autograd, split_with_sizes_backward"};
+constexpr What kReduceInput{Role::RuntimeBuffers, "flat gradient in the dtype that is reduced",
+                            "fsdp/_runtime_utils.py, _post_backward_hook"};
+constexpr What kPaddedGradient{Role::RuntimeBuffers, "padded flat gradient",
+                               "fsdp/_runtime_utils.py, _get_reduce_scatter_tensors"};
+constexpr What kShardGradient{Role::Gradients, "sharded gradient",
+                              "fsdp/_runtime_utils.py, _get_reduce_scatter_tensors"};
+constexpr What kCastShard{Role::Gradients, "sharded gradient", "fsdp/_runtime_utils.py, _cast_grad_to_param_dtype"};
+
+}  // namespace
+
+FlatHandle::FlatHandle(const FlatUnit& unit, const Job& job, const ModelSpec& model, std::int64_t rank,
+                       Emitter& emitter)
+    : unit_(unit),
+      training_(job.training),
+      model_(model),
+      ranks_(sharding_ranks(job)),
+      rank_(rank % ranks_),
+      group_(ranks_ < job.parallelism.dp ? Group::DataParallelInside : Group::DataParallel),
+      eager_(emitter),
+      parts_(unit.pieces.size()) {}
+
+// FlatParamHandle.__init__ and shard(). Parameters and buffers that are on the host are moved first, breadth first
+// (_init_utils.py, _move_module_to_device).
+void FlatHandle::flatten(ModelLoading& loading, const BuffersOf* move_buffers) {
+  const DType kept = training_.master_dtype;
+  std::vector<Variable> pieces(unit_.pieces.size());
+  for (const ModuleId module : unit_.breadth) {
+    for (std::size_t at = 0; at < pieces.size(); ++at) {
+      const ParameterId id = unit_.pieces[at].id;
+      if (id == kNone || model_.parameters[static_cast<std::size_t>(id)].module != module) continue;
+      pieces[at] =
+          loading.load({id, unit_.pieces[at].elements.value(), true, kept}, {Role::Parameters, "whole parameter"});
+      pieces[at].mark_scratch();  // What other ranks keep is theirs.
+    }
+  }
+  if (move_buffers != nullptr) {
+    for (const ModuleId module : unit_.breadth) (*move_buffers)(module);
+  }
+  for (std::size_t at = 0; at < pieces.size(); ++at) {
+    if (unit_.pieces[at].id != kNone) continue;
+    const Variable ones = eager_.zeros(bytes(unit_.pieces[at].elements, kept), kept, kFlatPadding, "ones");
+    pieces[at] = eager_.clone(ones, kFlatPadding, "padding");
+  }
+  Variable flat = eager_.empty(bytes(unit_.total, kept), kept, kFlatParameter);
+  eager_.work().read(std::span<const Variable>(pieces)).write(flat).run(Body::Copy, "flatten parameters");
+  flat.mark_scratch();
+  for (std::size_t at = 0; at < pieces.size(); ++at) {
+    if (unit_.pieces[at].id == kNone) pieces[at].reset(Reason::PythonFrame);
+  }
+  const std::int64_t begin = std::min(unit_.shard.value() * rank_, unit_.total.value());
+  const Elements real(std::min(unit_.shard.value(), unit_.total.value() - begin));
+  const Part mine(flat.id(), bytes(Elements(begin), kept), bytes(real, kept));
+  if (real == unit_.shard) {
+    shard_ = eager_.clone(mine, kFlatShard, "cut flat parameter");
+  } else {  // F.pad of the clone.
+    Variable chunk;
+    if (real > Elements(0)) chunk = eager_.clone(mine, kFlatShard, "cut flat parameter");
+    shard_ = eager_.empty(bytes(unit_.shard, kept), kept, kFlatShard);
+    Work pad = eager_.work();
+    if (chunk) pad.read(chunk);
+    pad.write(shard_).run(chunk ? Body::Copy : Body::Clear, "pad shard");
+  }
+  flat.reset(Reason::PythonFrame);
+  let_go(pieces, Reason::PythonFrame);
+  for (const StepParameter& p : step_parameters()) {
+    eager_.emitter().promise_update(p.parameter.buffer, p.parameter.offset, p.parameter.bytes);
+  }
+}
+
+void FlatHandle::init_attributes() {
+  const auto once = [&](Elements elements, DType type) {
+    const Variable made = eager_.scratch(bytes(elements, type), type, kFlatAttribute);
+    eager_.work().write(made).run(Body::Nothing, "free storage");
+  };
+  const bool mixes = mixes_precision(training_);
+  if (mixes) once(unit_.shard, training_.dtype);
+  once(unit_.shard * ranks_, training_.dtype);
+  if (mixes) once(unit_.shard * ranks_, training_.master_dtype);
+}
+
+bool FlatHandle::pre_unshard() {
+  if (whole_ || !mixes_precision(training_)) return false;
+  cast_ = eager_.cast(shard_, training_.dtype, kCastFlat, "cast shard");
+  return true;
+}
+
+void FlatHandle::unshard() {
+  if (whole_) return;
+  whole_ = eager_.empty(bytes(unit_.shard * ranks_, training_.dtype), training_.dtype, kGatheredFlat);
+  eager_.all_gather(whole_, cast_ ? Part(cast_) : Part(shard_), ranks_, group_);
+  cast_.reset(Reason::PythonFrame);
+}
+
+void FlatHandle::free_whole_untold() {
+  if (whole_) tell_uses(eager_.emitter(), whole_.id(), false);
+  free_whole();
+}
+
+ParameterPlace FlatHandle::place(std::size_t piece) const {
+  const FlatPiece& of = unit_.pieces[piece];
+  DSPLAN_CHECK(whole_, "a parameter is used while its unit is sharded");
+  return {whole_.id(), bytes(of.from, training_.dtype), bytes(of.elements, training_.dtype)};
+}
+
+void FlatHandle::take_gradient(std::size_t piece, BufferId gradient) {
+  parts_[piece] = Variable(eager_.emitter(), gradient, Reason::AutogradGraph);
+}
+
+// split_with_sizes_backward: what has no gradient gets zeros, and all are concatenated; then AccumulateGrad. Both nodes
+// run on the stream on which torch.split ran, which is the one that gathers (_runtime_utils.py, _unshard).
+bool FlatHandle::join_gradients() {
+  if (std::none_of(parts_.begin(), parts_.end(), [](const Variable& part) { return static_cast<bool>(part); })) {
+    return false;
+  }
+  eager_.emitter().wait_stream(kGatherStream, kComputeStream);
+  const OnStream on(eager_.emitter(), kGatherStream);
+  const DType type = training_.dtype;
+  Variable flat;
+  {
+    std::vector<Variable> zeros;
+    std::vector<Part> all;
+    for (std::size_t at = 0; at < parts_.size(); ++at) {
+      if (!parts_[at]) {
+        zeros.push_back(eager_.zeros(bytes(unit_.pieces[at].elements, type), type, kFlatGradient, "zeros"));
+      }
+      all.emplace_back(parts_[at] ? parts_[at].id() : zeros.back().id());
+    }
+    flat = eager_.empty(bytes(unit_.total, type), type, kFlatGradient);
+    eager_.work().read(all).write(flat).run(Body::Copy, "concatenate gradients");
+    let_go(zeros);
+  }
+  for (Variable& part : parts_) part.reset(Reason::AutogradGraph);
+  accumulate_gradient(gradient_, std::move(flat));
+  return true;
+}
+
+// _post_backward_hook behind its reshard, and _reduce_grad.
+void FlatHandle::reduce_gradient() {
+  Emitter& emitter = eager_.emitter();
+  emitter.wait_stream(kReduceStream, kGatherStream);
+  const OnStream on(emitter, kReduceStream);
+  const DType type = training_.communication_dtype;
+  Variable computed = std::move(gradient_);
+  Variable cast;
+  if (type != training_.dtype) cast = eager_.cast(computed, type, kReduceInput, "cast flat gradient");
+  Variable padded;
+  if (unit_.shard * ranks_ != unit_.total) {
+    padded = eager_.empty(bytes(unit_.shard * ranks_, type), type, kPaddedGradient);
+    eager_.copy(padded, cast ? Part(cast) : Part(computed), "pad flat gradient");
+  }
+  Variable shard = eager_.empty(bytes(unit_.shard, type), type, kShardGradient);
+  eager_.reduce_scatter(shard, padded ? Part(padded) : cast ? Part(cast) : Part(computed), ranks_, group_);
+  if (training_.fsdp.replicate > 1) {
+    emitter.wait_stream(kReplicaStream, kReduceStream);
+    const OnStream last(emitter, kReplicaStream);
+    eager_.all_reduce(shard, training_.fsdp.replicate, Group::Replicas);
+    accumulate(std::move(shard));
+  } else {
+    accumulate(std::move(shard));
+  }
+  cast.reset(Reason::PythonFrame);
+  padded.reset(Reason::PythonFrame);
+  computed.reset(Reason::PythonFrame);
+}
+
+// _accumulate_sharded_grad.
+void FlatHandle::accumulate(Variable shard) {
+  if (training_.communication_dtype != training_.master_dtype) {
+    shard = eager_.cast(shard, training_.master_dtype, kCastShard, "cast sharded gradient");
+  }
+  if (sharded_) {
+    eager_.add(sharded_, shard, "accumulate gradient");
+    return shard.reset(Reason::PythonFrame);
+  }
+  sharded_ = std::move(shard);
+  tell_uses(eager_.emitter(), sharded_.id(), false);  // The step reads it on another stream.
+}
+
+std::vector<StepParameter> FlatHandle::step_parameters() const {
+  const DType kept = training_.master_dtype;
+  const auto part = [&](const Variable& of, Elements from, Elements elements) {
+    return of ? Part(of.id(), bytes(from, kept), bytes(elements, kept)) : Part();
+  };
+  std::vector<StepParameter> made;
+  const auto add = [&](ParameterId id, Elements from, Elements elements) {
+    const Shape shape{elements.value()};
+    made.push_back({id, part(shard_, from, elements), part(sharded_, from, elements), shape, kept});
+  };
+  if (training_.fsdp.use_orig_params) {
+    for (const FlatSlice& slice : slices_of(unit_, rank_)) add(slice.id, slice.from, slice.elements);
+    return made;
+  }
+  const auto first =
+      std::find_if(unit_.pieces.begin(), unit_.pieces.end(), [](const FlatPiece& piece) { return piece.id != kNone; });
+  add(first->id, Elements(0), unit_.shard);
+  return made;
+}
+
+}  // namespace dsplan

@@ -1,0 +1,72 @@
+// The flat parameter of one wrapped module: its shard, the whole of it while it is gathered, and its gradient
+// (torch/distributed/fsdp/_flat_param.py, FlatParamHandle). When what happens is the runtime's (fsdp1_runtime.cpp).
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "planner/fsdp/flat_facts.h"
+#include "planner/lower/eager.h"
+#include "planner/lower/runtime.h"
+#include "planner/lower/runtimes/model_loading.h"
+#include "planner/lower/runtimes/optimizer_step.h"
+
+namespace dsplan {
+
+class FlatHandle {
+ public:
+  FlatHandle(const FlatUnit& unit, const Job& job, const ModelSpec& model, std::int64_t rank, Emitter& emitter);
+
+  // Of the runtime's hooks.
+  struct Hooks {
+    bool needs_unshard = false;  // _needs_pre_backward_unshard; before forward _needs_pre_forward_unshard.
+    bool prefetched = false;
+    bool ran_pre_backward = false;
+    std::optional<std::size_t> forward_index;  // _post_forward_index
+  };
+  Hooks hooks;
+
+  [[nodiscard]] const FlatUnit& unit() const { return unit_; }
+
+  // Flattened from whole parameters, which go, and cut.
+  void flatten(ModelLoading& loading, const BuffersOf* move_buffers);
+  // init_flat_param_attributes: what will be gathered into is made once, and let go of at once.
+  void init_attributes();
+
+  // What is sent is made in the dtype that is gathered. False: there was nothing to do.
+  bool pre_unshard();
+  void unshard();
+  void free_whole() { whole_.reset(Reason::ModuleExit); }
+  // The same on the stream that gathers: of what others did with it the allocator is not told.
+  void free_whole_untold();
+  [[nodiscard]] ParameterPlace place(std::size_t piece) const;
+
+  void take_gradient(std::size_t piece, BufferId gradient);
+  // The nodes of torch.split and of the flat parameter. False: no gradient came.
+  [[nodiscard]] bool join_gradients();
+  void reduce_gradient();
+  void drop_gradient() { sharded_.reset(); }
+
+  // What the optimizer is given: the shard, or views of it.
+  [[nodiscard]] std::vector<StepParameter> step_parameters() const;
+
+ private:
+  [[nodiscard]] Bytes bytes(Elements elements, DType type) const { return storage(elements, type); }
+  void accumulate(Variable shard);
+
+  const FlatUnit& unit_;
+  const Training& training_;
+  const ModelSpec& model_;
+  std::int64_t ranks_;
+  std::int64_t rank_;
+  Group group_;
+  Eager eager_;
+  Variable shard_;               // _local_shard
+  Variable cast_;                // _mp_shard
+  Variable whole_;               // _full_param_padded
+  std::vector<Variable> parts_;  // By piece: gradients on their way into the flat one.
+  Variable gradient_;            // `.grad`, whole.
+  Variable sharded_;             // _saved_grad_shard, then `.grad`.
+};
+
+}  // namespace dsplan

@@ -1,0 +1,128 @@
+#include "planner/lower/runtimes/fsdp1/unit_hooks.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace dsplan {
+namespace {
+
+constexpr std::size_t kInflight = 2;  // _limiter_utils.py, _max_num_inflight_all_gathers
+
+}  // namespace
+
+void UnitHooks::root_pre_forward() {
+  if (std::exchange(lazy_, false)) {
+    for (const auto& handle : handles_) handle->init_attributes();
+  }
+  for (const auto& handle : handles_) {
+    if (training_.fsdp.forward_prefetch == 0) break;
+    handle->hooks.needs_unshard = true;
+    handle->hooks.prefetched = false;
+  }
+  emitter_.wait_stream(kGatherStream, kComputeStream);
+  emitter_.wait_stream(kCopyInStream, kComputeStream);
+  if (std::exchange(stale_, false)) {  // _reset_flat_param_grad_info_if_needed
+    for (const auto& handle : handles_) handle->drop_gradient();
+  }
+}
+
+// _unshard. The host waits until so many of what was gathered before have been let go of.
+void UnitHooks::unshard(FlatHandle& handle) {
+  bool ran = false;
+  {
+    const OnStream on(emitter_, kCopyInStream);
+    ran = handle.pre_unshard();
+  }
+  if (ran) emitter_.wait_stream(kGatherStream, kCopyInStream);
+  if (training_.fsdp.limit_all_gathers && free_events_.size() >= kInflight) {
+    emitter_.wait_event(kHostSync, free_events_.front());
+    free_events_.pop_front();
+  }
+  const OnStream on(emitter_, kGatherStream);
+  handle.unshard();
+}
+
+void UnitHooks::free_event(StreamId on) {
+  if (training_.fsdp.limit_all_gathers) free_events_.push_back(emitter_.record_event(on));
+}
+
+void UnitHooks::pre_forward(FlatHandle& handle) {
+  if (first_pass_) forward_order_.push_back(&handle);
+  if (!handle.hooks.prefetched) unshard(handle);
+  handle.hooks.needs_unshard = false;
+  emitter_.wait_stream(kComputeStream, kGatherStream);
+  if (training_.fsdp.forward_prefetch == 0) return;
+  const auto found = std::find(forward_order_.begin(), forward_order_.end(), &handle);
+  if (found + 1 == forward_order_.end()) return;
+  FlatHandle& next = **(found + 1);
+  if (!next.hooks.needs_unshard || next.hooks.prefetched) return;
+  unshard(next);
+  next.hooks.prefetched = true;
+}
+
+// The root's is kept, as backward begins with it.
+void UnitHooks::post_forward(FlatHandle& handle) {
+  if (!handle.hooks.forward_index) handle.hooks.forward_index = post_forward_order_.size();
+  post_forward_order_.push_back(&handle);
+  if (!is_root(handle) && training_.fsdp.reshard_after_forward == 1) {
+    handle.free_whole();
+    free_event(kComputeStream);
+  }
+  handle.hooks.prefetched = false;
+  handle.hooks.needs_unshard = true;
+  handle.hooks.ran_pre_backward = false;
+}
+
+void UnitHooks::pre_backward(FlatHandle& handle) {
+  if (handle.hooks.ran_pre_backward) return;
+  if (handle.hooks.needs_unshard) {
+    if (!handle.hooks.prefetched) unshard(handle);
+    emitter_.wait_stream(kComputeStream, kGatherStream);
+  }
+  handle.hooks.needs_unshard = false;
+  prefetch_backward(handle, BackwardPrefetch::Pre);
+  handle.hooks.ran_pre_backward = true;
+}
+
+void UnitHooks::prefetch_backward(const FlatHandle& handle, BackwardPrefetch now) {
+  if (training_.fsdp.backward() != now || handle.hooks.forward_index.value_or(0) == 0) return;
+  FlatHandle& next = *post_forward_order_[*handle.hooks.forward_index - 1];
+  if (!next.hooks.needs_unshard || next.hooks.prefetched) return;
+  unshard(next);
+  next.hooks.prefetched = true;
+}
+
+// _post_backward_hook, which hangs on the flat parameter's AccumulateGrad: torch.split ran as the module began, so that
+// its node runs after all of the module's and before what lies before. The hook runs on that node's stream.
+void UnitHooks::post_backward(FlatHandle& handle) {
+  if (!handle.join_gradients()) return;
+  if (reduces_ || training_.fsdp.reshard_after_forward == 1) {  // _should_free_in_backward
+    handle.free_whole_untold();
+    free_event(kGatherStream);
+  }
+  handle.hooks.prefetched = false;
+  prefetch_backward(handle, BackwardPrefetch::Post);
+  if (reduces_) handle.reduce_gradient();
+}
+
+// The root's inputs want no gradient; then _post_backward_final_callback.
+void UnitHooks::end_backward() {
+  if (is_root(*handles_.front())) post_backward(*handles_.front());
+  emitter_.wait_stream(kComputeStream, kGatherStream);  // The engine waits for the streams of leaves.
+  if (reduces_) {
+    emitter_.wait_stream(kComputeStream, kReduceStream);
+    emitter_.wait_stream(kComputeStream, kReplicaStream);
+  }
+  for (const auto& handle : handles_) handle->hooks = {};
+  post_forward_order_.clear();
+  first_pass_ = false;
+}
+
+// What views have is dropped by name alone: the flat gradient waits for the next forward.
+void UnitHooks::drop_gradients() {
+  stale_ = training_.fsdp.use_orig_params;
+  if (stale_) return;
+  for (const auto& handle : handles_) handle->drop_gradient();
+}
+
+}  // namespace dsplan

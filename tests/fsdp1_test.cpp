@@ -1,0 +1,172 @@
+// FullyShardedDataParallel: flat parameters, schedules that hold, and what is refused.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+
+#include "audited.h"
+#include "planner/fsdp/flat_facts.h"
+#include "planner/lower/unsupported.h"
+#include "planner/predict/footprint.h"
+#include "resolving.h"
+#include "sharded_jobs.h"
+#include "sim/traffic.h"
+
+using namespace dsplan;
+using namespace resolving;
+
+namespace {
+
+Job flat(std::int64_t ranks, DType kept, DType computed, DType reduced) {
+  Job job = lowered::sharded(ranks, kept, computed, reduced);
+  job.training.runtime = Runtime::Fsdp1;
+  job.training.model_init = ModelInit::Host;
+  return job;
+}
+
+struct Way {
+  const char* name;
+  void (*change)(Fsdp&, Training&);
+};
+
+constexpr Way kFlatWays[] = {
+    {"plain", [](Fsdp&, Training&) {}},
+    {"views", [](Fsdp& f, Training&) { f.use_orig_params = true; }},
+    {"kept after forward", [](Fsdp& f, Training&) { f.reshard_after_forward = 0; }},
+    {"one unit", [](Fsdp& f, Training&) { f.wrap = "root"; }},
+    {"after backward", [](Fsdp& f, Training&) { f.backward_prefetch = 1; }},
+    {"no prefetch", [](Fsdp& f, Training&) { f.backward_prefetch = 2; }},
+    {"forward prefetch", [](Fsdp& f, Training&) { f.forward_prefetch = 1; }},
+    {"no limit", [](Fsdp& f, Training&) { f.limit_all_gathers = false; }},
+    {"accumulation", [](Fsdp&, Training& t) { t.grad_accum = 3; }},
+    {"accumulation of views, kept",
+     [](Fsdp& f, Training& t) {
+       t.grad_accum = 2;
+       f.use_orig_params = true;
+       f.reshard_after_forward = 0;
+     }},
+    {"accumulation, each reduced",
+     [](Fsdp& f, Training& t) {
+       t.grad_accum = 3;
+       f.sync_every = true;
+     }},
+    {"made on the device", [](Fsdp&, Training& t) { t.model_init = ModelInit::Device; }},
+};
+
+// The steady step's traffic, by schedule and by formula.
+void check_flat_traffic(const ModelSpec& model, const Job& job, const Schedule& schedule) {
+  TrafficMeter meter;
+  replay(schedule, meter);
+  const auto sum = [](const std::vector<TrafficRow>& rows, const TrafficRow& like) {
+    Bytes bytes;
+    for (const TrafficRow& row : rows) {
+      const bool same = row.collective == like.collective && row.phase == like.phase && row.group == like.group;
+      if (same) bytes += row.payload;
+    }
+    return bytes;
+  };
+  const std::vector<TrafficRow> measured = meter.rows(job.parallelism.dp, schedule.dp_inside, 1);
+  const std::vector<TrafficRow> derived = traffic_formulas(model, job);
+  for (const auto* rows : {&measured, &derived}) {
+    for (const TrafficRow& row : *rows) {
+      if (row.phase == Pass::Setup) continue;
+      INFO(name(row.collective), " ", static_cast<int>(row.phase), " ", name(row.group));
+      CHECK(sum(measured, row) == sum(derived, row));
+    }
+  }
+}
+
+void check_flat(const ModelSpec& model, const Way& way, std::int64_t ranks) {
+  INFO(model.name, ", ", way.name, ", ", ranks, " ranks");
+  for (Job job : {flat(ranks, DType::Float32, DType::BFloat16, DType::Float32),
+                  flat(ranks, DType::BFloat16, DType::BFloat16, DType::BFloat16),
+                  flat(ranks, DType::Float32, DType::BFloat16, DType::BFloat16)}) {
+    way.change(job.training.fsdp, job.training);
+    REQUIRE(unsupported(model, job).value_or("") == "");
+    check_flat_traffic(model, job, audited::ranks(model, job).front());
+  }
+}
+
+// Of 7 ranks, in bf16.
+void check_pieces(const FlatUnit& unit, bool views) {
+  Elements end;
+  Elements real;
+  for (const FlatPiece& piece : unit.pieces) {
+    CHECK(piece.from == end);
+    end += piece.elements;
+    if (piece.id != kNone) real += piece.elements;
+    if (!views) CHECK(piece.id != kNone);
+    if (views && piece.id != kNone) CHECK(piece.from.value() % 8 == 0);
+  }
+  CHECK(end == unit.total);
+  CHECK((!views || unit.total.value() % 7 == 0));
+  CHECK(unit.shard.value() == (unit.total.value() + 6) / 7);
+  Elements kept;
+  for (std::int64_t rank = 0; rank < 7; ++rank) {
+    for (const FlatSlice& slice : slices_of(unit, rank)) kept += slice.elements;
+  }
+  CHECK(kept == real);
+}
+
+void says(const std::string& text, const char* part) {
+  INFO(text);
+  CHECK(text.find(part) != std::string::npos);
+}
+
+std::string flat_said(void (*change)(Request&)) {
+  Given given{.request = gpus(8), .model = lowered::bundled("tiny-llama")};
+  set(given.request.seq, std::int64_t{16}, "--seq");
+  set(given.request.runtime, std::string("fsdp1"), "--runtime");
+  change(given.request);
+  return refusal(given);
+}
+
+}  // namespace
+
+TEST_CASE("fsdp1: every way makes legal schedules whose states and traffic are the formulas'") {
+  for (const char* name : {"tiny-llama", "tiny-gpt2"}) {
+    const ModelSpec model = lowered::bundled(name);
+    for (const Way& way : kFlatWays) {
+      for (const std::int64_t ranks : {2, 3, 7}) check_flat(model, way, ranks);
+    }
+  }
+}
+
+TEST_CASE("fsdp1: replicas") {
+  const ModelSpec model = lowered::bundled("tiny-llama");
+  Job job = flat(6, DType::Float32, DType::BFloat16, DType::Float32);
+  job.training.fsdp.replicate = 2;
+  check_flat_traffic(model, job, audited::ranks(model, job).front());
+}
+
+TEST_CASE("fsdp1: views are aligned to 16 bytes, and the flat parameter to the ranks") {
+  const ModelSpec model = lowered::bundled("tiny-gpt2");
+  Job job = flat(7, DType::Float32, DType::BFloat16, DType::BFloat16);
+  for (const bool views : {false, true}) {
+    job.training.fsdp.use_orig_params = views;
+    for (const FlatUnit& unit : flat_units(model, job)) check_pieces(unit, views);
+  }
+}
+
+TEST_CASE("fsdp1: what is not followed yet, and fully_shard's words, are refused by name") {
+  CHECK(flat_said([](Request&) {}) == "accepted");
+  says(flat_said([](Request& r) { set(r.fsdp.wrap, std::string("ends"), "--set"); }), "wraps no modules together");
+  says(flat_said([](Request& r) { set(r.fsdp.reshard_root, std::string("true"), "--set"); }), "is fully_shard's word");
+  says(flat_said([](Request& r) { set(r.fsdp.backward_prefetch, std::string("2"), "--set"); }),
+       "none of pre, post and none");
+  says(flat_said([](Request& r) {
+         set(r.runtime, std::string("fsdp2"), "--runtime");
+         set(r.fsdp.use_orig_params, std::string("true"), "--set");
+       }),
+       "is FSDP1's word");
+  const ModelSpec model = lowered::bundled("tiny-llama");
+  const auto lacks = [&](void (*change)(Training&)) {
+    Job job = flat(4, DType::Float32, DType::BFloat16, DType::BFloat16);
+    change(job.training);
+    return unsupported(model, job).value_or("");
+  };
+  CHECK(lacks([](Training&) {}).empty());
+  says(lacks([](Training& t) { t.fsdp.cpu_offload = true; }), "CPUOffload under FSDP1");
+  says(lacks([](Training& t) { t.gradient_clipping = 1; }), "clip_grad_norm_ of FSDP1");
+  says(lacks([](Training& t) { t.freeze = {"*mlp*"}; }), "frozen parameters under FSDP1");
+  says(lacks([](Training& t) { t.fsdp.sync_module_states = true; }), "sync_module_states");
+}
