@@ -12,6 +12,7 @@
 #include "core/format.h"
 #include "core/operator_runs.h"
 #include "eager/of_job.h"
+#include "planner/fsdp/flat_facts.h"
 #include "planner/lower/lower.h"
 #include "planner/predict/footprint.h"
 #include "program_fit.h"
@@ -335,6 +336,35 @@ class ShardsOnHost {
   std::map<std::string, std::set<std::int64_t>> sizes_;
 };
 
+// What a flat parameter's rank makes for a moment only, by the pieces that fsdp1_test.cpp holds against the model.
+class FlatAtOnce {
+ public:
+  FlatAtOnce(const ModelSpec& model, const Job& job) {
+    if (job.training.runtime != Runtime::Fsdp1) return;
+    const std::int64_t ranks = job.parallelism.dp / job.training.fsdp.replicate;
+    const std::int64_t kept = bytes_per_element(job.training.master_dtype);
+    const std::int64_t computed = bytes_per_element(job.training.dtype);
+    for (const FlatUnit& unit : flat_units(model, job)) {
+      for (const FlatPiece& piece : unit.pieces) {
+        if (piece.id == kNone) sizes_["padding of a flat parameter"].insert(piece.elements.value() * kept);
+      }
+      std::set<std::int64_t>& once = sizes_["storage that is freed at once"];
+      once.insert(unit.shard.value() * ranks * computed);
+      if (kept != computed) once.insert({unit.shard.value() * computed, unit.shard.value() * ranks * kept});
+    }
+  }
+
+  [[nodiscard]] bool agrees(const Schedule& schedule) const {
+    return std::all_of(schedule.buffers.begin(), schedule.buffers.end(), [&](const Buffer& buffer) {
+      const auto known = sizes_.find(buffer.label);
+      return known == sizes_.end() || known->second.contains(buffer.size.value());
+    });
+  }
+
+ private:
+  std::map<std::string, std::set<std::int64_t>> sizes_;
+};
+
 inline Bytes locked_by(const Schedule& schedule) {
   Bytes sum;
   for (const Buffer& buffer : schedule.buffers) {
@@ -375,6 +405,7 @@ struct Judges {
       if (!fitting::fault_of(plan, task).empty()) noticed.insert("fit");
     }
     if (!ShardsOnHost(model, job, schedule.rank).agrees(schedule)) noticed.insert("shards on the host");
+    if (!FlatAtOnce(model, job).agrees(schedule)) noticed.insert("flat parameters");
     if (!ByHand(model, job, schedule.rank).agrees(schedule)) noticed.insert("by hand");
     if (!checkpoint_fault(model, job, schedule).empty()) noticed.insert("checkpoints");
     if (has_tape && log_of(schedule) != tape) noticed.insert("tape");

@@ -281,6 +281,30 @@ void add_sharded(std::vector<Case>& all) {
   });
 }
 
+// FSDP1: the same with flat parameters, which the eager tape does not know.
+void add_flat(std::vector<Case>& all) {
+  const auto add = [&](const char* name, std::int64_t ranks, DType kept, DType reduced, auto change) {
+    for (const char* model : {kGpt2, kLlama}) {
+      Job job = lowered::sharded(ranks, kept, DType::BFloat16, reduced);
+      job.training.runtime = Runtime::Fsdp1;
+      job.training.model_init = ModelInit::Host;
+      change(job);
+      all.push_back({dsplan::formatted("FSDP1, {}", name), model, job, false, false, {}, true});
+    }
+  };
+  add("plain", 3, DType::BFloat16, DType::BFloat16, [](Job&) {});
+  add("mixed", 3, DType::Float32, DType::Float32, [](Job&) {});
+  add("reduced in 16 bits", 3, DType::Float32, DType::BFloat16, [](Job&) {});
+  add("views", 3, DType::Float32, DType::Float32, [](Job& job) { job.training.fsdp.use_orig_params = true; });
+  add("replicas", 4, DType::Float32, DType::Float32, [](Job& job) { job.training.fsdp.replicate = 2; });
+  add("accumulation", 3, DType::Float32, DType::BFloat16, [](Job& job) {
+    job.training.grad_accum = 2;
+    job.training.fsdp.sync_every = true;
+  });
+  add("made on the device", 3, DType::Float32, DType::Float32,
+      [](Job& job) { job.training.model_init = ModelInit::Device; });
+}
+
 // Norms of what is large enough that several blocks of a kernel share it.
 void add_norms(std::vector<Case>& all) {
   for (int stage = 0; stage <= 3; ++stage) {
@@ -368,6 +392,7 @@ std::vector<Case> cases() {
   add_ways_of_gathering(all);
   add_others(all);
   add_sharded(all);
+  add_flat(all);
   add_norms(all);
   add_packed(all);
   add_variants(all);

@@ -145,7 +145,9 @@ std::vector<Job> jobs() {
   pytorch.training.image_size = {448, 448};
   Job sharded;
   sharded.training.runtime = Runtime::Fsdp2;
-  return {deepspeed, pytorch, sharded};
+  Job flat;
+  flat.training.runtime = Runtime::Fsdp1;
+  return {deepspeed, pytorch, sharded, flat};
 }
 
 }  // namespace

@@ -77,7 +77,8 @@ TEST_CASE("training file: every option has a key") {
   // files.
   int absent = 0;
   visit_settings(request, request, [&](const auto& setting, const auto&) { absent += setting.given() ? 0 : 1; });
-  CHECK(absent == 6 + 16 + 7);  // And the sixteen of fsdp, which fsdp_test.cpp gives, and the seven of ddp.
+  CHECK(absent ==
+        6 + 19 + 7);  // And the nineteen of fsdp, which fsdp_test.cpp and fsdp1_test.cpp give, and the seven of ddp.
   CHECK(!request.training.given());
   CHECK(!request.checkpoint_groups.given());
   CHECK(!request.measured.given());

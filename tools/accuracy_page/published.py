@@ -113,9 +113,9 @@ def section(root, dsplan):
     text += tables.table(("row", "model", "stratum", "quantity", ">measured GiB", ">predicted GiB", ">error"), rows)
     text += ("\nSingle operators: the benchmark's swiglu keeps its graph through backward (retain_graph), which an "
              "op-graph cannot\nsay.\n")
-    text += ("\nFSDP2 as torchtitan calls it: shards, states and buffers are its own, activations those of transformers' model "
-             "instead of\ntorchtitan's; TITAN-056 and 057 are older than FSDP2's release. All are from before July 2025, when "
-             "layers and the model\nhad groups, and the last layer did not reshard unless always was said. torchtitan 0.1.0 itself, "
+    text += ("\nFSDP as torchtitan calls it (FSDP1 in TITAN-052 and 053, of which 053 is held against the high end; else FSDP2):\nshards, "
+             "states and buffers are its own, activations those of transformers' model instead of torchtitan's;\nTITAN-052, 053, 056 and 057 are older than FSDP2's release. All are from before July 2025,\nwhen "
+             "layers and the model had groups, and the last layer did not reshard unless always was said. torchtitan 0.1.0 itself, "
              "the job of TITAN-022 to 025\nunder PyTorch 2.11 on the dry device, reserves 47.44 GiB in its first step and "
              "51.35 GiB in the others, with always and by\ndefault; the prediction is 0.3 % above that. What is left to the "
              "published figures is of then, PyTorch's release above all.\n")

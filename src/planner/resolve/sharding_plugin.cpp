@@ -55,7 +55,9 @@ class ShardingPlugin {
     const Place& place = said_.version.given() ? said_.version.place : said_.on.place;
     if (version == "1") {
       not_modelled(place,
-                   formatted("FSDP1{}, which flattens parameters (say fsdp_version: 2),",
+                   formatted("FSDP1{}, with what accelerate sends, clips and casts (--runtime fsdp1 is "
+                             "FullyShardedDataParallel alone; "
+                             "fsdp_version: 2 is modelled),",
                              said_.version.given() ? "" : ", accelerate's default"),
                    "fsdp_version");
     } else {

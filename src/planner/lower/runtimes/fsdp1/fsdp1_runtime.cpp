@@ -27,17 +27,15 @@ class Fsdp1Runtime final : public RuntimeBase {
   void step(bool first) override;
 
  private:
-  using Handle = FlatHandle;
-
   struct Place {
-    Handle* handle = nullptr;
+    FlatHandle* handle = nullptr;
     std::size_t piece = 0;
   };
 
   std::vector<FlatUnit> units_;  // In the order of modules.
   UnitHooks hooks_;
-  std::vector<Handle*> of_module_;  // By ModuleId.
-  std::vector<Place> places_;       // By ParameterId.
+  std::vector<FlatHandle*> of_module_;  // By ModuleId.
+  std::vector<Place> places_;           // By ParameterId.
   OptimizerStep optimizer_;
   const BuffersOf* move_buffers_ = nullptr;
   std::optional<BuffersOf> moves_;
@@ -52,8 +50,8 @@ Fsdp1Runtime::Fsdp1Runtime(const Job& job, const ModelSpec& model, std::int64_t 
       optimizer_(job.training.optimizer, emitter, model.parameters.size()) {
   sums_gradients_on = kGatherStream;
   for (const FlatUnit& unit : units_) {
-    hooks_.add(std::make_unique<Handle>(unit, job_, model_, rank, emitter));
-    Handle* const handle = hooks_.handles().back().get();
+    hooks_.add(std::make_unique<FlatHandle>(unit, job_, model_, rank, emitter));
+    FlatHandle* const handle = hooks_.handles().back().get();
     of_module_[static_cast<std::size_t>(unit.module)] = handle;
     for (std::size_t piece = 0; piece < unit.pieces.size(); ++piece) {
       if (unit.pieces[piece].id != kNone) places_[at(unit.pieces[piece].id)] = {handle, piece};
@@ -71,11 +69,11 @@ void Fsdp1Runtime::build(ModelInit where, const BuffersOf& buffers_of) {
 // _recursive_wrap: units inside come first.
 void Fsdp1Runtime::initialise(const std::vector<BufferId>& /*buffers*/) {
   emitter_.use_streams();
-  std::vector<Handle*> order;
+  std::vector<FlatHandle*> order;
   for (const auto& handle : hooks_.handles()) order.push_back(handle.get());
   std::sort(order.begin(), order.end(),
-            [](const Handle* a, const Handle* b) { return a->unit().order < b->unit().order; });
-  for (Handle* handle : order) handle->flatten(loading_, move_buffers_);
+            [](const FlatHandle* a, const FlatHandle* b) { return a->unit().order < b->unit().order; });
+  for (FlatHandle* handle : order) handle->flatten(loading_, move_buffers_);
   move_buffers_ = nullptr;
 }
 
@@ -86,7 +84,7 @@ ParameterPlace Fsdp1Runtime::place(ParameterId parameter) const {
 
 void Fsdp1Runtime::enter(ModuleId module, Pass pass) {
   if (pass == Pass::Forward && module == 0) hooks_.root_pre_forward();
-  Handle* const handle = of_module_[static_cast<std::size_t>(module)];
+  FlatHandle* const handle = of_module_[static_cast<std::size_t>(module)];
   if (handle == nullptr) return;
   if (pass == Pass::Forward) hooks_.pre_forward(*handle);
   if (pass == Pass::Backward) hooks_.pre_backward(*handle);
@@ -94,7 +92,7 @@ void Fsdp1Runtime::enter(ModuleId module, Pass pass) {
 
 void Fsdp1Runtime::exit(ModuleId module, Pass pass) {
   if (module == kNone) return hooks_.end_backward();
-  Handle* const handle = of_module_[static_cast<std::size_t>(module)];
+  FlatHandle* const handle = of_module_[static_cast<std::size_t>(module)];
   if (handle == nullptr) return;
   if (pass == Pass::Forward) hooks_.post_forward(*handle);
   if (pass == Pass::Backward && module != 0) hooks_.post_backward(*handle);
