@@ -56,8 +56,7 @@ class ShardingPlugin {
     if (version == "1") {
       not_modelled(place,
                    formatted("FSDP1{}, with what accelerate sends, clips and casts (--runtime fsdp1 is "
-                             "FullyShardedDataParallel alone; "
-                             "fsdp_version: 2 is modelled),",
+                             "FullyShardedDataParallel alone; fsdp_version: 2 is modelled),",
                              said_.version.given() ? "" : ", accelerate's default"),
                    "fsdp_version");
     } else {

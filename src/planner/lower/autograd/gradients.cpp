@@ -121,13 +121,12 @@ void Gradients::accumulate_into(Gradient& held, TensorId tensor, Gradient gradie
   }
   if (gradient.empty) return;
   const bool in_place = held.whole && !held.view && emitter_.references(held.buffer) == 1;
-  const bool leaf = graph_.storage_of(tensor).parameter != kNone;
-  const StreamId stream = leaf ? on_.runtime.sums_gradients_on : kComputeStream;
+  const ParameterId parameter = graph_.storage_of(tensor).parameter;
+  const StreamId stream = parameter == kNone ? kComputeStream : on_.runtime.sums_gradients_on;
   if (stream != kComputeStream) emitter_.wait_stream(stream, kComputeStream);
   const OnStream on(emitter_, stream);
   Gradient sum{held.buffer, true};
   if (!in_place) {
-    const ParameterId parameter = graph_.storage_of(tensor).parameter;
     const Role role = parameter == kNone ? Role::Temporaries : Role::Gradients;  // A tied weight's becomes its `.grad`.
     sum.buffer = emitter_.allocate(
         graph_.bytes(tensor), graph_.tensor(tensor).dtype,

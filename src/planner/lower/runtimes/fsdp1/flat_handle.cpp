@@ -43,7 +43,7 @@ FlatHandle::FlatHandle(const FlatUnit& unit, const Job& job, const ModelSpec& mo
 
 // FlatParamHandle.__init__ and shard(). Parameters and buffers that are on the host are moved first, breadth first
 // (_init_utils.py, _move_module_to_device).
-void FlatHandle::flatten(ModelLoading& loading, const BuffersOf* move_buffers) {
+void FlatHandle::flatten(ModelLoading& loading, const std::function<void(ModuleId)>& move_buffers) {
   const DType kept = training_.master_dtype;
   std::vector<Variable> pieces(unit_.pieces.size());
   for (const ModuleId module : unit_.breadth) {
@@ -55,8 +55,8 @@ void FlatHandle::flatten(ModelLoading& loading, const BuffersOf* move_buffers) {
       pieces[at].mark_scratch();  // What other ranks keep is theirs.
     }
   }
-  if (move_buffers != nullptr) {
-    for (const ModuleId module : unit_.breadth) (*move_buffers)(module);
+  if (move_buffers) {
+    for (const ModuleId module : unit_.breadth) move_buffers(module);
   }
   for (std::size_t at = 0; at < pieces.size(); ++at) {
     if (unit_.pieces[at].id != kNone) continue;

@@ -2,6 +2,7 @@
 // (torch/distributed/fsdp/_flat_param.py, FlatParamHandle). When what happens is the runtime's (fsdp1_runtime.cpp).
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -29,7 +30,7 @@ class FlatHandle {
   [[nodiscard]] const FlatUnit& unit() const { return unit_; }
 
   // Flattened from whole parameters, which go, and cut.
-  void flatten(ModelLoading& loading, const BuffersOf* move_buffers);
+  void flatten(ModelLoading& loading, const std::function<void(ModuleId)>& move_buffers);
   // init_flat_param_attributes: what will be gathered into is made once, and let go of at once.
   void init_attributes();
 

@@ -1,6 +1,7 @@
 // FSDP1: torch.distributed.fsdp.FullyShardedDataParallel (torch/distributed/fsdp/_runtime_utils.py). When the hooks of
 // each unit run is here; what they do is the unit's (flat_handle.h).
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <utility>
 
@@ -37,8 +38,7 @@ class Fsdp1Runtime final : public RuntimeBase {
   std::vector<FlatHandle*> of_module_;  // By ModuleId.
   std::vector<Place> places_;           // By ParameterId.
   OptimizerStep optimizer_;
-  const BuffersOf* move_buffers_ = nullptr;
-  std::optional<BuffersOf> moves_;
+  std::function<void(ModuleId)> move_buffers_;  // While the model is on the host.
 };
 
 Fsdp1Runtime::Fsdp1Runtime(const Job& job, const ModelSpec& model, std::int64_t rank, Emitter& emitter)
@@ -61,8 +61,7 @@ Fsdp1Runtime::Fsdp1Runtime(const Job& job, const ModelSpec& model, std::int64_t 
 
 void Fsdp1Runtime::build(ModelInit where, const BuffersOf& buffers_of) {
   if (where == ModelInit::Device) return RuntimeBase::build(where, buffers_of);
-  moves_.emplace(buffers_of);
-  move_buffers_ = &*moves_;
+  move_buffers_ = buffers_of;
   loading_.build_on_host();
 }
 
