@@ -12,6 +12,7 @@
 #include "planner/lower/unsupported.h"
 #include "planner/predict/footprint.h"
 #include "planner/predict/predict.h"
+#include "sim/memory.h"
 
 using namespace dsplan;
 
@@ -135,7 +136,12 @@ TEST_CASE("routers' biases that transformers lists stay in fp32 under DeepSpeed 
     Job job = lowered::job(stage, 2);
     job.training.deepspeed = deepspeed;
     job.training.transformers = transformers;
-    return footprint(model, job, 0).persistent[Role::ModuleBuffers].value();
+    const Bytes derived = footprint(model, job, 0).persistent[Role::ModuleBuffers];
+    const Schedule schedule = lower(model, job, build_shapes(model, job), 0);
+    MemoryMeter meter(schedule);
+    replay(schedule, meter);
+    CHECK(meter.by_role()[Role::ModuleBuffers] == derived);
+    return derived.value();
   };
   constexpr std::int64_t kMore = 26 * 64 * 2;  // Layers, experts, bytes more.
   const Version five{5, 17, 0};
