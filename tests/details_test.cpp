@@ -58,7 +58,7 @@ TEST_CASE("the first screen needs no more than was made for it") {
         CHECK(fate.retries == whole.retries);
         CHECK(fate.peak->process == whole.peak->process);
         if (whole.verdict != Verdict::DoesNotFit) CHECK(fate.retries_low == whole.retries_low);
-        const std::optional<Prediction> fitting = predict_if_it_fits(asked.model, job);
+        const std::optional<Prediction> fitting = predict_wanted(asked.model, job, Detail::Fate, Wanted::IfFits);
         if (!fitting) {
           ++given_up;
           CHECK(whole.verdict == Verdict::DoesNotFit);

@@ -36,6 +36,7 @@ PlacedAllocator::PlacedAllocator(const Schedule& schedule, const PlacementOption
       streams_(allocator_, options.frees, schedule.untold, clock_.get()),
       prints_(schedule, allocator_),
       blocks_(schedule.buffers.size(), kNullBlock),
+      until_retry_(options.until_retry),
       at_once_(options.times == nullptr && options.frees == StreamFrees::Immediate) {
   allocator_.set_capacity(options.limit);
 }

@@ -49,8 +49,8 @@ class PlacedAllocator {
   PlacedAllocator(const PlacedAllocator&) = delete;
   PlacedAllocator& operator=(const PlacedAllocator&) = delete;
 
-  // After a failure nothing may be asked any more.
-  [[nodiscard]] bool stopped() const { return result_.failed_event.has_value(); }
+  // After a failure nothing may be asked any more, nor after a retry where that is all that is asked.
+  [[nodiscard]] bool stopped() const { return result_.failed_event || (until_retry_ && retries_ > 0); }
   [[nodiscard]] BlockId block(BufferId buffer) const { return blocks_[buffer]; }  // kNullBlock: it has none.
   [[nodiscard]] AllocatorStreams& streams() { return streams_; }
   [[nodiscard]] StreamClock* clock() { return clock_.get(); }  // nullptr: nobody estimates times.
@@ -83,6 +83,7 @@ class PlacedAllocator {
   AllocatorStreams streams_;
   PrintLog prints_;
   Indexed<BufferId, BlockId> blocks_;
+  bool until_retry_;
   bool at_once_;  // When frees complete that wait for other streams.
   SecondStep second_step_;
   std::int64_t retries_ = 0;

@@ -31,6 +31,8 @@ struct PlacementOptions {
   // Instead of `frees`: they complete when their events would have, on a clock with these times, which must outlive
   // this. nullptr: nobody estimates any.
   const EventTimes* times = nullptr;
+  // The replay stops at the first retry.
+  bool until_retry = false;
 };
 
 struct PlacementPeaks {

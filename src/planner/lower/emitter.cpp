@@ -4,7 +4,8 @@
 
 namespace dsplan {
 
-Emitter::Emitter(std::size_t events, std::optional<Bytes> room) : room_(room) {
+Emitter::Emitter(std::size_t events, const Until& until)
+    : until_(until), counts_live_(until.room.has_value() || until.unwanted != nullptr) {
   schedule_.events.reserve(events);
   schedule_.accesses.reserve(events);
   schedule_.buffers.reserve(events / 3);
@@ -26,11 +27,11 @@ BufferId Emitter::allocate(Bytes bytes, DType dtype, const What& what, Parameter
   states_.back().references = 1;
   states_.back().stream = stream_;
   schedule_.events.emplace_back(Allocate{id, stream_});
-  if (!room_ || space != Space::Device) return id;
+  if (!counts_live_ || space != Space::Device) return id;
   live_ += bytes;
-  if (live_ <= *room_) return id;
+  if (!until_.reached(live_)) return id;
   stopped_ = true;
-  throw OutOfRoom{};
+  throw Ended{};
 }
 
 void Emitter::rename(BufferId buffer, const What& what) {
@@ -44,7 +45,7 @@ void Emitter::release(BufferId buffer, Reason reason) {
   State& state = states_[buffer];
   DSPLAN_CHECK(state.references > 0, std::string("released twice: ") + schedule_.buffers[buffer].label);
   if (--state.references > 0) return;
-  if (room_ && space(buffer) == Space::Device) live_ -= size(buffer);
+  if (counts_live_ && space(buffer) == Space::Device) live_ -= size(buffer);
   const bool late = after_marker_ || state.last_touch != serial_;
   DSPLAN_CHECK(!late || reason != Reason::LastUse,
                std::string("late without a reason: ") + schedule_.buffers[buffer].label);
@@ -157,7 +158,7 @@ void Emitter::exit(ModuleId module, bool abandoned) {
 }
 
 void Emitter::mark(Moment moment, Stretch stretch, std::int32_t micro_batch) {
-  if (stretch == Stretch::Save) room_.reset();
+  if (stretch == Stretch::Save) until_.room.reset();
   schedule_.events.emplace_back(Mark{moment, stretch, micro_batch, begin_marker()});
 }
 

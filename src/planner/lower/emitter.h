@@ -12,6 +12,7 @@
 #include "planner/lower/contents.h"
 #include "planner/lower/happens_before.h"
 #include "planner/lower/recording.h"
+#include "planner/lower/until.h"
 
 namespace dsplan {
 
@@ -23,14 +24,10 @@ struct What {
   bool capacity = false;  // Need not be filled (core/schedule.h).
 };
 
-// Thrown where a schedule was asked for only as long as there is room for its buffers.
-struct OutOfRoom {};
-
 class Emitter {
  public:
-  // `room`: what may live on the device at once, saving the model left out; `allocate` throws OutOfRoom where it would
-  // be more, and whatever is let go of then is not written.
-  explicit Emitter(std::size_t events, std::optional<Bytes> room = {});
+  // `allocate` throws Ended once `until` is reached, and whatever is let go of then is not written.
+  explicit Emitter(std::size_t events, const Until& until = {});
 
   // A program is written beside the schedule. `recording` must outlive this; nullptr: none is.
   void attach(Recording* recording) { recording_ = recording; }
@@ -147,8 +144,9 @@ class Emitter {
   Pass pass_ = Pass::Setup;
   ModuleId module_ = kNone;
   StreamId stream_ = kComputeStream;
-  std::optional<Bytes> room_;
-  Bytes live_;            // Of the device; counted where there is a limit.
+  Until until_;
+  bool counts_live_ = false;  // Where it may be reached.
+  Bytes live_;            // Of the device.
   bool stopped_ = false;  // Nothing is released any more.
 };
 

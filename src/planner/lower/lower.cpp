@@ -51,12 +51,12 @@ std::size_t events_of(const ModelSpec& model, const Graph& graph, bool recompute
 
 // `model`: one tensor-parallel rank's part. No steps: init alone.
 Schedule lower_part(const ModelSpec& model, const Job& job, const std::vector<ShapeView>& shapes, std::int64_t rank,
-                    std::int64_t steps, const std::optional<Bytes>& room, Recording* recording) {
+                    std::int64_t steps, const Until& until, Recording* recording) {
   // Regions are the same at every length.
   const Checkpointing checkpointing = checkpointing_of(job.training, *shapes.front().graph);
   refuse_unreachable(*shapes.front().graph, checkpointing);
   Emitter emitter(
-      events_of(model, *shapes.front().graph, !checkpointing.groups.empty(), job.training.grad_accum * steps), room);
+      events_of(model, *shapes.front().graph, !checkpointing.groups.empty(), job.training.grad_accum * steps), until);
   emitter.attach(recording);
   const std::unique_ptr<TrainingRuntime> runtime = make_runtime(job, model, rank, emitter);
   Loop loop(model, job, emitter, *runtime);
@@ -90,12 +90,12 @@ Schedule lower_part(const ModelSpec& model, const Job& job, const std::vector<Sh
 }
 
 Schedule lower_views(const ModelSpec& model, const Job& job, const std::vector<ShapeView>& shapes, std::int64_t rank,
-                     std::int64_t steps, const std::optional<Bytes>& room = {}, Recording* recording = nullptr) {
+                     std::int64_t steps, const Until& until = {}, Recording* recording = nullptr) {
   DSPLAN_CHECK(rank >= 0 && rank < job.parallelism.dp, "rank " + std::to_string(rank));
   const bool cut = job.parallelism.tp > 1;
   const std::optional<ModelSpec> part =
       cut ? std::optional(tensor_parallel_part(model, job.parallelism.tp)) : std::nullopt;
-  Schedule schedule = lower_part(cut ? *part : model, job, shapes, rank, steps, room, recording);
+  Schedule schedule = lower_part(cut ? *part : model, job, shapes, rank, steps, until, recording);
   schedule.rank = rank;
   schedule.world = job.parallelism.world;
   schedule.dp = job.parallelism.dp;
@@ -117,10 +117,10 @@ Schedule lower(const ModelSpec& model, const Job& job, const Shapes& shapes, std
 }
 
 std::optional<Schedule> lower_within(const ModelSpec& model, const Job& job, const Shapes& shapes, std::int64_t rank,
-                                     Bytes room) {
+                                     const Until& until) {
   try {
-    return lower_views(model, job, views_of(shapes), rank, job.training.steps(), room);
-  } catch (const OutOfRoom&) {
+    return lower_views(model, job, views_of(shapes), rank, job.training.steps(), until);
+  } catch (const Ended&) {
     return std::nullopt;
   }
 }

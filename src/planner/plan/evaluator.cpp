@@ -304,7 +304,19 @@ std::optional<Bytes> Evaluator::missing(const Candidate& candidate) const {
   return std::nullopt;
 }
 
-Simulated Evaluator::simulate(const Candidate& candidate, Detail detail) const {
+namespace {
+
+// Where ranks differ the worst one's fate is asked for, whatever others do.
+std::optional<Prediction> predicted(const ModelSpec& model, const Job& job, Detail detail, Wanted wanted,
+                                    const std::atomic<bool>* needless) {
+  if (ranks_differ(job.training, job.parallelism)) wanted = Wanted::Any;
+  return predict_wanted(model, job, detail, wanted, needless);
+}
+
+}  // namespace
+
+std::optional<Simulated> Evaluator::simulate(const Candidate& candidate, Detail detail, Wanted wanted,
+                                             const std::atomic<bool>* needless) const {
   const PlanFamily& family = families_[candidate.family];
   Settings settings = family.settings;
   value(settings, Axis::MicroBatch) = std::to_string(candidate.micro_batch);
@@ -313,7 +325,9 @@ Simulated Evaluator::simulate(const Candidate& candidate, Detail detail) const {
   made.request.rank = {"worst", Place{"the search", 0, 0, {}}};
   Simulated result;
   result.job = resolve(inputs_.model, made.request, made.file(), inputs_.hardware, inputs_.cluster);
-  result.prediction = std::move(predict_asked(inputs_.model, result.job, detail).front());
+  std::optional<Prediction> made_here = predicted(inputs_.model, result.job, detail, wanted, needless);
+  if (!made_here) return std::nullopt;
+  result.prediction = std::move(*made_here);
   const Prediction& p = result.prediction;
   switch (p.verdict) {
     case Verdict::Fits: result.fate = Fate::Fits; break;

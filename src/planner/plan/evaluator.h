@@ -100,7 +100,9 @@ class Evaluator {
   [[nodiscard]] std::optional<Bytes> missing(const Candidate& candidate) const;
   // Lower bound of what one rank sends in a step.
   [[nodiscard]] Bytes least_wire(const Candidate& candidate) const;
-  [[nodiscard]] Simulated simulate(const Candidate& candidate, Detail detail) const;
+  // nullopt: not what is wanted (planner/predict/predict.h), or needless.
+  [[nodiscard]] std::optional<Simulated> simulate(const Candidate& candidate, Detail detail, Wanted wanted,
+                                                  const std::atomic<bool>* needless = nullptr) const;
   [[nodiscard]] PlanRow row(const Candidate& candidate) const;
 
  private:

@@ -66,18 +66,27 @@ bool listed(const SearchSpace& space, Axis axis, const std::string& value) {
   return std::find(values.begin(), values.end(), value) != values.end();
 }
 
-// Judges one neighbour as far as it takes to say why it lost.
-PlanChange judged(Walk& walk, Axis axis, Candidate candidate, const PlanRow& plan, const SearchSpace& space) {
-  PlanRow row = walk.row(candidate);
-  const double speed = ratio(row, plan);
-  if (speed > 1 && row.fate == Fate::Slower) {
-    (void)walk.verdict(candidate);
-    row = walk.row(candidate);
+// Judges neighbours as far as it takes to say why they lost.
+void judge(Walk& walk, Axis axis, const std::vector<Candidate>& candidates, const PlanRow& plan,
+           const SearchSpace& space, std::vector<PlanChange>& into) {
+  const auto asks = [&](const Candidate& one) {
+    const PlanRow row = walk.row(one);
+    return row.fate == Fate::Slower && (ratio(row, plan) > 1 || walk.seen(one));
+  };
+  std::vector<const Candidate*> asked;
+  for (const Candidate& one : candidates) {
+    if (asks(one)) asked.push_back(&one);
   }
-  if (fits(row.fate) && !listed(space, axis, row.settings[static_cast<std::size_t>(axis)])) {
-    row.reason = formatted("fits, but {} says {}", space[axis].reason, joined_text(space[axis].values));
+  walk.simulate_ahead(asked);
+  for (const Candidate* one : asked) (void)walk.verdict(*one);
+  for (const Candidate& one : candidates) {
+    PlanRow row = walk.row(one);
+    const double speed = ratio(row, plan);
+    if (fits(row.fate) && !listed(space, axis, row.settings[static_cast<std::size_t>(axis)])) {
+      row.reason = formatted("fits, but {} says {}", space[axis].reason, joined_text(space[axis].values));
+    }
+    into.push_back({{axis}, std::move(row), speed});
   }
-  return {{axis}, std::move(row), speed};
 }
 
 void add_varied(Axis axis, const SearchInputs& inputs, const SearchSpace& space, const PlanRow& plan,
@@ -90,23 +99,24 @@ void add_varied(Axis axis, const SearchInputs& inputs, const SearchSpace& space,
   if (batches) fixed[axis].values.resize(1);
   if (axis != Axis::Checkpoint) fixed[Axis::Checkpoint].values = {"full"};
   Walk walk(inputs, fixed, options, verdicts);
+  std::vector<Candidate> candidates;
   for (std::size_t family = 0; family < walk.evaluator().families().size(); ++family) {
     if (!walk.evaluator().families()[family].refusal.empty()) continue;
     for (const std::string& count : counts) {
       if (axis == Axis::Checkpoint) {
         for (Candidate& one : walk.segmentations(family, number(count))) {
           walk.evaluator().add_time(one);
-          if (one.segmented->groups != segmented->groups)
-            into.push_back(judged(walk, axis, std::move(one), plan, space));
+          if (one.segmented->groups != segmented->groups) candidates.push_back(std::move(one));
         }
         continue;
       }
       std::string refusal;
       auto one = walk.evaluator().candidate(family, number(count), segmented->text, segmented,
                                             axis == Axis::Gpus ? 0 : plan.tokens_per_second(), refusal);
-      if (one) into.push_back(judged(walk, axis, std::move(*one), plan, space));
+      if (one) candidates.push_back(std::move(*one));
     }
   }
+  judge(walk, axis, candidates, plan, space, into);
 }
 
 SearchSpace opened(const SearchSpace& space, Axis axis, const SearchInputs& inputs, const SearchOptions& options) {

@@ -1,6 +1,7 @@
 #include "planner/plan/simulations.h"
 
 #include <algorithm>
+#include <atomic>
 #include <exception>
 #include <utility>
 
@@ -21,9 +22,6 @@ std::string groups_text(const Checkpointing& checkpoint) {
 
 std::size_t at_once() { return std::min<std::size_t>(4, processors()); }
 
-// With two processors a simulation's own pieces have the other one.
-std::size_t ahead_of_need() { return processors() > 2 ? at_once() - 1 : 0; }
-
 std::string Simulations::key_of(const Candidate& candidate) const {
   const PlanFamily& family = evaluator_.families()[candidate.family];
   std::string key;
@@ -32,34 +30,44 @@ std::string Simulations::key_of(const Candidate& candidate) const {
                          inputs_.model.dims.layers, groups_text(*candidate.segmented));
 }
 
-bool Simulations::knows(const std::string& key) const { return ahead_.contains(key) || verdicts_.contains(key); }
-
-const Simulated* Simulations::asked(const Candidate& candidate) const {
+const Known* Simulations::asked(const Candidate& candidate) const {
   const auto found = verdicts_.find(key_of(candidate));
-  return found == verdicts_.end() ? nullptr : found->second.get();
+  const bool known = found != verdicts_.end() && (found->second.whole != nullptr || found->second.unclean);
+  return known ? &found->second : nullptr;
 }
 
-const Simulated& Simulations::of(const Candidate& candidate) {
+Known Simulations::simulated(const Candidate& candidate, Wanted wanted, const std::atomic<bool>* needless) const {
+  std::optional<Simulated> made = evaluator_.simulate(candidate, detail_, wanted, needless);
+  if (made) return {std::make_shared<const Simulated>(std::move(*made)), false, false};
+  return {nullptr, wanted == Wanted::IfFits, true};
+}
+
+const Simulated* Simulations::of(const Candidate& candidate, Wanted wanted) {
   const std::string key = key_of(candidate);
-  const auto found = verdicts_.find(key);
-  if (found != verdicts_.end()) return *found->second;
-  const auto ahead = ahead_.find(key);
-  std::shared_ptr<const Simulated> made = ahead != ahead_.end() ? ahead->second : nullptr;
-  if (made == nullptr) made = std::make_shared<Simulated>(evaluator_.simulate(candidate, detail_));
-  return *verdicts_.emplace(key, std::move(made)).first->second;
+  Known& known = verdicts_[key];
+  if (const auto ahead = ahead_.find(key); ahead != ahead_.end() && !known.answers(wanted)) known = ahead->second;
+  if (!known.answers(wanted)) known = simulated(candidate, wanted, nullptr);
+  return known.whole.get();
 }
 
-void Simulations::ahead(const std::vector<const Candidate*>& candidates) {
-  std::map<std::string, const Candidate*> unknown;
+void Simulations::ahead(const std::vector<const Candidate*>& candidates, Wanted wanted, bool first_of_all) {
+  std::vector<std::pair<const Candidate*, Known*>> work;
   for (const Candidate* one : candidates) {
-    if (std::string key = key_of(*one); !knows(key)) unknown.emplace(std::move(key), one);
+    const std::string key = key_of(*one);
+    const auto asked = verdicts_.find(key);
+    if (asked != verdicts_.end() && asked->second.answers(wanted)) continue;
+    Known& made = ahead_[key];
+    const bool twice = std::any_of(work.begin(), work.end(), [&](const auto& other) { return other.second == &made; });
+    if (!twice && !made.answers(wanted)) work.emplace_back(one, &made);
   }
-  if (unknown.size() < 2) return;  // Whoever asks for it simulates it.
-  std::vector<std::pair<const Candidate*, std::shared_ptr<const Simulated>*>> work;
-  for (const auto& [key, candidate] : unknown) work.emplace_back(candidate, &ahead_[key]);
+  if (work.size() < 2) return;  // Whoever asks for it simulates it.
+  std::atomic<bool> needless = false;
   in_parallel(work.size(), [&](std::size_t at) {
     try {
-      *work[at].second = std::make_shared<Simulated>(evaluator_.simulate(*work[at].first, detail_));
+      Known made = simulated(*work[at].first, wanted, first_of_all && at > 0 ? &needless : nullptr);
+      if (at == 0 && made.whole != nullptr && made.whole->fate == Fate::Fits) needless = true;
+      // What has ended because it is needless has said nothing.
+      if (made.whole != nullptr || at == 0 || !needless) *work[at].second = std::move(made);
     } catch (const std::exception&) {
       // It is thrown to whoever asks for it.
     }

@@ -188,15 +188,15 @@ std::vector<Candidate> Walk::segmentations(std::size_t family, std::int64_t micr
   return all;
 }
 
-const Simulated& Walk::verdict(const Candidate& candidate) {
-  if (simulations_.asked(candidate) == nullptr) ++counts_.simulated;
-  return simulations_.of(candidate);
+const Simulated* Walk::simulated(const Candidate& candidate, Wanted wanted) {
+  if (!seen(candidate)) ++counts_.simulated;
+  return simulations_.of(candidate, wanted);
 }
 
 std::vector<const Candidate*> Walk::likely(std::size_t first) const {
   std::vector<const Candidate*> all{&open_[first]};
   std::vector<std::size_t> rest = waiting_;
-  const std::size_t more = std::min(ahead_of_need(), rest.size());
+  const std::size_t more = std::min(at_once() - 1, rest.size());
   std::partial_sort(rest.begin(), rest.begin() + static_cast<std::ptrdiff_t>(more), rest.end(),
                     [this](std::size_t a, std::size_t b) { return comes_later(b, a); });
   for (std::size_t at = 0; at < more && open_[rest[at]].segmented != nullptr; ++at) all.push_back(&open_[rest[at]]);
@@ -205,9 +205,9 @@ std::vector<const Candidate*> Walk::likely(std::size_t first) const {
 
 PlanRow Walk::row(const Candidate& candidate) const {
   PlanRow row = evaluator_.row(candidate);
-  const Simulated* const asked = simulations_.asked(candidate);
-  if (asked == nullptr) return row;
-  const Simulated& simulated = *asked;
+  const Known* const asked = simulations_.asked(candidate);
+  if (asked == nullptr || asked->whole == nullptr) return row;
+  const Simulated& simulated = *asked->whole;
   const Prediction& p = simulated.prediction;
   row.fate = simulated.fate;
   row.reason = simulated.reason;
@@ -229,7 +229,38 @@ PlanRow Walk::row(const Candidate& candidate) const {
   return row;
 }
 
+// Of most that come first it is enough to know that they are none: where one is there nobody asks how they fared.
+std::optional<std::size_t> Walk::first_clean() {
+  while (go_on()) {
+    const std::optional<std::size_t> index = next();
+    if (!index) break;
+    judged_.push_back(*index);
+    simulations_.ahead(likely(*index), Wanted::IfClean, true);
+    const Simulated* const made = simulated(open_[*index], Wanted::IfClean);
+    open_[*index].seen = true;
+    if (made != nullptr && made->fate == Fate::Fits) return index;
+  }
+  return std::nullopt;
+}
+
+// Where none of `judged_` is clean.
+std::optional<std::size_t> Walk::first_that_fits() {
+  std::optional<std::size_t> tight;
+  for (const std::size_t index : judged_) {
+    const Simulated* const made = simulated(open_[index], Wanted::IfFits);
+    if (made == nullptr) continue;
+    if (made->fate == Fate::FitsWithRetries) return index;
+    if (made->fate == Fate::Tight && !tight) tight = index;
+  }
+  return tight;
+}
+
 std::optional<std::size_t> Walk::best() {
+  // With fewer GPUs one that retries is better than one that does not with more.
+  if (options_.stop_early && options_.objective != Objective::Gpus) {
+    const std::optional<std::size_t> clean = first_clean();
+    return clean ? clean : first_that_fits();
+  }
   std::optional<std::size_t> clean;
   std::optional<std::size_t> retrying;
   std::optional<std::size_t> tight;
@@ -243,7 +274,7 @@ std::optional<std::size_t> Walk::best() {
     const bool more_ranks = options_.objective == Objective::Gpus && retrying && world(*index) > world(*retrying);
     if (options_.stop_early && more_ranks) break;
     judged_.push_back(*index);
-    if (!simulations_.known(open_[*index])) simulations_.ahead(likely(*index));
+    simulations_.ahead(likely(*index), Wanted::Any, options_.stop_early);
     const Fate fate = verdict(open_[*index]).fate;
     open_[*index].seen = true;
     if (fate == Fate::Fits && !clean && !more_ranks) clean = index;
@@ -264,9 +295,9 @@ bool Walk::anything_fits(bool tight) {
     const std::size_t index = waiting_.back();
     waiting_.pop_back();
     if (open_[index].segmented != nullptr) {
-      const Fate fate = verdict(open_[index]).fate;
+      const Simulated* const made = simulated(open_[index], Wanted::IfFits);
       open_[index].seen = true;
-      if (fits(fate) && (tight || fate != Fate::Tight)) return true;
+      if (made != nullptr && fits(made->fate) && (tight || made->fate != Fate::Tight)) return true;
       continue;
     }
     write_out(index, later);
@@ -290,7 +321,8 @@ std::vector<PlanRow> Walk::front() {
     if (beaten) continue;
     if (!go_on(front.empty() ? nullptr : &front.front())) break;
     open_[*index].seen = true;
-    if (!fits(verdict(one).fate)) continue;
+    const Simulated* const made = simulated(one, Wanted::IfFits);
+    if (made == nullptr || !fits(made->fate)) continue;
     PlanRow row = this->row(one);
     const bool dominated = std::any_of(front.begin(), front.end(), [&](const PlanRow& other) {
       return *other.process <= *row.process && *other.wire <= *row.wire;
@@ -350,11 +382,12 @@ std::vector<PlanRow> Walk::after(std::size_t best, std::size_t most) {
       together.push_back(&open_[*index]);
     }
     if (some.empty()) break;
-    simulations_.ahead(together);
+    simulations_.ahead(together, Wanted::IfFits, false);
     for (const std::size_t index : some) {
       ++tried;
       open_[index].seen = true;
-      if (fits(verdict(open_[index]).fate)) rows.push_back(row(open_[index]));
+      const Simulated* const made = simulated(open_[index], Wanted::IfFits);
+      if (made != nullptr && fits(made->fate)) rows.push_back(row(open_[index]));
     }
   }
   opens_ = true;

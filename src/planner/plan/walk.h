@@ -43,7 +43,15 @@ class Walk {
   // With what its simulation said, if there was one.
   [[nodiscard]] PlanRow row(const Candidate& candidate) const;
   [[nodiscard]] const Candidate& open(std::size_t index) const { return open_[index]; }
-  [[nodiscard]] const Simulated& verdict(const Candidate& candidate);
+  [[nodiscard]] const Simulated& verdict(const Candidate& candidate) { return *simulated(candidate, Wanted::Any); }
+  // nullptr: not what is wanted.
+  [[nodiscard]] const Simulated* simulated(const Candidate& candidate, Wanted wanted);
+  // Whether somebody has asked for it.
+  [[nodiscard]] bool seen(const Candidate& candidate) const { return simulations_.asked(candidate) != nullptr; }
+  // Those that will be asked for, at once.
+  void simulate_ahead(const std::vector<const Candidate*>& candidates) {
+    simulations_.ahead(candidates, Wanted::Any, false);
+  }
   [[nodiscard]] Evaluator& evaluator() { return evaluator_; }
   [[nodiscard]] const SearchSpace& space() const { return space_; }
   // What was never looked at counts as slower. All of them but `candidates` sum to it.
@@ -67,6 +75,9 @@ class Walk {
   // The next of `open_` in the order of the objective, `auto` written out as far as it is reached. Absent: none left.
   [[nodiscard]] std::optional<std::size_t> next();
   void put(Candidate candidate);
+  // The first in order that fits without retries; all that were seen are among `judged_`.
+  [[nodiscard]] std::optional<std::size_t> first_clean();
+  [[nodiscard]] std::optional<std::size_t> first_that_fits();
   // `first` and those of `waiting_` that are likely to be asked for next, as many as are simulated at once.
   [[nodiscard]] std::vector<const Candidate*> likely(std::size_t first) const;
   [[nodiscard]] bool go_on(const PlanRow* best = nullptr);

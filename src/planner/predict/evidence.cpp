@@ -25,7 +25,7 @@ bool is_timed(const Schedule& schedule, const Job& job) {
 }  // namespace
 
 // The meters and the estimates go on beside the first placement, the others beside each other.
-Readings::Readings(Schedule made, const Job& job, const DeviceRoom& room, Detail how)
+Readings::Readings(Schedule made, const Job& job, const DeviceRoom& room, Detail how, Wanted wanted)
     : schedule(std::move(made)),
       only(window_named(job.phase)),
       memory(schedule, only),
@@ -34,12 +34,30 @@ Readings::Readings(Schedule made, const Job& job, const DeviceRoom& room, Detail
       detail(how) {
   const bool worth = schedule.events.size() > kWorthThreads;
   const bool timed = (detail == Detail::All || detail == Detail::Screen) && is_timed(schedule, job);
+  const bool placed = wanted == Wanted::IfClean && place_unless_it_retries(job, room);
   Beside reading([&] { read(job, timed); }, worth);
-  placements = place_asked(schedule, options);
+  if (!placed) placements = place_asked(schedule, options);
   reading.wait();
   if (!placements.asked.waited) times.reset();
   place_further(job, room);
   ends = ends_of(schedule, placements, options, only);
+}
+
+// As far as the limit is not reached the allocator fares under it as without one. A retry is sure where both ends of
+// what waiting frees can do have it. What other limits decide is left open.
+bool Readings::place_unless_it_retries(const Job& job, const DeviceRoom& room) {
+  const std::optional<VerdictLimit> limit = verdict_limit(room);
+  const bool others = job.allocator.memory_fraction || job.allocator.expandable_segments;
+  if (!limit || others || job.placement != PlacementKind::Caching) return false;
+  PlacementOptions within = options;
+  within.limit = limit->limit;
+  within.until_retry = true;
+  const auto ends = [](const Placement& placement) { return placement.retries > 0 || placement.failed_event; };
+  placements = place_asked(schedule, within);
+  const Placement& asked = placements.asked;
+  if (!ends(asked)) return true;
+  if (!asked.waited || within.frees != StreamFrees::AtSync || ends(place(schedule, other_end(within)))) throw Ended{};
+  return false;
 }
 
 void Readings::read(const Job& job, bool timed) {
@@ -164,9 +182,8 @@ NodeMemory node_of(const SharedEvidence& shared, std::int64_t rank, const HostMe
 }
 
 Schedule schedule_of(const SharedEvidence& shared, std::int64_t data_rank) {
-  if (!shared.within) return lower(shared.model, shared.job, *shared.shapes, data_rank);
-  std::optional<Schedule> made = lower_within(shared.model, shared.job, *shared.shapes, data_rank, *shared.within);
-  if (!made) throw DoesNotFit{};
+  std::optional<Schedule> made = lower_within(shared.model, shared.job, *shared.shapes, data_rank, shared.until);
+  if (!made) throw Ended{};
   return std::move(*made);
 }
 
@@ -176,7 +193,7 @@ Evidence gather(const SharedEvidence& shared, std::int64_t rank, HostPeaks& know
   if (shared.unsupported) return {shared, rank, nullptr, {}, {}};
   const Job& job = shared.job;
   Schedule schedule = schedule_of(shared, job.parallelism.data_rank(rank));
-  auto readings = std::make_unique<const Readings>(std::move(schedule), job, shared.room, shared.detail);
+  auto readings = std::make_unique<const Readings>(std::move(schedule), job, shared.room, shared.detail, shared.wanted);
   check_derivations(shared, rank, *readings);
   std::vector<TrafficRow> traffic =
       readings->traffic.rows(job.parallelism.dp, readings->schedule.dp_inside, job.parallelism.tp);

@@ -34,7 +34,8 @@ inline constexpr std::size_t kWorthThreads = 10'000;
 
 // One schedule, and what its readers read off it: the meters in one walk, and the allocator, without a limit.
 struct Readings {
-  Readings(Schedule made, const Job& job, const DeviceRoom& room, Detail detail);
+  // Throws Ended where it is not `wanted`.
+  Readings(Schedule made, const Job& job, const DeviceRoom& room, Detail detail, Wanted wanted = Wanted::Any);
   Readings(const Readings&) = delete;
   Readings& operator=(const Readings&) = delete;
 
@@ -61,6 +62,7 @@ struct Readings {
 
  private:
   void read(const Job& job, bool timed);
+  [[nodiscard]] bool place_unless_it_retries(const Job& job, const DeviceRoom& room);
   void place_further(const Job& job, const DeviceRoom& room);
   void go_on(const Job& job, const DeviceRoom& room);
 };
@@ -78,8 +80,9 @@ struct SharedEvidence {
   std::optional<std::string> unsupported;  // Why there is no schedule.
   std::optional<Shapes> shapes;            // Else the graph.
   TimeAnswer time;
-  // Where only what fits is asked for: what the device has for its buffers.
-  std::optional<Bytes> within;
+  // Not everything need be wanted.
+  Wanted wanted = Wanted::Any;
+  Until until;
 };
 
 // What the ranks of one node need together.
@@ -100,11 +103,8 @@ struct Evidence {
   NodeMemory node;                           // That of the rank.
 };
 
-// Thrown by `gather` where a rank asks for more than `within`.
-struct DoesNotFit {};
-
 // Checks what schedule and formulas must agree on. Where ranks differ those of the rank's node are simulated too,
-// unless they are among `known`, which grows.
+// unless they are among `known`, which grows. Throws Ended where it is not wanted.
 [[nodiscard]] Evidence gather(const SharedEvidence& shared, std::int64_t rank, HostPeaks& known);
 
 }  // namespace dsplan

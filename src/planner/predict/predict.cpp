@@ -209,14 +209,18 @@ std::vector<Prediction> predict_asked(const ModelSpec& model, const Job& job, De
   return predictions;
 }
 
-std::optional<Prediction> predict_if_it_fits(const ModelSpec& model, const Job& job) {
-  SharedEvidence shared(model, job, Detail::Fate);
+std::optional<Prediction> predict_wanted(const ModelSpec& model, const Job& job, Detail detail, Wanted wanted,
+                                         const std::atomic<bool>* needless) {
+  SharedEvidence shared(model, job, detail);
   HostPeaks hosts;
   if (shared.unsupported) return concluded(gather(shared, 0, hosts));
-  if (const std::optional<VerdictLimit> limit = verdict_limit(shared.room)) shared.within = limit->limit;
+  shared.wanted = wanted;
+  shared.until.unwanted = needless;
+  const std::optional<VerdictLimit> limit = verdict_limit(shared.room);
+  if (limit && wanted != Wanted::Any) shared.until.room = limit->limit;
   try {
     return worst_rank(shared, hosts);
-  } catch (const DoesNotFit&) {
+  } catch (const Ended&) {
     return std::nullopt;
   }
 }

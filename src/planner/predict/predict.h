@@ -1,6 +1,7 @@
 // From a resolved job to what each rank will hold and send: the one entry for `simulate` and, later, `plan`.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -26,9 +27,14 @@ enum class Detail : std::uint8_t { All, Screen, Verdict, Fate };
 [[nodiscard]] std::vector<Prediction> predict_asked(const ModelSpec& model, const Job& job,
                                                     Detail detail = Detail::All);
 
-// The worst rank's, as its Fate; nullopt once a rank is seen to ask for more than the device has, of which nothing else
-// is made then.
-[[nodiscard]] std::optional<Prediction> predict_if_it_fits(const ModelSpec& model, const Job& job);
+// What a prediction is wanted for. Any; IfFits: unless a rank asks for more than the device has; IfClean: nor where the
+// allocator surely gives its cache back to fit.
+enum class Wanted : std::uint8_t { Any, IfFits, IfClean };
+
+// The worst rank's; nullopt once it is seen not to be what is wanted, of which nothing else is made then, or once
+// `needless`, if there is one, is set by another thread. A prediction may still say that it does not fit.
+[[nodiscard]] std::optional<Prediction> predict_wanted(const ModelSpec& model, const Job& job, Detail detail,
+                                                       Wanted wanted, const std::atomic<bool>* needless = nullptr);
 
 // SHA-256 over the canonical text of all resolved inputs that determine bytes: "sha256:<hex>". Not dsplan's version,
 // rates, file names or results.
