@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "core/format.h"
+#include "core/machine/in_parallel.h"
 #include "model/graphs/graphs.h"
 #include "planner/lower/lower.h"
 #include "planner/lower/unsupported.h"
@@ -100,12 +101,14 @@ Evaluator::Evaluator(const SearchInputs& inputs, const SearchSpace& space, std::
   // Odometer over all axes but micro-batch and checkpointing, which are the last two.
   constexpr std::size_t kOuter = static_cast<std::size_t>(Axis::MicroBatch);
   std::array<std::size_t, kAxes> at{};
+  std::vector<Settings> all;
   while (true) {
-    add_family(settings_of(space, at));
+    all.push_back(settings_of(space, at));
     std::size_t axis = kOuter;
     while (axis > 0 && ++at[axis - 1] == space.axes[axis - 1].values.size()) at[--axis] = 0;
     if (axis == 0) break;
   }
+  add_families(all);
   for (const std::string& rows : space.axes[static_cast<std::size_t>(Axis::MicroBatch)].values) {
     smallest_batch_ = std::min(smallest_batch_, number_in(rows).value_or(1));
   }
@@ -114,15 +117,26 @@ Evaluator::Evaluator(const SearchInputs& inputs, const SearchSpace& space, std::
   }
 }
 
-void Evaluator::add_family(const Settings& settings) {
+std::string Evaluator::key_of(const Settings& settings) const {
   std::string key = formatted("{} {} {} {} {} {}", inputs_.request.seq.value_or(0), space_[Axis::Checkpoint].pinned,
                               space_.assumed_per_node.value_or(0), space_.global_batch.value_or(0), space_.grad_accum,
                               space_[Axis::ReduceBucket].values.front());
   for (const std::string& value : settings) key += "|" + value;
-  const auto known = graphs_.families.find(key);
-  families_.push_back(known != graphs_.families.end()
-                          ? known->second
-                          : graphs_.families.emplace(key, family_of(inputs_, space_, settings)).first->second);
+  return key;
+}
+
+// What is not known is resolved at once: one depends on no other.
+void Evaluator::add_families(const std::vector<Settings>& all) {
+  std::vector<PlanFamily*> in_order;
+  std::vector<std::pair<const Settings*, PlanFamily*>> unknown;
+  for (const Settings& settings : all) {
+    const auto [found, added] = graphs_.families.try_emplace(key_of(settings));
+    in_order.push_back(&found->second);
+    if (added) unknown.emplace_back(&settings, &found->second);
+  }
+  in_parallel(unknown.size(),
+              [&](std::size_t at) { *unknown[at].second = family_of(inputs_, space_, *unknown[at].first); });
+  for (const PlanFamily* family : in_order) families_.push_back(*family);
 }
 
 double Evaluator::fastest(std::size_t index) {
@@ -196,6 +210,30 @@ std::optional<Candidate> Evaluator::candidate(std::size_t index, std::int64_t mi
   if (one->time->tokens_per_second > speed) judge_by_formula(family, *one, true);
   family.job.training = before;
   return one;
+}
+
+void Evaluator::profile_ahead(std::size_t index, std::span<const std::int64_t> batches) {
+  PlanFamily& family = families_[index];
+  Training before = family.job.training;
+  std::vector<std::pair<PlanGraph*, Job>> unknown;
+  std::string ignored;
+  for (const std::int64_t rows : batches) {
+    const std::optional<Candidate> one = blank(index, rows, ignored);
+    if (!one) continue;
+    family.job.training.micro_batch = rows;
+    family.job.training.grad_accum = one->grad_accum;
+    PlanGraph& graph = graph_of(family.job);
+    if (!graph.activations) unknown.emplace_back(&graph, family.job);
+  }
+  family.job.training = std::move(before);
+  if (unknown.size() < 2) return;  // Whoever asks for it profiles it.
+  in_parallel(unknown.size(), [&](std::size_t at) {
+    try {
+      (void)activations_of(*unknown[at].first, unknown[at].second);
+    } catch (const std::exception&) {
+      // It is thrown to whoever asks for it.
+    }
+  });
 }
 
 std::vector<Candidate> Evaluator::candidates(std::size_t index, std::int64_t micro_batch,

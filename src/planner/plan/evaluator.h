@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -82,6 +83,8 @@ class Evaluator {
 
   // Tokens per second that none of a family's candidates exceeds: with nothing computed again.
   [[nodiscard]] double fastest(std::size_t family);
+  // What candidates of a family with these micro-batches share, at once.
+  void profile_ahead(std::size_t family, std::span<const std::int64_t> batches);
   // All candidates of a family with this micro-batch, with their bounds, and their times as far as the bound leaves
   // them open. One with a refusal of its own is counted in `refusals` instead.
   [[nodiscard]] std::vector<Candidate> candidates(std::size_t family, std::int64_t micro_batch,
@@ -107,7 +110,8 @@ class Evaluator {
 
  private:
   [[nodiscard]] Job job_of(const Candidate& candidate) const;
-  void add_family(const Settings& settings);
+  [[nodiscard]] std::string key_of(const Settings& settings) const;
+  void add_families(const std::vector<Settings>& all);
   [[nodiscard]] std::optional<Candidate> blank(std::size_t family, std::int64_t micro_batch,
                                                std::string& refusal) const;
   [[nodiscard]] PlanGraph& graph_of(const Job& job);

@@ -10,18 +10,19 @@ namespace dsplan {
 namespace {
 
 bool is_trained(const Parameter& parameter, const Training& training) {
-  if (!parameter.trainable || training.freeze.empty()) return parameter.trainable;  // Asked thousands of times.
-  return std::none_of(training.freeze.begin(), training.freeze.end(),
+  return parameter.trainable && std::none_of(training.freeze.begin(), training.freeze.end(),
                       [&](const std::string& glob) { return glob_matches(glob, parameter.name); });
 }
 
 }  // namespace
 
 std::vector<bool> trained_parameters(const ModelSpec& model, const Training& training) {
-  std::vector<bool> trained(model.parameters.size(), false);
-  for (std::size_t at = 0; at < trained.size(); ++at) {
-    const Parameter& parameter = model.parameters[at];
-    trained[at] = parameter.tied_to == kNone && is_trained(parameter, training);
+  std::vector<bool> trained;
+  trained.reserve(model.parameters.size());
+  const bool frozen = !training.freeze.empty();  // Asked thousands of times.
+  for (const Parameter& parameter : model.parameters) {
+    const bool may_be = parameter.trainable && parameter.tied_to == kNone;
+    trained.push_back(may_be && (!frozen || is_trained(parameter, training)));
   }
   return trained;
 }

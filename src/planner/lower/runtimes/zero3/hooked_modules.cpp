@@ -161,10 +161,12 @@ std::vector<std::int32_t> numbers_of_conversion(const ModelSpec& model, bool und
     if (is_adapter(parameter)) return std::tuple(true, ModuleId{}, ModuleId{}, id);
     return std::tuple(false, last[static_cast<std::size_t>(parameter.module)], -parameter.module, id);
   };
-  std::vector<std::int32_t> in_order = numbers;
-  std::sort(in_order.begin(), in_order.end(), [&](std::int32_t a, std::int32_t b) { return key(a) < key(b); });
+  std::vector<decltype(key(0))> in_order;
+  in_order.reserve(numbers.size());
+  for (const std::int32_t id : numbers) in_order.push_back(key(id));
+  std::sort(in_order.begin(), in_order.end());
   for (std::size_t at = 0; at < in_order.size(); ++at) {
-    numbers[static_cast<std::size_t>(in_order[at])] = static_cast<std::int32_t>(at);
+    numbers[static_cast<std::size_t>(std::get<3>(in_order[at]))] = static_cast<std::int32_t>(at);
   }
   return numbers;
 }
