@@ -16,8 +16,8 @@
 
 namespace dsplan {
 
-// `blocks`: of all buffers. `held`: those that are handed out. What awaits its free counts as free: where frees complete
-// at once it is, before the next allocation.
+// `blocks`: of all buffers. `held`: those that are handed out. What awaits its free counts as free: where frees
+// complete at once it is, before the next allocation.
 [[nodiscard]] AllocatorShape shape_of(const CachingAllocator& allocator, const Indexed<BufferId, BlockId>& blocks,
                                       std::span<const BufferId> held);
 

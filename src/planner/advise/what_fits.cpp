@@ -243,8 +243,9 @@ class Judge {
     if (now_ != nullptr && hopeless(model, job)) return std::nullopt;
     job.rank = "worst";
     (void)choose_checkpointing(model, job);
-    const std::optional<Prediction> made_whole =
-        now_ != nullptr ? predict_wanted(model, job, Detail::Fate, Wanted::IfFits) : std::move(predict_asked(model, job, Detail::Fate).front());
+    const std::optional<Prediction> made_whole = now_ != nullptr
+                                                     ? predict_wanted(model, job, Detail::Fate, Wanted::IfFits)
+                                                     : std::move(predict_asked(model, job, Detail::Fate).front());
     if (!made_whole || !made_whole->peak) return std::nullopt;
     const Prediction& p = *made_whole;
     if (now_ != nullptr && (!fits(p.verdict) || p.verdict >= now_->verdict)) return std::nullopt;

@@ -146,8 +146,8 @@ class Emitter {
   StreamId stream_ = kComputeStream;
   Until until_;
   bool counts_live_ = false;  // Where it may be reached.
-  Bytes live_;            // Of the device.
-  bool stopped_ = false;  // Nothing is released any more.
+  Bytes live_;                // Of the device.
+  bool stopped_ = false;      // Nothing is released any more.
 };
 
 // What is emitted while it lives is on `stream`.

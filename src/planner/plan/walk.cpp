@@ -49,7 +49,8 @@ void Walk::count_family(std::size_t index) {
   const std::vector<std::int64_t> batches = ascending(space_[Axis::MicroBatch].values);
   for (std::size_t at = 0; at < batches.size() && go_on(); ++at) {
     // Where the smallest fits by its bound the next is likely to be asked for.
-    if (at > 0) evaluator_.profile_ahead(index, std::span(batches).subspan(at, std::min(at_once(), batches.size() - at)));
+    if (at > 0)
+      evaluator_.profile_ahead(index, std::span(batches).subspan(at, std::min(at_once(), batches.size() - at)));
     std::map<std::string, std::int64_t> refused;
     std::vector<Candidate> made = evaluator_.candidates(index, batches[at], refused);
     for (const auto& [why, count] : refused) refuse(why, count);

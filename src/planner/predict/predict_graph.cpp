@@ -78,8 +78,8 @@ struct GraphEvidence {
 GraphEvidence gather_graph(const OpGraph& file, const BuiltOpGraph& built, const GraphMachine& machine) {
   const DeviceRoom room{machine.capacity, machine.context.value_or(kUncalibratedContext), Bytes(0), machine.reserve};
   RecipeBook recipes(built.graph);
-  auto readings = std::make_unique<const Readings>(lower_graph(built, recipes, file.keep_outputs), Job{}, room,
-                                                   Detail::Verdict);
+  auto readings =
+      std::make_unique<const Readings>(lower_graph(built, recipes, file.keep_outputs), Job{}, room, Detail::Verdict);
   AboveInputsMeter above(readings->schedule);
   replay(readings->schedule, above);
   return {file, built, machine, room, {}, std::move(recipes), std::move(readings), above.figures()};

@@ -10,19 +10,21 @@ namespace dsplan {
 namespace {
 
 bool is_trained(const Parameter& parameter, const Training& training) {
-  return parameter.trainable && std::none_of(training.freeze.begin(), training.freeze.end(),
+  return parameter.trainable &&
+         std::none_of(training.freeze.begin(), training.freeze.end(),
                       [&](const std::string& glob) { return glob_matches(glob, parameter.name); });
 }
 
 }  // namespace
 
 std::vector<bool> trained_parameters(const ModelSpec& model, const Training& training) {
-  std::vector<bool> trained;
-  trained.reserve(model.parameters.size());
-  const bool frozen = !training.freeze.empty();  // Asked thousands of times.
-  for (const Parameter& parameter : model.parameters) {
+  // Asked thousands of times, and nearly always all are.
+  std::vector<bool> trained(model.parameters.size(), true);
+  const bool frozen = !training.freeze.empty();
+  for (std::size_t at = 0; at < trained.size(); ++at) {
+    const Parameter& parameter = model.parameters[at];
     const bool may_be = parameter.trainable && parameter.tied_to == kNone;
-    trained.push_back(may_be && (!frozen || is_trained(parameter, training)));
+    if (!may_be || (frozen && !is_trained(parameter, training))) trained[at] = false;
   }
   return trained;
 }
