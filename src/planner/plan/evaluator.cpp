@@ -94,49 +94,48 @@ PlanFamily family_of(const SearchInputs& inputs, const SearchSpace& space, const
   return family;
 }
 
-}  // namespace
+// What a family is resolved from, as far as searches that share some differ.
+std::string key_of(const SearchInputs& inputs, const SearchSpace& space, const Settings& settings) {
+  std::string key = formatted("{} {} {} {} {} {}", inputs.request.seq.value_or(0), space[Axis::Checkpoint].pinned,
+                              space.assumed_per_node.value_or(0), space.global_batch.value_or(0), space.grad_accum,
+                              space[Axis::ReduceBucket].values.front());
+  for (const std::string& value : settings) key += "|" + value;
+  return key;
+}
 
-Evaluator::Evaluator(const SearchInputs& inputs, const SearchSpace& space, std::size_t thinned)
-    : inputs_(inputs), space_(space), thinned_(thinned), graphs_(inputs.graphs != nullptr ? *inputs.graphs : own_) {
+// What nobody knows yet is resolved at once: no family depends on another.
+std::vector<PlanFamily> families_of(const SearchInputs& inputs, const SearchSpace& space, SharedGraphs& shared) {
   // Odometer over all axes but micro-batch and checkpointing, which are the last two.
   constexpr std::size_t kOuter = static_cast<std::size_t>(Axis::MicroBatch);
   std::array<std::size_t, kAxes> at{};
-  std::vector<Settings> all;
+  std::vector<const PlanFamily*> in_order;
+  std::vector<std::pair<Settings, PlanFamily*>> unknown;
   while (true) {
-    all.push_back(settings_of(space, at));
+    const Settings settings = settings_of(space, at);
+    const auto [found, added] = shared.families.try_emplace(key_of(inputs, space, settings));
+    in_order.push_back(&found->second);
+    if (added) unknown.emplace_back(settings, &found->second);
     std::size_t axis = kOuter;
     while (axis > 0 && ++at[axis - 1] == space.axes[axis - 1].values.size()) at[--axis] = 0;
     if (axis == 0) break;
   }
-  add_families(all);
+  in_parallel(unknown.size(), [&](std::size_t i) { *unknown[i].second = family_of(inputs, space, unknown[i].first); });
+  std::vector<PlanFamily> families;
+  for (const PlanFamily* family : in_order) families.push_back(*family);
+  return families;
+}
+
+}  // namespace
+
+Evaluator::Evaluator(const SearchInputs& inputs, const SearchSpace& space, std::size_t thinned)
+    : inputs_(inputs), space_(space), thinned_(thinned), graphs_(inputs.graphs != nullptr ? *inputs.graphs : own_) {
+  families_ = families_of(inputs, space, graphs_);
   for (const std::string& rows : space.axes[static_cast<std::size_t>(Axis::MicroBatch)].values) {
     smallest_batch_ = std::min(smallest_batch_, number_in(rows).value_or(1));
   }
   for (const PlanFamily& family : families_) {
     if (family.refusal.empty()) limit_ = std::max(limit_, family.job.capacity.value_or(Bytes(0)) - family.job.reserve);
   }
-}
-
-std::string Evaluator::key_of(const Settings& settings) const {
-  std::string key = formatted("{} {} {} {} {} {}", inputs_.request.seq.value_or(0), space_[Axis::Checkpoint].pinned,
-                              space_.assumed_per_node.value_or(0), space_.global_batch.value_or(0), space_.grad_accum,
-                              space_[Axis::ReduceBucket].values.front());
-  for (const std::string& value : settings) key += "|" + value;
-  return key;
-}
-
-// What is not known is resolved at once: one depends on no other.
-void Evaluator::add_families(const std::vector<Settings>& all) {
-  std::vector<PlanFamily*> in_order;
-  std::vector<std::pair<const Settings*, PlanFamily*>> unknown;
-  for (const Settings& settings : all) {
-    const auto [found, added] = graphs_.families.try_emplace(key_of(settings));
-    in_order.push_back(&found->second);
-    if (added) unknown.emplace_back(&settings, &found->second);
-  }
-  in_parallel(unknown.size(),
-              [&](std::size_t at) { *unknown[at].second = family_of(inputs_, space_, *unknown[at].first); });
-  for (const PlanFamily* family : in_order) families_.push_back(*family);
 }
 
 double Evaluator::fastest(std::size_t index) {

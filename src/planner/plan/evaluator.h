@@ -110,8 +110,6 @@ class Evaluator {
 
  private:
   [[nodiscard]] Job job_of(const Candidate& candidate) const;
-  [[nodiscard]] std::string key_of(const Settings& settings) const;
-  void add_families(const std::vector<Settings>& all);
   [[nodiscard]] std::optional<Candidate> blank(std::size_t family, std::int64_t micro_batch,
                                                std::string& refusal) const;
   [[nodiscard]] PlanGraph& graph_of(const Job& job);

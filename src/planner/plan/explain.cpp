@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <utility>
 
 #include "core/format.h"
@@ -66,19 +67,33 @@ bool listed(const SearchSpace& space, Axis axis, const std::string& value) {
   return std::find(values.begin(), values.end(), value) != values.end();
 }
 
+// Of one family and micro-batch, `auto` written out.
+std::vector<Candidate> recompute_plans(Evaluator& evaluator, std::size_t family, std::int64_t micro_batch) {
+  std::map<std::string, std::int64_t> refused;
+  std::vector<Candidate> all;
+  for (Candidate& one : evaluator.candidates(family, micro_batch, refused)) {
+    if (one.segmented != nullptr) {
+      all.push_back(std::move(one));
+      continue;
+    }
+    for (Candidate& written : evaluator.expanded(one)) all.push_back(std::move(written));
+  }
+  return all;
+}
+
 // Judges neighbours as far as it takes to say why they lost.
 void judge(Walk& walk, Axis axis, const std::vector<Candidate>& candidates, const PlanRow& plan,
            const SearchSpace& space, std::vector<PlanChange>& into) {
   const auto asks = [&](const Candidate& one) {
     const PlanRow row = walk.row(one);
-    return row.fate == Fate::Slower && (ratio(row, plan) > 1 || walk.seen(one));
+    return row.fate == Fate::Slower && (ratio(row, plan) > 1 || walk.simulations().asked(one) != nullptr);
   };
   std::vector<const Candidate*> asked;
   for (const Candidate& one : candidates) {
     if (asks(one)) asked.push_back(&one);
   }
-  walk.simulate_ahead(asked);
-  for (const Candidate* one : asked) (void)walk.verdict(*one);
+  walk.simulations().ahead(asked, Wanted::Any, false);
+  for (const Candidate* one : asked) (void)walk.simulated(*one, Wanted::Any);
   for (const Candidate& one : candidates) {
     PlanRow row = walk.row(one);
     const double speed = ratio(row, plan);
@@ -104,7 +119,7 @@ void add_varied(Axis axis, const SearchInputs& inputs, const SearchSpace& space,
     if (!walk.evaluator().families()[family].refusal.empty()) continue;
     for (const std::string& count : counts) {
       if (axis == Axis::Checkpoint) {
-        for (Candidate& one : walk.segmentations(family, number(count))) {
+        for (Candidate& one : recompute_plans(walk.evaluator(), family, number(count))) {
           walk.evaluator().add_time(one);
           if (one.segmented->groups != segmented->groups) candidates.push_back(std::move(one));
         }

@@ -49,7 +49,7 @@ const PlanChange* left_out(const PlanAnswer& answer) {
 void tell_chosen(const SearchInputs& inputs, Walk& walk, std::size_t best, const SearchOptions& options,
                  Verdicts& verdicts, bool if_best, PlanAnswer& answer) {
   const detail::Candidate& chosen = walk.open(best);
-  const detail::Simulated& simulated = walk.verdict(chosen);
+  const detail::Simulated& simulated = *walk.simulated(chosen, Wanted::Any);
   answer.chosen = walk.row(chosen);
   answer.job = simulated.job;
   answer.advice = simulated.prediction.advice;

@@ -111,13 +111,6 @@ void Walk::count() {
   });
 }
 
-void Walk::open_all() {
-  while (!unopened_.empty() && go_on()) {
-    count_family(unopened_.back().family);
-    unopened_.pop_back();
-  }
-}
-
 void Walk::open_families() {
   if (!opens_) return;
   const auto later = [this](std::size_t a, std::size_t b) { return comes_later(a, b); };
@@ -178,21 +171,8 @@ void Walk::write_out(std::size_t index, const Later& later) {
   }
 }
 
-std::vector<Candidate> Walk::segmentations(std::size_t family, std::int64_t micro_batch) {
-  std::map<std::string, std::int64_t> refused;
-  std::vector<Candidate> all;
-  for (Candidate& one : evaluator_.candidates(family, micro_batch, refused)) {
-    if (one.segmented != nullptr) {
-      all.push_back(std::move(one));
-      continue;
-    }
-    for (Candidate& written : evaluator_.expanded(one)) all.push_back(std::move(written));
-  }
-  return all;
-}
-
 const Simulated* Walk::simulated(const Candidate& candidate, Wanted wanted) {
-  if (!seen(candidate)) ++counts_.simulated;
+  if (simulations_.asked(candidate) == nullptr) ++counts_.simulated;
   return simulations_.of(candidate, wanted);
 }
 
@@ -232,8 +212,8 @@ PlanRow Walk::row(const Candidate& candidate) const {
   return row;
 }
 
-// Of most that come first it is enough to know that they are none: where one is there nobody asks how they fared.
-std::optional<std::size_t> Walk::first_clean() {
+// Of most that come first it is enough to know that they are not clean: where one is there nobody asks how they fared.
+std::optional<std::size_t> Walk::first_to_fit() {
   while (go_on()) {
     const std::optional<std::size_t> index = next();
     if (!index) break;
@@ -243,11 +223,6 @@ std::optional<std::size_t> Walk::first_clean() {
     open_[*index].seen = true;
     if (made != nullptr && made->fate == Fate::Fits) return index;
   }
-  return std::nullopt;
-}
-
-// Where none of `judged_` is clean.
-std::optional<std::size_t> Walk::first_that_fits() {
   std::optional<std::size_t> tight;
   for (const std::size_t index : judged_) {
     const Simulated* const made = simulated(open_[index], Wanted::IfFits);
@@ -260,10 +235,7 @@ std::optional<std::size_t> Walk::first_that_fits() {
 
 std::optional<std::size_t> Walk::best() {
   // With fewer GPUs one that retries is better than one that does not with more.
-  if (options_.stop_early && options_.objective != Objective::Gpus) {
-    const std::optional<std::size_t> clean = first_clean();
-    return clean ? clean : first_that_fits();
-  }
+  if (options_.stop_early && options_.objective != Objective::Gpus) return first_to_fit();
   std::optional<std::size_t> clean;
   std::optional<std::size_t> retrying;
   std::optional<std::size_t> tight;
@@ -278,7 +250,7 @@ std::optional<std::size_t> Walk::best() {
     if (options_.stop_early && more_ranks) break;
     judged_.push_back(*index);
     simulations_.ahead(likely(*index), Wanted::Any, options_.stop_early);
-    const Fate fate = verdict(open_[*index]).fate;
+    const Fate fate = simulated(open_[*index], Wanted::Any)->fate;
     open_[*index].seen = true;
     if (fate == Fate::Fits && !clean && !more_ranks) clean = index;
     if (fate == Fate::FitsWithRetries && !retrying) retrying = index;
@@ -290,7 +262,10 @@ std::optional<std::size_t> Walk::best() {
 
 // Those of least memory first; `auto` is written out when its own bound is reached, as none of its plans is below it.
 bool Walk::anything_fits(bool tight) {
-  open_all();
+  while (!unopened_.empty() && go_on()) {
+    count_family(unopened_.back().family);
+    unopened_.pop_back();
+  }
   const auto later = [this](std::size_t a, std::size_t b) { return open_[a].least > open_[b].least; };
   std::make_heap(waiting_.begin(), waiting_.end(), later);
   while (!waiting_.empty() && go_on()) {
@@ -355,7 +330,7 @@ std::optional<PlanRow> Walk::nearest() {
                               [](const Candidate& a, const Candidate& b) { return a.least < b.least; });
     }
     evaluator_.add_time(one);
-    (void)verdict(one);
+    (void)simulated(one, Wanted::Any);
     PlanRow row = this->row(one);
     if (!nearest || row.missing.value_or(Bytes(0)) < nearest->missing.value_or(Bytes(0))) nearest = std::move(row);
   }

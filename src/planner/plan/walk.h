@@ -37,21 +37,13 @@ class Walk {
   [[nodiscard]] std::optional<PlanRow> nearest();
   // The fastest after the best one that fit, each with another layout of the states; few are tried.
   [[nodiscard]] std::vector<PlanRow> after(std::size_t best, std::size_t most);
-  // Of one family and micro-batch, `auto` written out.
-  [[nodiscard]] std::vector<Candidate> segmentations(std::size_t family, std::int64_t micro_batch);
 
   // With what its simulation said, if there was one.
   [[nodiscard]] PlanRow row(const Candidate& candidate) const;
   [[nodiscard]] const Candidate& open(std::size_t index) const { return open_[index]; }
-  [[nodiscard]] const Simulated& verdict(const Candidate& candidate) { return *simulated(candidate, Wanted::Any); }
   // nullptr: not what is wanted.
   [[nodiscard]] const Simulated* simulated(const Candidate& candidate, Wanted wanted);
-  // Whether somebody has asked for it.
-  [[nodiscard]] bool seen(const Candidate& candidate) const { return simulations_.asked(candidate) != nullptr; }
-  // Those that will be asked for, at once.
-  void simulate_ahead(const std::vector<const Candidate*>& candidates) {
-    simulations_.ahead(candidates, Wanted::Any, false);
-  }
+  [[nodiscard]] Simulations& simulations() { return simulations_; }
   [[nodiscard]] Evaluator& evaluator() { return evaluator_; }
   [[nodiscard]] const SearchSpace& space() const { return space_; }
   // What was never looked at counts as slower. All of them but `candidates` sum to it.
@@ -66,7 +58,6 @@ class Walk {
   void count_family(std::size_t index);
   // Those that may hold the next one: their candidates are counted, bounded and put among the others.
   void open_families();
-  void open_all();
   // Puts what an `auto` of `open_` stands for in its place.
   template <class Later>
   void write_out(std::size_t index, const Later& later);
@@ -75,9 +66,8 @@ class Walk {
   // The next of `open_` in the order of the objective, `auto` written out as far as it is reached. Absent: none left.
   [[nodiscard]] std::optional<std::size_t> next();
   void put(Candidate candidate);
-  // The first in order that fits without retries; all that were seen are among `judged_`.
-  [[nodiscard]] std::optional<std::size_t> first_clean();
-  [[nodiscard]] std::optional<std::size_t> first_that_fits();
+  // The first in order that fits without retries, else with them, else that is tight.
+  [[nodiscard]] std::optional<std::size_t> first_to_fit();
   // `first` and those of `waiting_` that are likely to be asked for next, as many as are simulated at once.
   [[nodiscard]] std::vector<const Candidate*> likely(std::size_t first) const;
   [[nodiscard]] bool go_on(const PlanRow* best = nullptr);
