@@ -2,6 +2,7 @@
 // and the answer of a search whose screen alone is shown, are those of the whole.
 #include <doctest/doctest.h>
 
+#include <atomic>
 #include <map>
 #include <optional>
 #include <random>
@@ -9,6 +10,7 @@
 #include <utility>
 
 #include "cli/report.h"
+#include "planner/predict/verdict.h"
 #include "searching.h"
 #include "sim/free_blocks.h"
 
@@ -37,6 +39,7 @@ void check_same(const PlanRow& a, const PlanRow& b) {
 TEST_CASE("the first screen needs no more than was made for it") {
   std::map<Verdict, int> seen;
   int given_up = 0;  // Lowered no further than the device has room.
+  int unclean = 0;   // Or placed no further than to the first retry.
   for (const char* model : {"gpt2", "llama-3.2-1b"}) {
     for (const std::int64_t stage : {0, 2, 3}) {
       for (const std::int64_t mebibytes : {3000, 4000, 5000, 6500, 8200, 9000, 12000, 20000, 60000}) {
@@ -67,12 +70,32 @@ TEST_CASE("the first screen needs no more than was made for it") {
           CHECK(fitting->verdict == whole.verdict);
           CHECK(fitting->peak->process == whole.peak->process);
         }
+        const std::optional<Prediction> clean = predict_wanted(asked.model, job, Detail::Fate, Wanted::IfClean);
+        const bool is_clean = fits(whole.verdict) && whole.verdict != Verdict::Tight && !surely_retries(whole);
+        if (!clean) {
+          ++unclean;
+          CHECK_FALSE(is_clean);
+        } else {
+          CHECK(clean->verdict == whole.verdict);
+          CHECK(clean->retries == whole.retries);
+          CHECK(clean->peak->process == whole.peak->process);
+          CHECK(clean->peak->reserved == whole.peak->reserved);
+          CHECK(clean->host.per_node == whole.host.per_node);
+        }
+        // What is left is what only the end says: tight, or one end alone.
+        if (!is_clean && whole.retries_low > 0) CHECK_FALSE(clean.has_value());
         ++seen[whole.verdict];
       }
     }
   }
   // Each way in which less is made than everything.
   CHECK(given_up > 0);
+  CHECK(unclean > given_up);
+  std::atomic<bool> needless = true;
+  Asked asked("gpt2");
+  CHECK_FALSE(predict_wanted(asked.model, job_of(asked), Detail::Fate, Wanted::Any, &needless).has_value());
+  needless = false;
+  CHECK(predict_wanted(asked.model, job_of(asked), Detail::Fate, Wanted::Any, &needless).has_value());
   CHECK(seen[Verdict::Fits] > 0);
   CHECK(seen[Verdict::DoesNotFit] > 0);
   CHECK(seen[Verdict::Tight] + seen[Verdict::FitsWithRetries] > 0);
