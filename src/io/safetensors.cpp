@@ -15,7 +15,7 @@ namespace {
 constexpr std::uint64_t kLargestHeader = 100'000'000;
 constexpr std::string_view kIndexSuffix = ".safetensors.index.json";
 
-struct Span {
+struct Extent {
   std::int64_t begin = 0;
   std::int64_t end = 0;
   const Member* member = nullptr;
@@ -77,7 +77,7 @@ class HeaderReader {
     diagnostics_.throw_if_any();
     std::vector<TensorHeader> ordered;
     ordered.reserve(tensors_.size());
-    for (const Span& span : spans_) ordered.push_back(std::move(tensors_[span.tensor]));
+    for (const Extent& span : spans_) ordered.push_back(std::move(tensors_[span.tensor]));
     return ordered;
   }
 
@@ -156,11 +156,11 @@ class HeaderReader {
   }
 
   void judge_tiling() {
-    std::stable_sort(spans_.begin(), spans_.end(), [](const Span& a, const Span& b) {
+    std::stable_sort(spans_.begin(), spans_.end(), [](const Extent& a, const Extent& b) {
       return a.begin != b.begin ? a.begin < b.begin : a.end < b.end;
     });
     std::int64_t covered = 0;
-    for (const Span& span : spans_) {
+    for (const Extent& span : spans_) {
       if (span.begin != covered) {
         fault(span.member->value.find("data_offsets")->offset,
               formatted("data of {} starts at {}, but the data before it ends at {}",
@@ -182,7 +182,7 @@ class HeaderReader {
   std::int64_t data_bytes_;
   Diagnostics diagnostics_;
   std::vector<TensorHeader> tensors_;
-  std::vector<Span> spans_;
+  std::vector<Extent> spans_;
 };
 
 // The shards that an index names, each once, in order of name; the tensors that each must hold.

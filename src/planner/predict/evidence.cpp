@@ -52,11 +52,11 @@ bool Readings::place_unless_it_retries(const Job& job, const DeviceRoom& room) {
   PlacementOptions within = options;
   within.limit = limit->limit;
   within.until_retry = true;
-  const auto ends = [](const Placement& placement) { return placement.retries > 0 || placement.failed_event; };
+  const auto ended = [](const Placement& placement) { return placement.retries > 0 || placement.failed_event; };
   placements = place_asked(schedule, within);
   const Placement& asked = placements.asked;
-  if (!ends(asked)) return true;
-  if (!asked.waited || within.frees != StreamFrees::AtSync || ends(place(schedule, other_end(within)))) throw Ended{};
+  if (!ended(asked)) return true;
+  if (!asked.waited || within.frees != StreamFrees::AtSync || ended(place(schedule, other_end(within)))) throw Ended{};
   return false;
 }
 
