@@ -240,6 +240,11 @@ void add_sharded(std::vector<Case>& all) {
   add("clipping", true, 2, [](Job& job) { job.training.gradient_clipping = 1; });
   add("made on the device", false, 3, [](Job& job) { job.training.model_init = ModelInit::Device; });
   add("made on the host", false, 3, [](Job& job) { job.training.model_init = ModelInit::Host; });
+  add("made on the host, both ends held", false, 3, [](Job& job) {
+    job.training.model_init = ModelInit::Host;
+    job.training.fsdp.wrap = "layers+ends";
+    job.training.fsdp.holds_ends = true;
+  });
   add("sent by rank 0", false, 3, [](Job& job) { job.training.model_init = ModelInit::Rank0; });
   add("sent by rank 0 to replicas", false, 6, [](Job& job) {
     job.training.model_init = ModelInit::Rank0;

@@ -101,6 +101,7 @@ enum class Line : std::uint8_t {
   DdpOptimizer,
   AdapterKernels,
   FsdpFlat,
+  FsdpEnds,
   Count,  // Of the lines above; none itself.
 };
 

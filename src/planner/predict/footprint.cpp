@@ -520,7 +520,9 @@ bool add_batch(const ModelSpec& model, const Training& training, Footprint& resu
 
 Bytes loss_bytes(const ModelSpec& model, const Training& t) {
   const std::optional<Answers> answers = answers_of(model, t);
-  const bool narrow = answers && !answers->widened && !t.autocast;
+  const bool models = t.loss == Loss::HuggingFace || t.loss == Loss::Liger;
+  const bool cast = is_fsdp(t.runtime) && t.fsdp.casts_outputs && models;  // One of the outputs.
+  const bool narrow = cast || (answers && !answers->widened && !t.autocast);
   return Bytes(bytes_per_element(narrow ? t.dtype : DType::Float32));
 }
 

@@ -95,6 +95,22 @@ void resolve_tail(Resolver& resolver) {
   keep(resolver, wished, kKey);
 }
 
+// By variables of whoever calls fully_shard for embeddings and head: accelerate.
+void resolve_held_ends(Resolver& resolver) {
+  constexpr std::string_view kKey = "fsdp.holds_ends";
+  const Setting<std::string> wished = said(resolver, resolver.request.fsdp.holds_ends, kKey);
+  const std::optional<bool> held = truth(resolver, wished, kKey);
+  if (!held) return;
+  Fsdp& fsdp = resolver.training().fsdp;
+  if (*held && ("+" + fsdp.wrap + "+").find("+ends+") == std::string::npos) {
+    return resolver.fault(wished.place,
+                          formatted("\"{}\" without groups of embeddings and head (fsdp.wrap is \"{}\")", kKey, fsdp.wrap),
+                          "\"ends\" among the words of fsdp.wrap");
+  }
+  fsdp.holds_ends = *held;
+  keep(resolver, wished, kKey);
+}
+
 // Of the last layer: before 0.2 torchtitan left it whole, as backward would gather it at once.
 void resolve_last(Resolver& resolver) {
   constexpr std::string_view kKey = "fsdp.reshard_last";
@@ -129,6 +145,7 @@ void resolve_resharding(Resolver& resolver, std::int64_t ranks) {
   }
   resolve_tail(resolver);
   resolve_last(resolver);
+  resolve_held_ends(resolver);
   if (!wished.given()) {
     return resolver.assumed(std::string(kKey), "true", "fully_shard's default but for the model itself", "--set");
   }
@@ -283,8 +300,8 @@ void refuse_keys(Resolver& resolver, const std::vector<std::string_view>& keys, 
 // FullyShardedDataParallel: which of its strategies, and when units are gathered ahead.
 void resolve_flattened(Resolver& resolver) {
   refuse_keys(resolver,
-              {"fsdp.reshard_root", "fsdp.reshard_tail", "fsdp.reshard_last", "fsdp.output_dtype", "fsdp.ignored",
-               "fsdp.state_dict"},
+              {"fsdp.reshard_root", "fsdp.reshard_tail", "fsdp.reshard_last", "fsdp.holds_ends", "fsdp.output_dtype",
+               "fsdp.ignored", "fsdp.state_dict"},
               "is fully_shard's word, which FSDP1 does not take", "it needs --runtime fsdp2");
   (void)resolve_mesh(resolver);
   resolve_wrap(resolver);

@@ -119,7 +119,9 @@ class ShardingPlugin {
   void load() {
     if (packs()) return;
     const Place& place = said_.rank0_loads.given() ? said_.rank0_loads.place : said_.on.place;
-    usually(request_.model_init, said_.rank0_loads.value_or(launched_) ? "rank0" : "host", place);
+    const bool sends = said_.rank0_loads.value_or(launched_);
+    usually(request_.model_init, sends ? "rank0" : "host", place);
+    if (!sends) usually(request_.fsdp.holds_ends, "true", place);
   }
 
   void reshard() {
