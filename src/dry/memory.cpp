@@ -4,9 +4,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <deque>
 #include <iterator>
-#include <optional>
-#include <utility>
 
 #include "dry/device.h"
 #include "dry/host_memory.h"
@@ -255,13 +254,13 @@ std::size_t copy_limit() {
 namespace {
 
 // Of the thread that asks.
-thread_local std::optional<long long> told_count;
+thread_local std::deque<long long> told;
 
 // What a kernel would have counted, on its way to the host.
 bool deliver(void* to, const void* from, std::size_t bytes) {
-  if (!told_count || bytes > sizeof(long long) || device_of(from) < 0 || device_of(to) >= 0) return false;
-  const long long value = *std::exchange(told_count, std::nullopt);
-  std::memcpy(to, &value, bytes);
+  if (told.empty() || bytes > sizeof(long long) || device_of(from) < 0 || device_of(to) >= 0) return false;
+  std::memcpy(to, &told.front(), bytes);
+  told.pop_front();
   return true;
 }
 
@@ -282,8 +281,8 @@ void fill(void* to, int value, std::size_t bytes) {
 
 }  // namespace dsplan::dry
 
-// The next number that this thread copies from the device to the host, which a kernel would have counted, is this one
-// (tools/dry/site/dsplan_dry/values.py).
+// The next number that this thread copies from the device to the host, which a kernel would have counted, is this one,
+// behind those that were told before (tools/dry/site/dsplan_dry/values.py).
 extern "C" __attribute__((visibility("default"))) void dsplan_dry_tell(long long count) {
-  dsplan::dry::told_count = count;
+  dsplan::dry::told.push_back(count);
 }

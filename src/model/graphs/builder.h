@@ -37,7 +37,8 @@ struct GraphOptions {
   bool math_attention = false;   // PyTorch's math kernel: operators as well.
   Loss loss = Loss::HuggingFace;
   bool casts_inputs = false;  // fully_shard casts what the model is given to `dtype`,
-  bool casts_loss = false;    // and its outputs, the loss among them.
+  bool casts_tables = false;  // what a tower's layers are given, which have groups of their own,
+  bool casts_loss = false;    // and the model's outputs, the loss among them.
   std::int64_t loss_chunks = 0;
   Version torch = kWitnessTorch;
   Version transformers = kWitnessTransformers;

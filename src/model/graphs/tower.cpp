@@ -173,8 +173,9 @@ TensorId tower_layer(GraphBuilder& g, const DecoderParts& parts, const Dimension
 }
 
 TensorId pixel_input(GraphBuilder& g, const TowerParts& tower, std::int64_t rows) {
-  // A product in the place of a convolution takes what its weight is.
-  const DType dtype = tower.projection == ProjectorKind::Adapted ? g.options().dtype : DType::Float32;
+  // A product in the place of a convolution takes what its weight is; fully_shard may see to that.
+  const bool narrow = tower.projection == ProjectorKind::Adapted && !g.options().casts_inputs;
+  const DType dtype = narrow ? g.options().dtype : DType::Float32;
   return g.batch_input(Shape{rows, tower.channels, tower.dims.image, tower.dims.image}, dtype);
 }
 

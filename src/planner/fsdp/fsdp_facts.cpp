@@ -283,6 +283,10 @@ bool trains_two_dtypes(const ModelSpec& model, const Training& training, const F
 
 std::optional<std::string> groups_unsupported(const ModelSpec& model, const Training& training) {
   const std::vector<FsdpGroup> groups = fsdp_groups(model, training.fsdp);
+  const bool ends = formatted("+{}+", training.fsdp.wrap).find("+ends+") != std::string::npos;
+  if (ends && model.dims.image > 0 && tower_beside_text(model) == nullptr) {
+    return "groups of the ends of a classifier of pictures";
+  }
   if (unties(model, training, numbers_of(model, groups)))
     return "a tied weight in two groups of fully_shard, which unties it";
   if (std::any_of(groups.begin(), groups.end(),

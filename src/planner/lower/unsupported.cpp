@@ -206,7 +206,7 @@ std::optional<std::string> fsdp1_unsupported(const ModelSpec& model, const Job& 
 }
 
 // Where nothing is cast between a layer and its adapters, a gradient that comes back to the layer's result is added in
-// place or not by rules that are not worked out.
+// place or not by rules that are worked out for fully_shard alone.
 bool magnitudes_cast(const ModelSpec& model, const Training& training) {
   const DType layers = training.autocast.value_or(training.dtype);
   return std::all_of(model.modules.begin(), model.modules.end(), [&](const Module& module) {
@@ -222,7 +222,7 @@ std::optional<std::string> adapters_unsupported(const ModelSpec& model, const Jo
   const Training& training = job.training;
   const bool gathers = training.runtime == Runtime::DeepSpeed && training.zero.stage == 3;
   if (has_magnitudes(model) && gathers) return "DoRA where parameters are gathered by ZeRO-3";
-  if (has_magnitudes(model) && !magnitudes_cast(model, training) && getenv("DSPLAN_TRY") == nullptr) {
+  if (has_magnitudes(model) && training.runtime != Runtime::Fsdp2 && !magnitudes_cast(model, training)) {
     return "DoRA whose adapters have the dtype in which their layers compute";
   }
   if (!has_trained_copies(model)) return std::nullopt;

@@ -468,7 +468,9 @@ Bytes shown_bytes(const ModelSpec& model, const Training& t, Bytes tokens) {
     const Bytes kept = storage(Elements(t.micro_batch), DType::Int64);
     return (storage(numbers, DType::Float32) + storage(Elements(3), DType::Int64)) * pictures + tokens + kept;
   }
-  const bool narrow = tower.projection == ProjectorKind::Adapted;  // Of its weights' dtype.
+  // Of its weights' dtype, unless fully_shard casts them.
+  const bool cast = t.runtime == Runtime::Fsdp2 && t.fsdp.casts_parameters;
+  const bool narrow = tower.projection == ProjectorKind::Adapted && !cast;
   const Bytes pixels = storage(pixels_of(model), narrow ? t.dtype : DType::Float32) * pictures;
   return tower.sees_itself ? pixels + tokens : pixels;
 }

@@ -100,9 +100,8 @@ class Resharding {
     return !tower_.empty() && ("." + module.path + ".").find("." + tower_ + ".") != std::string::npos;
   }
   [[nodiscard]] bool owns_weight(const Module& module) const {
-    return std::any_of(model_.parameters.begin(), model_.parameters.end(), [&](const Parameter& p) {
-      return &owner(p) == &module && p.name.ends_with(".weight");
-    });
+    return std::any_of(model_.parameters.begin(), model_.parameters.end(),
+                       [&](const Parameter& p) { return &owner(p) == &module && p.name.ends_with(".weight"); });
   }
   // No other layer stands behind it.
   [[nodiscard]] bool is_last(const Module& layer) const {

@@ -103,9 +103,9 @@ void resolve_held_ends(Resolver& resolver) {
   if (!held) return;
   Fsdp& fsdp = resolver.training().fsdp;
   if (*held && ("+" + fsdp.wrap + "+").find("+ends+") == std::string::npos) {
-    return resolver.fault(wished.place,
-                          formatted("\"{}\" without groups of embeddings and head (fsdp.wrap is \"{}\")", kKey, fsdp.wrap),
-                          "\"ends\" among the words of fsdp.wrap");
+    return resolver.fault(
+        wished.place, formatted("\"{}\" without groups of embeddings and head (fsdp.wrap is \"{}\")", kKey, fsdp.wrap),
+        "\"ends\" among the words of fsdp.wrap");
   }
   fsdp.holds_ends = *held;
   keep(resolver, wished, kKey);

@@ -56,7 +56,7 @@ def sized(seen, training, pictures, types, there):
     import torch
 
     height, width = training["image_size"]
-    if seen["model_type"] == "pixtral":
+    if seen.get("model_type") == "pixtral":
         sizes = torch.tensor([[height, width]] * pictures).to("cuda")
         return {"pixel_values": there((pictures, 3, height, width), torch.float32), "image_sizes": sizes}
     patch, frames = seen["patch_size"], seen.get("temporal_patch_size", 2)

@@ -1110,7 +1110,8 @@ CLASSIFIERS = {
 def tower_of(model):
     """Beginnings of names: the tower's, the projector's."""
     if model.startswith("qwen"):
-        return ["model.visual.*"], ["model.visual.patch_embed.*", "model.visual.blocks.*", "model.visual.pos_embed.*"]
+        places = ["model.visual.pos_embed.*"] if model.startswith("qwen3") else []
+        return ["model.visual.*"], ["model.visual.patch_embed.*", "model.visual.blocks.*", *places]
     if model.startswith("llama-4"):
         return ["vision_model.*", "multi_modal_projector.*"], ["vision_model.*"]
     return ["model.vision_tower.*", "model.multi_modal_projector.*"], ["model.vision_tower.*"]
