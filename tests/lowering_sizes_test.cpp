@@ -213,8 +213,7 @@ void add_others(std::vector<Case>& all) {
 
 void hold_ends(Job& job) {
   job.training.model_init = ModelInit::Host;
-  job.training.fsdp.wrap = "layers+ends";
-  job.training.fsdp.holds_ends = true;
+  job.training.fsdp.wrap = "layers+ends+held";
 }
 
 // fully_shard: dtypes of what is kept, gathered and reduced, what comes back after forward, whole models that are cut,

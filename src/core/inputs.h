@@ -130,7 +130,6 @@ struct FsdpInput {
   Setting<std::string> reshard_root;           // true|false
   Setting<std::string> reshard_tail;           // true|false
   Setting<std::string> reshard_last;           // true|false
-  Setting<std::string> holds_ends;             // true|false
   Setting<std::string> param_dtype;            // bf16|fp16|fp32
   Setting<std::string> reduce_dtype;
   Setting<std::string> output_dtype;

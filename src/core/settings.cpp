@@ -253,7 +253,6 @@ constexpr SettingRow kKeys[] = {
     {sharded<&FsdpInput::reshard_root>("fsdp.reshard_root"), {}, {kFsdp<&Fsdp::reshard_root>, Line::Fsdp, 2}},
     {sharded<&FsdpInput::reshard_tail>("fsdp.reshard_tail"), {}, {kFsdp<&Fsdp::reshard_tail>, Line::FsdpTail, 0}},
     {sharded<&FsdpInput::reshard_last>("fsdp.reshard_last"), {}, {kFsdp<&Fsdp::reshard_last>, Line::FsdpLast, 0}},
-    {sharded<&FsdpInput::holds_ends>("fsdp.holds_ends"), {}, {kFsdp<&Fsdp::holds_ends>, Line::FsdpEnds, 0}},
     {sharded<&FsdpInput::param_dtype>("fsdp.param_dtype"), {}, {kFsdp<&Fsdp::casts_parameters>, Line::Fsdp, 5}},
     {sharded<&FsdpInput::reduce_dtype>("fsdp.reduce_dtype")},
     {sharded<&FsdpInput::output_dtype>("fsdp.output_dtype"), {}, {kFsdp<&Fsdp::casts_outputs>, Line::FsdpOutputs, 0}},

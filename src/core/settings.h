@@ -101,7 +101,6 @@ enum class Line : std::uint8_t {
   DdpOptimizer,
   AdapterKernels,
   FsdpFlat,
-  FsdpEnds,
   Count,  // Of the lines above; none itself.
 };
 

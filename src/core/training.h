@@ -139,8 +139,6 @@ struct Fsdp {
   bool reshard_root = false;               // Of what is left to the model's own group.
   bool reshard_tail = false;               // Of the group of norm and head, which "ends" makes.
   bool reshard_last = true;                // Of the last layer, as the others: torchtitan before 0.2 left it whole.
-  // accelerate's fsdp2_prepare_model has variables of both ends' weights, which it has made whole on the device.
-  bool holds_ends = false;
   bool casts_parameters = false;  // param_dtype is given: whatever a parameter is kept in, it is gathered in that.
   bool sync_every = false;        // Gradients are reduced in each micro-batch, not in the last one alone.
   bool casts_outputs = false;     // output_dtype is given, and is `dtype`: the loss is cast to it.

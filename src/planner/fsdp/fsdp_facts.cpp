@@ -102,7 +102,7 @@ std::vector<FsdpGroup> wrapped(const ModelSpec& model, const Fsdp& fsdp) {
       for (ModuleId at = 1; at < size; ++at) {
         if (is_layer(model, module_of(model, at))) add({at}, inside);
       }
-    } else if (word != "root" && !classes) {
+    } else if (word != "root" && word != kHeldEnds && !classes) {
       classes = true;  // All of them at once.
       for (ModuleId at = size - 1; at > 0; --at) {
         if (is_one_of(module_of(model, at).type, fsdp.wrap)) add({at}, inside);
@@ -214,7 +214,8 @@ std::vector<FsdpGroup> fsdp_groups(const ModelSpec& model, const Fsdp& fsdp) {
   return groups;
 }
 
-bool is_held(const ModelSpec& model, ParameterId id) {
+bool is_held(const ModelSpec& model, const Fsdp& fsdp, ParameterId id) {
+  if (formatted("+{}+", fsdp.wrap).find(formatted("+{}+", kHeldEnds)) == std::string::npos) return false;
   const auto first = [&](ParameterId one) {
     const ParameterId tied = model.parameters[static_cast<std::size_t>(one)].tied_to;
     return tied == kNone ? one : tied;

@@ -193,7 +193,6 @@ constexpr CanonicalLine kLines[] = {
     {Line::FsdpLast, "fsdp last layer kept", [](const Job& j) { return !j.training.fsdp.reshard_last; }, true},
     {Line::DdpOptimizer, "zero redundancy", [](const Job& j) { return j.training.ddp.zero_redundancy; }, true},
     {Line::AdapterKernels, "adapter kernels", [](const Job& j) { return j.training.lora_kernels.any(); }},
-    {Line::FsdpEnds, "fsdp ends held", [](const Job& j) { return j.training.fsdp.holds_ends; }, true},
     {Line::FsdpFlat, "fsdp flat", [](const Job& j) { return j.training.runtime == Runtime::Fsdp1; }},
 };
 

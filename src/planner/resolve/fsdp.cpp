@@ -42,7 +42,9 @@ std::optional<DType> dtype_of(Resolver& resolver, const Setting<std::string>& wi
   return std::nullopt;
 }
 
-bool is_word(std::string_view type) { return type == "layers" || type == "ends" || type == "root"; }
+bool is_word(std::string_view type) {
+  return type == "layers" || type == "ends" || type == "root" || type == kHeldEnds;
+}
 
 // Classes of modules, each of which the model has, beside the words.
 void check_classes(Resolver& resolver, const Setting<std::string>& wished) {
@@ -77,6 +79,11 @@ void resolve_wrap(Resolver& resolver) {
   keep(resolver, wished, "fsdp.wrap");
   fsdp.wrap = *wished;
   check_classes(resolver, wished);
+  const std::string words = "+" + fsdp.wrap + "+";
+  if (words.find("+held+") != std::string::npos && words.find("+ends+") == std::string::npos) {
+    resolver.fault(wished.place, "\"fsdp.wrap\": nobody holds weights of ends that have no groups",
+                   "\"ends\" among the words of fsdp.wrap");
+  }
 }
 
 // Of norm and head, where they have a group: torchtitan's fsdp_reshard_after_forward "always".
@@ -92,22 +99,6 @@ void resolve_tail(Resolver& resolver) {
                           "\"ends\" among the words of fsdp.wrap");
   }
   fsdp.reshard_tail = *tail;
-  keep(resolver, wished, kKey);
-}
-
-// By variables of whoever calls fully_shard for embeddings and head: accelerate.
-void resolve_held_ends(Resolver& resolver) {
-  constexpr std::string_view kKey = "fsdp.holds_ends";
-  const Setting<std::string> wished = said(resolver, resolver.request.fsdp.holds_ends, kKey);
-  const std::optional<bool> held = truth(resolver, wished, kKey);
-  if (!held) return;
-  Fsdp& fsdp = resolver.training().fsdp;
-  if (*held && ("+" + fsdp.wrap + "+").find("+ends+") == std::string::npos) {
-    return resolver.fault(
-        wished.place, formatted("\"{}\" without groups of embeddings and head (fsdp.wrap is \"{}\")", kKey, fsdp.wrap),
-        "\"ends\" among the words of fsdp.wrap");
-  }
-  fsdp.holds_ends = *held;
   keep(resolver, wished, kKey);
 }
 
@@ -145,7 +136,6 @@ void resolve_resharding(Resolver& resolver, std::int64_t ranks) {
   }
   resolve_tail(resolver);
   resolve_last(resolver);
-  resolve_held_ends(resolver);
   if (!wished.given()) {
     return resolver.assumed(std::string(kKey), "true", "fully_shard's default but for the model itself", "--set");
   }
@@ -300,8 +290,8 @@ void refuse_keys(Resolver& resolver, const std::vector<std::string_view>& keys, 
 // FullyShardedDataParallel: which of its strategies, and when units are gathered ahead.
 void resolve_flattened(Resolver& resolver) {
   refuse_keys(resolver,
-              {"fsdp.reshard_root", "fsdp.reshard_tail", "fsdp.reshard_last", "fsdp.holds_ends", "fsdp.output_dtype",
-               "fsdp.ignored", "fsdp.state_dict"},
+              {"fsdp.reshard_root", "fsdp.reshard_tail", "fsdp.reshard_last", "fsdp.output_dtype", "fsdp.ignored",
+               "fsdp.state_dict"},
               "is fully_shard's word, which FSDP1 does not take", "it needs --runtime fsdp2");
   (void)resolve_mesh(resolver);
   resolve_wrap(resolver);

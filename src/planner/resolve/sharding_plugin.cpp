@@ -119,10 +119,11 @@ class ShardingPlugin {
   void load() {
     if (packs()) return;
     const Place& place = said_.rank0_loads.given() ? said_.rank0_loads.place : said_.on.place;
-    const bool sends = said_.rank0_loads.value_or(launched_);
-    usually(request_.model_init, sends ? "rank0" : "host", place);
-    if (!sends) usually(request_.fsdp.holds_ends, "true", place);
+    usually(request_.model_init, rank0_loads() ? "rank0" : "host", place);
   }
+  [[nodiscard]] bool rank0_loads() const { return said_.rank0_loads.value_or(launched_); }
+  // Its own variables hold what is not made on no device first.
+  [[nodiscard]] std::string ends() const { return rank0_loads() ? "+ends" : "+ends+held"; }
 
   void reshard() {
     const Setting<std::string>& wished = said_.reshard_after_forward;
@@ -161,17 +162,17 @@ class ShardingPlugin {
     if (policy == "size_based_wrap") {
       not_modelled(place, "wrapping by size", "fsdp_auto_wrap_policy");
     } else if (policy == "no_wrap") {
-      usually(request_.fsdp.wrap, "root+ends", place);
+      usually(request_.fsdp.wrap, "root" + ends(), place);
     } else if (policy != "transformer_based_wrap") {
       faults_.add(place.says(formatted("\"{}\" is no policy of wrapping", *wished),
                              "it is TRANSFORMER_BASED_WRAP, SIZE_BASED_WRAP or NO_WRAP"));
     } else if (said_.classes.given() && !said_.classes->empty()) {
       std::string classes = formatted("{}", joined(*said_.classes, "+"));
-      usually(request_.fsdp.wrap, classes + "+ends", said_.classes.place);
+      usually(request_.fsdp.wrap, classes + ends(), said_.classes.place);
       return classes;
     } else {
       if (!request_.fsdp.wrap.mentioned()) check_layers(base, place);
-      usually(request_.fsdp.wrap, "layers+ends", place);
+      usually(request_.fsdp.wrap, "layers" + ends(), place);
     }
     return policy == "no_wrap" ? "root" : "";
   }

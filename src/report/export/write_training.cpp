@@ -102,7 +102,6 @@ void add_pytorch(const Training& t, Json& json) {
 // What FullyShardedDataParallel is given, after `wrap` and `reshard_after_forward`.
 void add_flattened(const Training& t, Json fsdp, Json& json) {
   const auto truth = [](bool value) { return value ? "true" : "false"; };
-  if (t.fsdp.holds_ends) fsdp.set("holds_ends", "true");
   if (t.fsdp.casts_parameters) fsdp.set("param_dtype", name(t.dtype));
   if (t.communication_dtype != t.dtype) fsdp.set("reduce_dtype", name(t.communication_dtype));
   fsdp.set("gradient_sync", t.fsdp.sync_every ? "every" : "last");

@@ -980,7 +980,7 @@ def fsdp():
         name = "rank0-replicas" if replicate > 1 else "rank0"
         yield one("qwen3-0.6b", 500, 2, world, rank, policy, name, model_init="rank0")
         yield one("gpt2", 500, 2, world, rank, policy, name, model_init="rank0")
-    held = {"wrap": "layers+ends", "holds_ends": True}
+    held = {"wrap": "layers+ends+held"}
     for model, seq, batch in (("llama-3-8b", 1024, 1), ("tinyllama-1.1b", 512, 2), ("qwen3-0.6b", 500, 2), ("gpt2", 500, 2)):
         for world, rank in ((8, 0), (24, 11), (256, 255)):
             yield one(model, seq, batch, world, rank, {**held, **mixed}, "mixed-held-ends", model_init="host")
@@ -1159,6 +1159,15 @@ def pictures():
                       name=f"{name}-w{world}-r{rank}", **more)
 
 
+def pictures_zero3():
+    """Towers that are frozen, with their projectors and without, where DeepSpeed gathers by modules."""
+    for at, (model, (seq, change, said)) in enumerate(TOWERS.items()):
+        for name, which in (("frozen-tower", 0), ("projector", 1)):
+            more = {**said, "freeze": tower_of(model)[which]}
+            yield job("pictures", model, seq, 2, change=change, attention=None, images=1, world=8, rank=(0, 3, 7)[at % 3],
+                      deepspeed=engine(3, torch_adam=True), name=f"z3-{name}-w8", **more)
+
+
 def packed_shards():
     """4-bit weights under fully_shard: kept in bf16 they are cut; in uint8 they are left whole, as accelerate leaves them."""
     nf4 = {"quantization": "nf4", "quant_compute_dtype": "bf16", "checkpoint": "full", "checkpoint_impl": "non_reentrant"}
@@ -1211,6 +1220,7 @@ def jobs():
         *fsdp1(),
         *pictures(),
         *trl_heads(),
+        *pictures_zero3(),
         *packed_shards(),
         *packed_zero3(),
         *chance.jobs(job, "chance", 1, 100),

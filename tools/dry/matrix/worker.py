@@ -302,7 +302,7 @@ class Worker:
             exec(self.job["checkpointing"], {"model": base})
 
     def wrapped(self, model):
-        if self.training.get("model_init") == "rank0" or self.training.get("fsdp", {}).get("holds_ends"):
+        if self.training.get("model_init") == "rank0" or "held" in self.training.get("fsdp", {}).get("wrap", ""):
             return prepared_by_accelerate(model, self.training, self.job, self.types)
         if self.runtime() == "fsdp2":
             return fully_sharded(model, self.training, self.job["world"], self.types)

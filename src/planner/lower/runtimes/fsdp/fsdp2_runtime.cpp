@@ -205,7 +205,7 @@ void Fsdp2Runtime::shard_whole_model() {
     std::size_t next = 0;
     for (const ParameterId id : facts.parameters) {
       parameters_.cut(id, whole[next]);
-      if (training().fsdp.holds_ends && is_held(model_, id)) held.push_back(std::move(whole[next]));
+      if (is_held(model_, training().fsdp, id)) held.push_back(std::move(whole[next]));
       ++next;
     }
     let_go(whole, Reason::PythonFrame);
