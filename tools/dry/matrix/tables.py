@@ -1159,15 +1159,6 @@ def pictures():
                       name=f"{name}-w{world}-r{rank}", **more)
 
 
-def pictures_zero3():
-    """Towers that are frozen, with their projectors and without, where DeepSpeed gathers by modules."""
-    for at, (model, (seq, change, said)) in enumerate(TOWERS.items()):
-        for name, which in (("frozen-tower", 0), ("projector", 1)):
-            more = {**said, "freeze": tower_of(model)[which]}
-            yield job("pictures", model, seq, 2, change=change, attention=None, images=1, world=8, rank=(0, 3, 7)[at % 3],
-                      deepspeed=engine(3, torch_adam=True), name=f"z3-{name}-w8", **more)
-
-
 def packed_shards():
     """4-bit weights under fully_shard: kept in bf16 they are cut; in uint8 they are left whole, as accelerate leaves them."""
     nf4 = {"quantization": "nf4", "quant_compute_dtype": "bf16", "checkpoint": "full", "checkpoint_impl": "non_reentrant"}
@@ -1220,7 +1211,6 @@ def jobs():
         *fsdp1(),
         *pictures(),
         *trl_heads(),
-        *pictures_zero3(),
         *packed_shards(),
         *packed_zero3(),
         *chance.jobs(job, "chance", 1, 100),
