@@ -228,9 +228,8 @@ void masked_put(Writer& w) {
 }
 
 // A clone of the input, filled. Its kernel numbers the places by a running sum of the flags, which are spread over the
-// input first (IndexKernel.cpp, masked_scatter__cuda). The source's gradient is masked_select of the whole gradient: the
-// flags are spread, and then of
-// each place that counts an index for each dimension is listed (index with a mask).
+// input first (IndexKernel.cpp, masked_scatter__cuda). The source's gradient is masked_select of the whole gradient:
+// the flags are spread, and then of each place that counts an index for each dimension is listed (index with a mask).
 void masked_scatter(Writer& w) {
   w.save_input(1, "_saved_mask", w.needs(0) || w.needs(2));
   w.output();

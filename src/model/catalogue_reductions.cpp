@@ -48,8 +48,8 @@ void through_softmax(Writer& w, bool widened) {
 
 }  // namespace
 
-// The gradient is an expanded view of the incoming one. What is counted is copied to whole numbers first (ReduceOps.cpp,
-// make_reduction).
+// The gradient is an expanded view of the incoming one. What is counted is copied to whole numbers first
+// (ReduceOps.cpp, make_reduction).
 void sum_dim(Writer& w) {
   w.output();
   const bool counts = w.in(0).dtype == DType::Bool;
