@@ -267,6 +267,13 @@ bool tower_has_gradients(const ModelSpec& model, const Training& training, const
   return false;
 }
 
+std::optional<std::string> sharded_tower_unsupported(const ModelSpec& model, const Training& training) {
+  if (training.runtime == Runtime::Fsdp1) return "a tower under FSDP1";
+  const bool other = model.dims.experts > 0 || model.parts->has_mixers();
+  if (model.parts->tower->merge == 0 || !other) return std::nullopt;
+  return "a tower of pictures of all sizes beside experts or mixers under fully_shard, not compared with PyTorch yet";
+}
+
 // A tower's parameters that get no gradient; and a class token of one picture, whose gradient is a part of another. Its
 // places are gathered by modules that the runtimes have not been compared with.
 std::optional<std::string> tower_unsupported(const ModelSpec& model, const Training& training) {
@@ -290,7 +297,7 @@ std::optional<std::string> tower_unsupported(const ModelSpec& model, const Train
       return "adapters of a projector's first layer";
     }
   }
-  if (training.runtime == Runtime::Fsdp1) return "a tower under FSDP1";
+  if (is_fsdp(training.runtime)) return sharded_tower_unsupported(model, training);
   // DeepSpeed's backward does not enter an encoder whose last layers nobody reads, and it enters a frozen convolution
   // whose result a checkpoint made to require a gradient.
   if (training.runtime == Runtime::DeepSpeed && training.zero.stage == 3 &&
