@@ -528,6 +528,7 @@ TEST_CASE("accelerate: a plugin of version 2 is calls of fully_shard") {
   const std::string policy = "  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP\n";
   CHECK(request(policy + "  fsdp_transformer_layer_cls_to_wrap: A,B\n").fsdp.wrap.value == "A+B+ends");
   CHECK(request("  fsdp_cpu_ram_efficient_loading: false\n").model_init.value == "host");
+  CHECK(request("  fsdp_cpu_ram_efficient_loading: false\n").fsdp.wrap.value == "root+ends+held");
   CHECK(request("  fsdp_reshard_after_forward: false\n").fsdp.reshard_after_forward.value == "false");
   CHECK(request("  fsdp_offload_params: true\n").fsdp.cpu_offload.value == "true");
   CHECK(!usual.fsdp.cpu_offload.given());

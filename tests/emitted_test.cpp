@@ -154,11 +154,12 @@ TEST_CASE("accelerate's YAML and torchtitan's TOML of a job under fully_shard ar
   const std::string llama = "tiny-llama --seq 64 --grad-accum 2 --dtype fp32";
   for (const char* wrap : {"layers+ends", "root+ends", "LlamaMLP+ends"}) {
     for (const std::string& more : {policy, std::string(), policy + " --set fsdp.reshard_after_forward=false"}) {
-      const std::string job = llama + " --runtime fsdp2 --gpus 4 --set fsdp.wrap=" + wrap + more;
+      const std::string job = llama + more + " --runtime fsdp2 --gpus 4 --set fsdp.wrap=" + wrap;
       jobs.insert(read_back("accelerate", "acc.yaml", job + " --set model_init=rank0", llama));
-      jobs.insert(read_back("accelerate", "acc.yaml", job + " --set model_init=host", llama));
+      jobs.insert(read_back("accelerate", "acc.yaml", job + "+held --set model_init=host", llama));
       if (wrap != std::string("layers+ends")) continue;
-      jobs.insert(read_back("accelerate", "acc.yaml", job + " --set fsdp.replicate=2 --set model_init=host", llama));
+      const std::string replicas = job + "+held --set fsdp.replicate=2 --set model_init=host";
+      jobs.insert(read_back("accelerate", "acc.yaml", replicas, llama));
     }
   }
   std::ofstream(folder / "clip.json") << R"({"dsplan": 1, "kind": "training", "source": "a test", "max_grad_norm": 1})";

@@ -91,6 +91,11 @@ constexpr Ways kWays[] = {
      }},
     {"made on the device", [](Job& j) { j.training.model_init = ModelInit::Device; }},
     {"made on the host", [](Job& j) { j.training.model_init = ModelInit::Host; }},
+    {"made on the host, both ends held",
+     [](Job& j) {
+       j.training.model_init = ModelInit::Host;
+       j.training.fsdp.wrap = "layers+ends+held";
+     }},
     {"sent by rank 0", [](Job& j) { j.training.model_init = ModelInit::Rank0; }},
     {"sent by rank 0 to hosts",
      [](Job& j) {
@@ -483,6 +488,8 @@ TEST_CASE("fsdp: what fully_shard does not take is refused, with its rule") {
            "is no factor of the 8 ranks that shard");
   contains(said([](Request& r) { set(r.fsdp.reshard_tail, std::string("true"), "--set"); }),
            "without a group of norm and head");
+  contains(said([](Request& r) { set(r.fsdp.wrap, std::string("layers+held"), "--set"); }),
+           "nobody holds weights of ends that have no groups");
   contains(said([](Request& r) {
              set(r.fsdp.reshard_last, std::string("false"), "--set");
              set(r.fsdp.wrap, std::string("root"), "--set");

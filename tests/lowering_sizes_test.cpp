@@ -211,6 +211,11 @@ void add_others(std::vector<Case>& all) {
   });
 }
 
+void hold_ends(Job& job) {
+  job.training.model_init = ModelInit::Host;
+  job.training.fsdp.wrap = "layers+ends+held";
+}
+
 // fully_shard: dtypes of what is kept, gathered and reduced, what comes back after forward, whole models that are cut,
 // shards without rows, norms over shards, a device with a name.
 void add_sharded(std::vector<Case>& all) {
@@ -240,6 +245,7 @@ void add_sharded(std::vector<Case>& all) {
   add("clipping", true, 2, [](Job& job) { job.training.gradient_clipping = 1; });
   add("made on the device", false, 3, [](Job& job) { job.training.model_init = ModelInit::Device; });
   add("made on the host", false, 3, [](Job& job) { job.training.model_init = ModelInit::Host; });
+  add("made on the host, both ends held", false, 3, hold_ends);
   add("sent by rank 0", false, 3, [](Job& job) { job.training.model_init = ModelInit::Rank0; });
   add("sent by rank 0 to replicas", false, 6, [](Job& job) {
     job.training.model_init = ModelInit::Rank0;

@@ -112,7 +112,10 @@ class Shards:
     def check_ends(self, calls):
         kinds = [[("embedding" if isinstance(m, torch.nn.Embedding) else "head" if isinstance(m, torch.nn.Linear) else
                    "norm" if "norm" in own_class(m).lower() else own_class(m)) for _, m in call] for call in calls]
-        if [sorted(kind) for kind in kinds] not in ([["embedding"], ["head", "norm"]], [["embedding", "head", "norm"]]):
+        whole = [["embedding"], ["head", "norm"]], [["embedding", "head", "norm"]]
+        if hasattr(getattr(self.root, "config", None), "vision_config"):  # accelerate finds no norm in such.
+            whole = [["embedding"], ["head"]], [["embedding", "head"]]
+        if [sorted(kind) for kind in kinds] not in whole:
             raise ValueError("fully_shard around " + "; ".join(path for call in calls for path, _ in call) + " outside of layers")
 
     def resharding(self, groups, shard):
@@ -294,6 +297,8 @@ class receipt:
             told.update(Shards(self.model).words(self.world))
             told["fsdp"].update({"ignored": ignored(self.model)} if ignored(self.model) else {})
             told["model_init"] = loading(self.model) or self.seen.get("model_init")
+            if loading(self.model) == "host" and "ends" in told["fsdp"]["wrap"]:  # accelerate's variables.
+                told["fsdp"]["wrap"] += "+held"
             if len(self.syncs) > 1:
                 told["fsdp"]["gradient_sync"] = "every" if all(self.syncs) else "last"
         if type(self.optimizer).__name__ == "ZeroRedundancyOptimizer":

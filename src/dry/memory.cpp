@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <deque>
 #include <iterator>
 
 #include "dry/device.h"
@@ -250,7 +251,23 @@ std::size_t copy_limit() {
   return limit;
 }
 
+namespace {
+
+// Of the thread that asks.
+thread_local std::deque<long long> told;
+
+// What a kernel would have counted, on its way to the host.
+bool deliver(void* to, const void* from, std::size_t bytes) {
+  if (told.empty() || bytes > sizeof(long long) || device_of(from) < 0 || device_of(to) >= 0) return false;
+  std::memcpy(to, &told.front(), bytes);
+  told.pop_front();
+  return true;
+}
+
+}  // namespace
+
 void copy(void* to, const void* from, std::size_t bytes) {
+  if (deliver(to, from, bytes)) return count(Counted::Copies);
   const bool small = bytes <= copy_limit();
   count(small ? Counted::Copies : Counted::CopiesLeftOut);
   if (small && bytes > 0) std::memmove(to, from, bytes);
@@ -263,3 +280,9 @@ void fill(void* to, int value, std::size_t bytes) {
 }
 
 }  // namespace dsplan::dry
+
+// The next number that this thread copies from the device to the host, which a kernel would have counted, is this one,
+// behind those that were told before (tools/dry/site/dsplan_dry/values.py).
+extern "C" __attribute__((visibility("default"))) void dsplan_dry_tell(long long count) {
+  dsplan::dry::told.push_back(count);
+}

@@ -228,8 +228,8 @@ void masked_put(Writer& w) {
 }
 
 // A clone of the input, filled. Its kernel numbers the places by a running sum of the flags, which are spread over the
-// input first (IndexKernel.cpp, masked_scatter__cuda). The source's gradient is masked_select of the whole gradient: of
-// each place that counts an index for each dimension is listed (index with a mask).
+// input first (IndexKernel.cpp, masked_scatter__cuda). The source's gradient is masked_select of the whole gradient:
+// the flags are spread, and then of each place that counts an index for each dimension is listed (index with a mask).
 void masked_scatter(Writer& w) {
   w.save_input(1, "_saved_mask", w.needs(0) || w.needs(2));
   w.output();
@@ -243,10 +243,14 @@ void masked_scatter(Writer& w) {
   w.forward_drop(sums);
   w.gradient(0);
   if (!w.needs(2)) return;
-  w.allocate_gradient(2);
   const std::int64_t chosen = w.in(2).shape.elements().value();
   const auto indices = Elements(checked_mul(chosen, w.out().shape.rank));
+  const std::uint8_t spread =
+      w.allocate_temporary(storage(Elements(places), DType::Bool), DType::Bool, Visibility::Kernel);
   const std::uint8_t listed = w.allocate_temporary(storage(indices, DType::Int64), DType::Int64, Visibility::Kernel);
+  w.backward_kernel();
+  w.drop(spread);
+  w.allocate_gradient(2);
   w.backward_kernel();
   w.drop(listed);
 }

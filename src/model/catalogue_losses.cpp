@@ -411,12 +411,12 @@ void chunked_log_prob(Writer& w) {
   for (const std::size_t i : given) {
     if (!sums(i)) continue;
     if (w.in(i).dtype == DType::Float32) {
-      w.gradient(i);
+      w.allocate_gradient(i);
     } else {
-      w.temporary(storage(w.in(i).shape.elements(), DType::Float32), DType::Float32);
+      w.allocate_temporary(storage(w.in(i).shape.elements(), DType::Float32), DType::Float32, Visibility::Dispatch);
     }
   }
-  LogitTiles(w, true).walk();
+  LogitTiles(w, true).walk();  // With the first product, before which the thread has no workspace.
   for (const std::size_t i : given) {
     if (sums(i) && w.in(i).dtype != DType::Float32) w.gradient(i);
   }

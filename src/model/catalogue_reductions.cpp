@@ -48,9 +48,14 @@ void through_softmax(Writer& w, bool widened) {
 
 }  // namespace
 
-// The gradient is an expanded view of the incoming one.
+// The gradient is an expanded view of the incoming one. What is counted is copied to whole numbers first
+// (ReduceOps.cpp, make_reduction).
 void sum_dim(Writer& w) {
-  passing(w);
+  w.output();
+  const bool counts = w.in(0).dtype == DType::Bool;
+  if (counts) w.forward_temporary(storage(w.in(0).shape.elements(), w.out().dtype), w.out().dtype, Visibility::Kernel);
+  w.kernel();
+  w.pass(0);
   w.passes_part();
 }
 

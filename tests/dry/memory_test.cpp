@@ -174,3 +174,25 @@ TEST_CASE("calls that nobody has written are done, counted and named") {
   CHECK(std::string(dsplan_dry_ledger()).find("{\"call\": \"cudaCtxResetPersistingL2Cache\", \"count\": 2}") !=
         std::string::npos);
 }
+
+extern "C" void dsplan_dry_tell(long long count);
+
+TEST_CASE("a number that a kernel would have counted comes to the host as it was told, once") {
+  void* there = nullptr;
+  CHECK(cudaMalloc(&there, 64) == 0);
+  dsplan_dry_tell(7);
+  dsplan_dry_tell(1);
+  std::vector<char> many(16, 'a');
+  CHECK(cudaMemcpy(there, many.data(), many.size(), 1) == 0);  // To the device: not asked for.
+  CHECK(cudaMemcpy(many.data(), there, many.size(), 2) == 0);  // No number.
+  CHECK(many[0] == 'a');
+  int count = 0;
+  CHECK(cudaMemcpy(&count, there, sizeof count, 2) == 0);
+  CHECK(count == 7);
+  bool flag = false;
+  CHECK(cudaMemcpy(&flag, there, 1, 2) == 0);
+  CHECK(flag);
+  CHECK(cudaMemcpy(&count, there, sizeof count, 2) == 0);
+  CHECK(count == 0x61616161);
+  CHECK(cudaFree(there) == 0);
+}

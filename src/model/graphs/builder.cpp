@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "core/error.h"
 #include "core/format.h"
@@ -47,8 +48,16 @@ void GraphBuilder::exit(ModuleId module) {
 }
 
 // peft's LoraModel calls the module that it wraps (0.21.2, tuners_utils.py, BaseTuner.forward).
-void GraphBuilder::enter_model() {
+void GraphBuilder::enter_model(std::initializer_list<TensorId*> given) {
   if (causal() == model_.reference) return enter(causal());
+  // The hook before the forward (torch/distributed/fsdp/_fully_shard/_fsdp_state.py, _pre_forward): the call holds what
+  // has been cast until the hooks behind the forward have run.
+  for (TensorId* const input : given) {
+    const bool cast_it = options_->casts_inputs && *input != kNone && is_floating(dtype(*input));
+    if (!cast_it || dtype(*input) == options_->dtype) continue;
+    *input = cast(*input, options_->dtype);
+    received_.push_back(*input);
+  }
   enter(0);
   if (causal() == 0) return;
   enter(child(0, "base_model"));
@@ -62,6 +71,7 @@ void GraphBuilder::exit_model() {
     GraphBuilder::exit(child(0, "base_model"));
   }
   GraphBuilder::exit(0);
+  for (const TensorId own : std::exchange(received_, {})) drop({own});
 }
 
 DType GraphBuilder::dtype_of(const Parameter& parameter) const {

@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/graph.h"
@@ -35,7 +36,9 @@ struct GraphOptions {
   bool eager_attention = false;  // Composed of products and softmax: `attention` plays no part.
   bool math_attention = false;   // PyTorch's math kernel: operators as well.
   Loss loss = Loss::HuggingFace;
-  bool casts_loss = false;  // fully_shard casts the model's outputs to `dtype`, the loss among them.
+  bool casts_inputs = false;  // fully_shard casts what the model is given to `dtype`,
+  bool casts_tables = false;  // what a tower's layers are given, which have groups of their own,
+  bool casts_loss = false;    // and the model's outputs, the loss among them.
   std::int64_t loss_chunks = 0;
   Version torch = kWitnessTorch;
   Version transformers = kWitnessTransformers;
@@ -69,7 +72,8 @@ class GraphBuilder {
   [[nodiscard]] ModuleId causal() const {
     return options_->reference && model_.reference != kNone ? model_.reference : model_.causal;
   }
-  void enter_model();
+  // `given`: of the batch what may float. Each becomes what the model sees of it.
+  void enter_model(std::initializer_list<TensorId*> given = {});
   void exit_model();
   // Module boundaries. `child` refuses (InternalError) a name that the model does not have.
   [[nodiscard]] ModuleId child(ModuleId parent, std::string_view name) const;
@@ -230,6 +234,7 @@ class GraphBuilder {
   Indexed<TensorId, std::int32_t> references_;  // Python references.
   std::vector<TensorId> parameter_tensors_;     // By ParameterId; kNone until asked for.
   std::vector<TensorId> buffer_tensors_;
+  std::vector<TensorId> received_;  // What was cast on the way into the model.
   std::vector<ModuleId> stack_;
   std::vector<TensorId> autocast_cache_;  // By ParameterId; kNone where there is no copy.
   bool grad_enabled_ = true;

@@ -106,15 +106,15 @@ class DecoderGraph {
     }
     const TensorId ids = g_.batch_input(Shape{g_.options().micro_batch, g_.options().seq}, DType::Int64);
     const bool of_text = p_.head == TextHead::Text;
-    const TensorId labels = g_.batch_input(of_text ? Shape{g_.options().micro_batch} : g_.shape(ids),
-                                           p_.regresses ? DType::Float32 : DType::Int64);
+    TensorId labels = g_.batch_input(of_text ? Shape{g_.options().micro_batch} : g_.shape(ids),
+                                     p_.regresses ? DType::Float32 : DType::Int64);
     const bool masked = batch_has_mask(g_.options().transformers);
     const TensorId ones = masked ? g_.batch_input(g_.shape(ids), DType::Int64) : kNone;
-    const ShownBatch shown = shown_batch(g_, p_.tower.get(), ids);
+    ShownBatch shown = shown_batch(g_, p_.tower.get(), ids);
     std::vector<TensorId> batch{ids, labels, ones, shown.pixels, shown.grids, shown.types};
     std::erase(batch, kNone);
     g_.set_batch(batch);
-    g_.enter_model();
+    g_.enter_model({&shown.pixels, &labels});
     TensorId hidden = shown.pixels == kNone ? body(ids, ones, {}) : shown_body(ids, shown);
     if (p_.hidden_divisor > 0) {
       held_.push_back(hidden);  // By the body's outputs.

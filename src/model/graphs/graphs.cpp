@@ -366,14 +366,13 @@ std::optional<std::string> picture_unsupported(const ModelSpec& model, const Tra
 // TRL's trainers. Their head reads lm_head.weight without calling the module; a second model is prepared apart.
 std::optional<std::string> trl_unsupported(const ModelSpec& model, const Training& training) {
   if (training.transformers < Version{5, 0, 0}) return "TRL's losses under transformers 4";
-  const bool shards = is_fsdp(training.runtime);
   if (of_rewards(training.loss)) {
     const bool classes = model.parts != nullptr && model.parts->head == TextHead::Text && model.dims.labels == 1;
     if (!classes) return formatted("rewards of {}, which has no head of one label", model.graph_class);
     return std::nullopt;
   }
   if (const auto head = fused_head_unsupported(model)) return formatted("TRL's fused head and {}", *head);
-  if (shards) return "TRL's fused head under fully_shard";
+  if (training.runtime == Runtime::Fsdp1) return "TRL's fused head under FSDP1";
   if (training.runtime != Runtime::DeepSpeed) return std::nullopt;
   if (training.zero.stage == 3) return "TRL's fused head under ZeRO-3";
   if (model.reference != kNone) return "a reference model in a DeepSpeed engine of its own";

@@ -211,7 +211,11 @@ class GridTower {
           return std::vector<TensorId>{begins(layer), waves.cos, waves.sin};
         },
         [&](ModuleId module, std::size_t layer, TensorId x) {
-          return block(module, x, waves, begins(layer), segments(layer));
+          const DType given = g_.options().casts_tables ? g_.options().dtype : g_.dtype(waves.cos);
+          const Waves own{g_.cast(waves.cos, given), g_.cast(waves.sin, given)};
+          const TensorId out = block(module, x, own, begins(layer), segments(layer));
+          g_.drop({own.cos, own.sin});
+          return out;
         },
         [&](std::size_t layer, TensorId x) {
           const auto at = std::find(t_.deep_layers.begin(), t_.deep_layers.end(), static_cast<std::int64_t>(layer));
@@ -270,8 +274,10 @@ class GridTower {
   // apply_rotary_pos_emb_vision: in fp32 and back.
   QueryKey rotated(const std::vector<TensorId>& heads, const Waves& waves) {
     const Shape table{1, rows(), 1, d_.head_dim};
-    const Waves seen{g_.view(waves.cos, table), g_.view(waves.sin, table)};
     const QueryKey wide{g_.cast(heads[0], DType::Float32), g_.cast(heads[1], DType::Float32)};
+    const Waves given{g_.view(waves.cos, table), g_.view(waves.sin, table)};
+    const Waves seen{g_.cast(given.cos, DType::Float32), g_.cast(given.sin, DType::Float32)};
+    g_.drop({given.cos, given.sin});
     const QueryKey turned{turned_by(g_, wide.q, seen), turned_by(g_, wide.k, seen)};
     QueryKey out;
     out.q = g_.cast(turned.q, g_.dtype(heads[0]));

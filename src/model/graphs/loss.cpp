@@ -211,7 +211,8 @@ TensorId squared_loss(GraphBuilder& g, TensorId logits, TensorId labels) {
   const TensorId rows = g.view(logits, each);
   const TensorId targets = g.view(labels, each);
   const TensorId wide = g.widened(rows);
-  const TensorId loss = g.make(Op::MseLoss, Shape(), DType::Float32, {wide, targets}, true);
+  const DType type = g.dtype(wide) == g.dtype(targets) ? g.dtype(targets) : DType::Float32;
+  const TensorId loss = g.make(Op::MseLoss, Shape(), type, {wide, targets}, true);
   g.drop({wide, rows, targets});
   return loss;
 }

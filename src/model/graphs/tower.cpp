@@ -125,10 +125,10 @@ class PictureClassifier {
 
   Graph build() {
     const std::int64_t rows = g_.options().micro_batch;
-    const TensorId pixels = pixel_input(g_, t_, rows);
+    TensorId pixels = pixel_input(g_, t_, rows);
     const TensorId labels = g_.batch_input(Shape{rows}, DType::Int64);
     g_.set_batch({pixels, labels});
-    g_.enter_model();
+    g_.enter_model({&pixels});
     const TowerResult seen = tower_module(g_, t_, g_.child(g_.causal(), t_.module), pixels, false);
     const TensorId mean = mean_of(seen.last);
     const TensorId logits = linear_module(g_, g_.child(g_.causal(), "classifier"), mean, g_.dims().labels);
@@ -173,8 +173,9 @@ TensorId tower_layer(GraphBuilder& g, const DecoderParts& parts, const Dimension
 }
 
 TensorId pixel_input(GraphBuilder& g, const TowerParts& tower, std::int64_t rows) {
-  // A product in the place of a convolution takes what its weight is.
-  const DType dtype = tower.projection == ProjectorKind::Adapted ? g.options().dtype : DType::Float32;
+  // A product in the place of a convolution takes what its weight is; fully_shard may see to that.
+  const bool narrow = tower.projection == ProjectorKind::Adapted && !g.options().casts_inputs;
+  const DType dtype = narrow ? g.options().dtype : DType::Float32;
   return g.batch_input(Shape{rows, tower.channels, tower.dims.image, tower.dims.image}, dtype);
 }
 

@@ -83,18 +83,28 @@ Scored call_model(GraphBuilder& g, const Backbone& backbone, TensorId ids, Tenso
   Scored made = score(g, hidden, labels, outputs, kNone);
   g.drop({hidden});
   g.exit_model();
+  const auto become = [&](const std::vector<TensorId*>& named, const auto& next) {
+    std::vector<TensorId> before;
+    for (TensorId* one : named) {
+      before.push_back(*one);
+      *one = next(*one);
+    }
+    for (const TensorId one : before) g.drop({one});
+    made.aside.push_back(made.loss);
+    if (!made.others.empty()) made.aside.push_back(made.others.front());
+  };
+  std::vector<TensorId*> returned{&made.loss, &made.log_probs};
+  if (g.options().casts_loss) {  // fully_shard's output_dtype: whatever floats.
+    std::vector<TensorId*> floating = returned;
+    for (TensorId& one : made.others) {
+      if (is_floating(g.dtype(one))) floating.push_back(&one);
+    }
+    become(floating, [&](TensorId one) { return g.cast(one, g.options().dtype); });
+  }
   g.leave_autocast();
   if (!g.options().copies_outputs || g.graph().tensor(made.log_probs).requires_grad == false) return made;
-  std::vector<TensorId*> copied{&made.loss, &made.log_probs};
-  if (!made.others.empty()) copied.push_back(&made.others.front());  // The entropy; others have no gradient.
-  std::vector<TensorId> before;
-  for (TensorId* one : copied) {
-    before.push_back(*one);
-    *one = g.copy(*one);
-  }
-  for (const TensorId one : before) g.drop({one});
-  made.aside.push_back(made.loss);
-  if (!made.others.empty()) made.aside.push_back(made.others.front());
+  if (!made.others.empty()) returned.push_back(&made.others.front());  // The entropy; others have no gradient.
+  become(returned, [&](TensorId one) { return g.copy(one); });
   return made;
 }
 
@@ -109,9 +119,9 @@ TensorId supervised_loss(GraphBuilder& g, const Backbone& backbone, TensorId ids
                          TensorId count) {
   const Scored made = call_model(g, backbone, ids, ones, labels, 3);
   const TensorId losses = g.unary(Op::Neg, made.log_probs);
-  const TensorId total = g.make(Op::SumDim, Shape{}, DType::Float32, {losses}, true);
+  const TensorId total = g.make(Op::SumDim, Shape{}, g.dtype(losses), {losses}, true);
   const TensorId number = g.make(Op::Clamp, Shape{}, DType::Int64, {count}, false, 1);
-  const TensorId mean = g.make(Op::Div, Shape{}, DType::Float32, {total, number}, true);
+  const TensorId mean = g.make(Op::Div, Shape{}, g.dtype(total), {total, number}, true);
   g.drop({total});
   const TensorId loss = g.unary(Op::MulScalar, mean, 1);  // By the number of ranks.
   g.drop({mean, number});
@@ -131,7 +141,8 @@ Halves halves_of(GraphBuilder& g, TensorId x) {
   return {parts[0], parts[1]};
 }
 Halves row_sums(GraphBuilder& g, TensorId log_probs) {
-  const TensorId sums = g.make(Op::SumDim, Shape{g.shape(log_probs).dims[0]}, DType::Float32, {log_probs}, true);
+  const Shape rows{g.shape(log_probs).dims[0]};
+  const TensorId sums = g.make(Op::SumDim, rows, g.dtype(log_probs), {log_probs}, true);
   const Halves halves = halves_of(g, sums);
   g.drop({sums});
   return halves;
@@ -167,7 +178,7 @@ TensorId preference_loss(GraphBuilder& g, const Backbone& backbone, TensorId ids
   g.drop({scaled});
   const TensorId losses = g.unary(Op::Neg, logs);
   g.drop({logs});
-  const TensorId mean = g.make(Op::SumDim, Shape{}, DType::Float32, {losses}, true);
+  const TensorId mean = g.make(Op::SumDim, Shape{}, g.dtype(losses), {losses}, true);
   const TensorId weighted = g.unary(Op::MulScalar, mean, 1);
   g.drop({mean});
   const TensorId loss = g.unary(Op::AddScalar, weighted);

@@ -16,10 +16,10 @@ class VitGraph {
   Graph build() {
     const std::int64_t channels = g_.shape(patch_weight()).dims[1];
     const std::int64_t rows = g_.options().micro_batch;
-    const TensorId pixels = g_.batch_input(Shape{rows, channels, d_.image, d_.image}, DType::Float32);
+    TensorId pixels = g_.batch_input(Shape{rows, channels, d_.image, d_.image}, DType::Float32);
     const TensorId labels = g_.batch_input(Shape{rows}, DType::Int64);
     g_.set_batch({pixels, labels});
-    g_.enter_model();
+    g_.enter_model({&pixels});
     const TensorId hidden = body(pixels);
     const TensorId first = g_.slice(hidden, 1, 0, 1);
     const TensorId pooled = g_.view(first, Shape{rows, d_.hidden});

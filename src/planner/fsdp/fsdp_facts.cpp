@@ -4,6 +4,9 @@
 #include <string_view>
 #include <utility>
 
+#include "core/format.h"
+#include "model/parts.h"
+
 namespace dsplan {
 namespace {
 
@@ -28,14 +31,27 @@ struct Ends {
   ModuleId head = kNone;
 };
 
+const TowerParts* tower_beside_text(const ModelSpec& model) {
+  const bool shown = model.parts != nullptr && model.parts->tower != nullptr && model.parts->tower->beside_text();
+  return shown ? model.parts->tower.get() : nullptr;
+}
+
+bool is_inside(const Module& module, std::string_view outer) {
+  return formatted(".{}.", module.path).find(formatted(".{}.", outer)) != std::string::npos;
+}
+
+// accelerate looks for the norm among what its base model is made of, where a model that is shown pictures has none
+// (utils/fsdp_utils.py, _find_final_norm).
 Ends ends_of(const ModelSpec& model) {
   Ends ends;
+  const TowerParts* tower = tower_beside_text(model);
   for (std::size_t at = 0; at < model.modules.size(); ++at) {
     const Module& module = model.modules[at];
-    if (module.layer != kNone) continue;
+    if (module.layer != kNone || (tower != nullptr && is_inside(module, tower->module))) continue;
     const auto id = static_cast<ModuleId>(at);
-    if (module.type == "Embedding" && ends.embedding == kNone) ends.embedding = id;
-    if (module.type.find("Norm") != std::string::npos) ends.norm = id;
+    const bool looks_up = module.type.ends_with("Embedding") && model.parameter(id, "weight") != kNone;
+    if (looks_up && ends.embedding == kNone) ends.embedding = id;
+    if (module.type.find("Norm") != std::string::npos && tower == nullptr) ends.norm = id;
     if (is_named(module, "lm_head") || is_named(module, "embed_out")) ends.head = id;
   }
   return ends;
@@ -86,7 +102,7 @@ std::vector<FsdpGroup> wrapped(const ModelSpec& model, const Fsdp& fsdp) {
       for (ModuleId at = 1; at < size; ++at) {
         if (is_layer(model, module_of(model, at))) add({at}, inside);
       }
-    } else if (word != "root" && !classes) {
+    } else if (word != "root" && word != kHeldEnds && !classes) {
       classes = true;  // All of them at once.
       for (ModuleId at = size - 1; at > 0; --at) {
         if (is_one_of(module_of(model, at).type, fsdp.wrap)) add({at}, inside);
@@ -198,6 +214,23 @@ std::vector<FsdpGroup> fsdp_groups(const ModelSpec& model, const Fsdp& fsdp) {
   return groups;
 }
 
+bool is_held(const ModelSpec& model, const Fsdp& fsdp, ParameterId id) {
+  if (formatted("+{}+", fsdp.wrap).find(formatted("+{}+", kHeldEnds)) == std::string::npos) return false;
+  const auto first = [&](ParameterId one) {
+    const ParameterId tied = model.parameters[static_cast<std::size_t>(one)].tied_to;
+    return tied == kNone ? one : tied;
+  };
+  const auto last = std::find_if(model.parameters.rbegin(), model.parameters.rend(),
+                                 [](const Parameter& parameter) { return parameter.tied_to == kNone; });
+  if (id == model.parameters.rend() - last - 1) return true;
+  const Ends ends = ends_of(model);
+  for (const ModuleId end : {ends.embedding, ends.head}) {
+    const ParameterId weight = end == kNone ? ParameterId(kNone) : model.parameter(end, "weight");
+    if (weight != kNone && first(weight) == id) return true;
+  }
+  return false;
+}
+
 std::vector<std::size_t> layer_groups(const ModelSpec& model, const std::vector<FsdpGroup>& groups) {
   std::vector<std::size_t> found;
   for (std::size_t at = 0; at < groups.size(); ++at) {
@@ -251,6 +284,10 @@ bool trains_two_dtypes(const ModelSpec& model, const Training& training, const F
 
 std::optional<std::string> groups_unsupported(const ModelSpec& model, const Training& training) {
   const std::vector<FsdpGroup> groups = fsdp_groups(model, training.fsdp);
+  const bool ends = formatted("+{}+", training.fsdp.wrap).find("+ends+") != std::string::npos;
+  if (ends && model.dims.image > 0 && tower_beside_text(model) == nullptr) {
+    return "groups of the ends of a classifier of pictures";
+  }
   if (unties(model, training, numbers_of(model, groups)))
     return "a tied weight in two groups of fully_shard, which unties it";
   if (std::any_of(groups.begin(), groups.end(),

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/job.h"
@@ -45,6 +46,12 @@ struct FsdpGroup {
 };
 // In the order of the calls: what lies inside comes before what lies around it, the model itself last.
 [[nodiscard]] std::vector<FsdpGroup> fsdp_groups(const ModelSpec& model, const Fsdp& fsdp);
+
+// A word of Fsdp::wrap beside "ends": what is on the host or the device is cut by a caller that has variables of both
+// ends' weights, which stay whole until all is cut, and of the last parameter (accelerate's fsdp2_prepare_model:
+// input_weight, output_weight, and the last `param` of a loop).
+inline constexpr std::string_view kHeldEnds = "held";
+[[nodiscard]] bool is_held(const ModelSpec& model, const Fsdp& fsdp, ParameterId id);
 
 // Of those the ones of whole layers, in the order of the layers: set_modules_to_forward_prefetch is called on them.
 [[nodiscard]] std::vector<std::size_t> layer_groups(const ModelSpec& model, const std::vector<FsdpGroup>& groups);

@@ -2,12 +2,26 @@
 
 #include <algorithm>
 
+#include "core/format.h"
 #include "model/graphs/graphs.h"
+#include "model/parts.h"
+#include "planner/fsdp/fsdp_facts.h"
 #include "planner/lower/runtimes/named_parameters.h"
 
 namespace dsplan {
 
 namespace {
+
+// Some of the layers of a tower that brings tables in fp32 to each of them.
+bool shards_tower_layers(const ModelSpec& model, const Fsdp& fsdp) {
+  const TowerParts* tower = model.parts == nullptr ? nullptr : model.parts->tower.get();
+  if (tower == nullptr || tower->merge == 0 || tower->projection != ProjectorKind::Merged) return false;
+  const std::vector<FsdpGroup> groups = fsdp_groups(model, fsdp);
+  return std::any_of(groups.begin(), groups.end(), [&](const FsdpGroup& group) {
+    const Module& module = model.modules[static_cast<std::size_t>(group.modules.front())];
+    return module.layer != kNone && module.path.find(formatted("{}.blocks.", tower->module)) != std::string::npos;
+  });
+}
 
 bool under_ddp(const Job& job) { return job.training.runtime == Runtime::PyTorch && job.parallelism.dp > 1; }
 
@@ -26,6 +40,8 @@ GraphOptions graph_options(const ModelSpec& model, const Job& job) {
   options.autocast = job.training.autocast;
   options.outputs_to_fp32 = job.training.outputs_to_fp32;
   options.copies_outputs = under_ddp(job) && job.training.ddp.find_unused_parameters && !job.training.ddp.static_graph;
+  options.casts_inputs = job.training.runtime == Runtime::Fsdp2 && job.training.fsdp.casts_parameters;
+  options.casts_tables = options.casts_inputs && shards_tower_layers(model, job.training.fsdp);
   options.casts_loss = is_fsdp(job.training.runtime) && job.training.fsdp.casts_outputs;
   options.attention = job.training.attention == Attention::MemoryEfficient ? AttentionKernel::MemoryEfficient
                       : job.training.attention == Attention::CuDnn         ? AttentionKernel::CuDnn

@@ -206,7 +206,7 @@ std::optional<std::string> fsdp1_unsupported(const ModelSpec& model, const Job& 
 }
 
 // Where nothing is cast between a layer and its adapters, a gradient that comes back to the layer's result is added in
-// place or not by rules that are not worked out.
+// place or not by rules that are worked out for fully_shard alone.
 bool magnitudes_cast(const ModelSpec& model, const Training& training) {
   const DType layers = training.autocast.value_or(training.dtype);
   return std::all_of(model.modules.begin(), model.modules.end(), [&](const Module& module) {
@@ -222,7 +222,7 @@ std::optional<std::string> adapters_unsupported(const ModelSpec& model, const Jo
   const Training& training = job.training;
   const bool gathers = training.runtime == Runtime::DeepSpeed && training.zero.stage == 3;
   if (has_magnitudes(model) && gathers) return "DoRA where parameters are gathered by ZeRO-3";
-  if (has_magnitudes(model) && !magnitudes_cast(model, training)) {
+  if (has_magnitudes(model) && training.runtime != Runtime::Fsdp2 && !magnitudes_cast(model, training)) {
     return "DoRA whose adapters have the dtype in which their layers compute";
   }
   if (!has_trained_copies(model)) return std::nullopt;
@@ -267,6 +267,13 @@ bool tower_has_gradients(const ModelSpec& model, const Training& training, const
   return false;
 }
 
+std::optional<std::string> sharded_tower_unsupported(const ModelSpec& model, const Training& training) {
+  if (training.runtime == Runtime::Fsdp1) return "a tower under FSDP1";
+  const bool other = model.dims.experts > 0 || model.parts->has_mixers();
+  if (model.parts->tower->merge == 0 || !other) return std::nullopt;
+  return "a tower of pictures of all sizes beside experts or mixers under fully_shard, not compared with PyTorch yet";
+}
+
 // A tower's parameters that get no gradient; and a class token of one picture, whose gradient is a part of another. Its
 // places are gathered by modules that the runtimes have not been compared with.
 std::optional<std::string> tower_unsupported(const ModelSpec& model, const Training& training) {
@@ -290,7 +297,7 @@ std::optional<std::string> tower_unsupported(const ModelSpec& model, const Train
       return "adapters of a projector's first layer";
     }
   }
-  if (is_fsdp(training.runtime)) return "a tower under fully_shard";
+  if (is_fsdp(training.runtime)) return sharded_tower_unsupported(model, training);
   // DeepSpeed's backward does not enter an encoder whose last layers nobody reads, and it enters a frozen convolution
   // whose result a checkpoint made to require a gradient.
   if (training.runtime == Runtime::DeepSpeed && training.zero.stage == 3 &&

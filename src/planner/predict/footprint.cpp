@@ -468,7 +468,9 @@ Bytes shown_bytes(const ModelSpec& model, const Training& t, Bytes tokens) {
     const Bytes kept = storage(Elements(t.micro_batch), DType::Int64);
     return (storage(numbers, DType::Float32) + storage(Elements(3), DType::Int64)) * pictures + tokens + kept;
   }
-  const bool narrow = tower.projection == ProjectorKind::Adapted;  // Of its weights' dtype.
+  // Of its weights' dtype, unless fully_shard casts them.
+  const bool cast = t.runtime == Runtime::Fsdp2 && t.fsdp.casts_parameters;
+  const bool narrow = tower.projection == ProjectorKind::Adapted && !cast;
   const Bytes pixels = storage(pixels_of(model), narrow ? t.dtype : DType::Float32) * pictures;
   return tower.sees_itself ? pixels + tokens : pixels;
 }
@@ -520,7 +522,9 @@ bool add_batch(const ModelSpec& model, const Training& training, Footprint& resu
 
 Bytes loss_bytes(const ModelSpec& model, const Training& t) {
   const std::optional<Answers> answers = answers_of(model, t);
-  const bool narrow = answers && !answers->widened && !t.autocast;
+  const bool models = t.loss == Loss::HuggingFace || t.loss == Loss::Liger;
+  const bool cast = is_fsdp(t.runtime) && t.fsdp.casts_outputs && models;  // One of the outputs.
+  const bool narrow = cast || (answers && !answers->widened && !t.autocast);
   return Bytes(bytes_per_element(narrow ? t.dtype : DType::Float32));
 }
 

@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 
+#include "model/parts.h"
 #include "planner/predict/footprint.h"
 
 namespace dsplan {
@@ -54,27 +55,32 @@ class Resharding {
  public:
   Resharding(const ModelSpec& model, const Fsdp& fsdp) : model_(model), fsdp_(fsdp) {
     if (!says("ends")) return;
+    // Beside a text; the norm behind its layers has no group with the head then.
+    const TowerParts* tower = model.parts == nullptr ? nullptr : model.parts->tower.get();
+    if (tower != nullptr && (tower->tokens > 0 || tower->merge > 0)) tower_ = tower->module;
     for (const Module& module : model.modules) {
-      if (module.layer != kNone) continue;
-      if (module.type == "Embedding" && embedding_ == nullptr) embedding_ = &module;
-      if (module.type.find("Norm") != std::string::npos) norm_ = &module;
+      if (module.layer != kNone || sees(module)) continue;
+      const bool table = module.type.ends_with("Embedding") && owns_weight(module);
+      if (table && embedding_ == nullptr) embedding_ = &module;
+      if (module.type.find("Norm") != std::string::npos && tower_.empty()) norm_ = &module;
       if (last_part(module) == "lm_head" || last_part(module) == "embed_out") head_ = &module;
     }
     for (const Parameter& p : model.parameters) {
       if (p.tied_to == kNone || &owner(p) != head_) continue;
       tied_ = tied_ || &owner(model.parameters[static_cast<std::size_t>(p.tied_to)]) == embedding_;
     }
+    tail_ = norm_ != nullptr ? norm_ : head_;
   }
 
   struct Unit {
-    const Module* module;  // Of several the norm; the root else.
+    const Module* module;  // Of several the norm, or the head; the root else.
     std::int64_t reshards;
   };
   [[nodiscard]] Unit of(const Parameter& p) const {
     const Module& own = owner(p);
     const std::int64_t inside = fsdp_.reshard_after_forward;
     if (&own == embedding_ && !tied_) return {&own, inside};
-    if (&own == norm_ || &own == head_ || &own == embedding_) return {norm_, fsdp_.reshard_tail ? 1 : 0};
+    if (&own == norm_ || &own == head_ || &own == embedding_) return {tail_, fsdp_.reshard_tail ? 1 : 0};
     const bool layers = says("layers") || fsdp_.wrap == "ends";
     for (const Module* module = &own; module->parent != kNone; module = &parent(*module)) {
       const bool layer = module->layer != kNone && parent(*module).layer == kNone;
@@ -84,11 +90,18 @@ class Resharding {
     return {&model_.modules.front(), fsdp_.reshard_root ? 1 : 0};
   }
   // By which `of` names the group of norm and head; null: there is none.
-  [[nodiscard]] const Module* tail() const { return norm_; }
+  [[nodiscard]] const Module* tail() const { return tail_; }
 
  private:
   [[nodiscard]] bool says(const std::string& word) const {
     return ("+" + fsdp_.wrap + "+").find("+" + word + "+") != std::string::npos;
+  }
+  [[nodiscard]] bool sees(const Module& module) const {
+    return !tower_.empty() && ("." + module.path + ".").find("." + tower_ + ".") != std::string::npos;
+  }
+  [[nodiscard]] bool owns_weight(const Module& module) const {
+    return std::any_of(model_.parameters.begin(), model_.parameters.end(),
+                       [&](const Parameter& p) { return &owner(p) == &module && p.name.ends_with(".weight"); });
   }
   // No other layer stands behind it.
   [[nodiscard]] bool is_last(const Module& layer) const {
@@ -106,7 +119,9 @@ class Resharding {
   const ModelSpec& model_;
   const Fsdp& fsdp_;
   const Module* embedding_ = nullptr;
+  std::string tower_;
   const Module* norm_ = nullptr;
+  const Module* tail_ = nullptr;
   const Module* head_ = nullptr;
   bool tied_ = false;
 };

@@ -42,7 +42,9 @@ std::optional<DType> dtype_of(Resolver& resolver, const Setting<std::string>& wi
   return std::nullopt;
 }
 
-bool is_word(std::string_view type) { return type == "layers" || type == "ends" || type == "root"; }
+bool is_word(std::string_view type) {
+  return type == "layers" || type == "ends" || type == "root" || type == kHeldEnds;
+}
 
 // Classes of modules, each of which the model has, beside the words.
 void check_classes(Resolver& resolver, const Setting<std::string>& wished) {
@@ -77,6 +79,11 @@ void resolve_wrap(Resolver& resolver) {
   keep(resolver, wished, "fsdp.wrap");
   fsdp.wrap = *wished;
   check_classes(resolver, wished);
+  const std::string words = "+" + fsdp.wrap + "+";
+  if (words.find("+held+") != std::string::npos && words.find("+ends+") == std::string::npos) {
+    resolver.fault(wished.place, "\"fsdp.wrap\": nobody holds weights of ends that have no groups",
+                   "\"ends\" among the words of fsdp.wrap");
+  }
 }
 
 // Of norm and head, where they have a group: torchtitan's fsdp_reshard_after_forward "always".

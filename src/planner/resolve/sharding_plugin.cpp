@@ -35,7 +35,7 @@ class ShardingPlugin {
     compare_keys();
     reshard();
     mesh();
-    const std::string classes = wrap();
+    const std::string classes = wrap(base);
     if (said_.offload.value_or(false)) usually(request_.fsdp.cpu_offload, "true", said_.offload.place);
     load();
     if (said_.checkpoints.value_or(false)) checkpoint(base, classes);
@@ -119,8 +119,11 @@ class ShardingPlugin {
   void load() {
     if (packs()) return;
     const Place& place = said_.rank0_loads.given() ? said_.rank0_loads.place : said_.on.place;
-    usually(request_.model_init, said_.rank0_loads.value_or(launched_) ? "rank0" : "host", place);
+    usually(request_.model_init, rank0_loads() ? "rank0" : "host", place);
   }
+  [[nodiscard]] bool rank0_loads() const { return said_.rank0_loads.value_or(launched_); }
+  // Its own variables hold what is not made on no device first.
+  [[nodiscard]] std::string ends() const { return rank0_loads() ? "+ends" : "+ends+held"; }
 
   void reshard() {
     const Setting<std::string>& wished = said_.reshard_after_forward;
@@ -134,24 +137,42 @@ class ShardingPlugin {
     usually(request_.fsdp.reshard_after_forward, *reshards ? "true" : "false", wished.place);
   }
 
+  // transformers says of clip and siglip which modules of their text are not split, too, and accelerate looks for each
+  // (fsdp2_prepare_auto_wrap_policy).
+  void check_layers(const ModelSpec& base, const Place& place) {
+    for (const std::string_view family : {"CLIP", "Siglip"}) {
+      const std::string layer = formatted("{}EncoderLayer", family);
+      const std::string text = formatted("{}TextEmbeddings", family);
+      const auto has = [&](const std::string& type) {
+        return std::any_of(base.modules.begin(), base.modules.end(),
+                           [&](const Module& module) { return module.type == type; });
+      };
+      if (!has(layer) || has(text)) continue;
+      faults_.add(
+          place.says(formatted("accelerate stops: it looks for \"{}\", which {} does not have", text, base.name),
+                     "name the classes of its layers: fsdp_transformer_layer_cls_to_wrap"));
+    }
+  }
+
   // Layers or the classes that are named, bottom up; then embeddings; norm and head; the model. Returns the classes.
-  std::string wrap() {
+  std::string wrap(const ModelSpec& base) {
     const Setting<std::string>& wished = said_.wrap_policy;
     const std::string policy = in_lower_case(wished.value_or(launched_ ? "NO_WRAP" : "TRANSFORMER_BASED_WRAP"));
     const Place& place = wished.given() ? wished.place : said_.on.place;
     if (policy == "size_based_wrap") {
       not_modelled(place, "wrapping by size", "fsdp_auto_wrap_policy");
     } else if (policy == "no_wrap") {
-      usually(request_.fsdp.wrap, "root+ends", place);
+      usually(request_.fsdp.wrap, "root" + ends(), place);
     } else if (policy != "transformer_based_wrap") {
       faults_.add(place.says(formatted("\"{}\" is no policy of wrapping", *wished),
                              "it is TRANSFORMER_BASED_WRAP, SIZE_BASED_WRAP or NO_WRAP"));
     } else if (said_.classes.given() && !said_.classes->empty()) {
       std::string classes = formatted("{}", joined(*said_.classes, "+"));
-      usually(request_.fsdp.wrap, classes + "+ends", said_.classes.place);
+      usually(request_.fsdp.wrap, classes + ends(), said_.classes.place);
       return classes;
     } else {
-      usually(request_.fsdp.wrap, "layers+ends", place);
+      if (!request_.fsdp.wrap.mentioned()) check_layers(base, place);
+      usually(request_.fsdp.wrap, "layers" + ends(), place);
     }
     return policy == "no_wrap" ? "root" : "";
   }

@@ -33,11 +33,17 @@ void refuse_without_shards(const ModelSpec& model, const Job& job, std::string_v
 
 std::string_view truth_word(bool truth) { return truth ? "true" : "false"; }
 
-// The classes before "+ends", with commas; nothing where it is layers. Absent: not as accelerate wraps.
-std::optional<std::string> accelerate_classes(std::string wrap) {
-  constexpr std::string_view kEnds = "+ends";
-  if (!wrap.ends_with(kEnds)) return std::nullopt;
-  wrap.resize(wrap.size() - kEnds.size());
+// What accelerate wraps behind layers or classes; of a model on the host it has variables.
+std::string_view accelerate_ends(const Training& t) {
+  return t.model_init == ModelInit::Host ? std::string_view("+ends+held") : std::string_view("+ends");
+}
+
+// The classes before those, with commas; nothing where it is layers. Absent: not as accelerate wraps.
+std::optional<std::string> accelerate_classes(const Training& t) {
+  std::string wrap = t.fsdp.wrap;
+  const std::string_view ends = accelerate_ends(t);
+  if (!wrap.ends_with(ends)) return std::nullopt;
+  wrap.resize(wrap.size() - ends.size());
   if (wrap == "layers") return "";
   std::replace(wrap.begin(), wrap.end(), '+', ',');
   const std::string listed = "," + wrap + ",";
@@ -66,10 +72,10 @@ bool checkpoints_as_accelerate(const ModelSpec& model, const Checkpointing& c) {
 void refuse_what_accelerate_lacks(const ModelSpec& model, const Job& job) {
   const Training& t = job.training;
   Unsayable refuse(model);
-  refuse.when(!accelerate_classes(t.fsdp.wrap),
+  refuse.when(!accelerate_classes(t),
               formatted("fsdp.wrap {}: accelerate gives embeddings, and norm with head, groups behind those of layers",
                         t.fsdp.wrap),
-              "--set fsdp.wrap=layers+ends");
+              formatted("--set fsdp.wrap=layers{}", accelerate_ends(t)));
   refuse.when(t.fsdp.reshard_after_forward > 1,
               formatted("fsdp.reshard_after_forward {}: accelerate takes true or false", t.fsdp.reshard_after_forward));
   refuse.when(t.fsdp.forward_prefetch > 0 || t.fsdp.backward_prefetch > 0,
@@ -95,7 +101,7 @@ std::string accelerate_yaml(const ModelSpec& model, const Job& job) {
   refuse_without_shards(model, job, "accelerate's fsdp_config");
   refuse_what_accelerate_lacks(model, job);
   const Training& t = job.training;
-  const std::string classes = *accelerate_classes(t.fsdp.wrap);
+  const std::string classes = *accelerate_classes(t);
   const bool root = classes == "root";
   const std::string_view precision = *accelerate_precision(t);
   std::string text = "compute_environment: LOCAL_MACHINE\ndistributed_type: FSDP\nfsdp_config:\n";

@@ -19,10 +19,14 @@ def hardware(name):
 
 
 def config(job):
-    """The model's config.json with the job's changes."""
+    """The model's config.json with the job's changes, or one that the job says whole."""
+    change = job.get("change", {})
+    if "model_type" in change:
+        return change
     found = dict(read(ROOT / "models" / f"{job['model']}.json"))
     found.pop("transformers_version", None)
-    found.update(job.get("change", {}))
+    for key, value in change.items():
+        found[key] = {**found[key], **value} if isinstance(value, dict) and isinstance(found.get(key), dict) else value
     return found
 
 

@@ -30,6 +30,12 @@ REASONS = [
         r"/fsdp-(whisper-small|t5-base)-.*-two-stacks-",
         "not traced: into which free blocks tensors are put where a decoder's groups are given what an encoder has made",
     ),
+    (
+        r"/pictures-(siglip|gemma)-",
+        "LayerNorm copies what lies column by column, as a convolution leaves it, in each of siglip's layers: traced, not predicted",
+    ),
+    (r"/pictures-", "into which free blocks tensors are put behind a convolution's workspace, which cuDNN alone knows"),
+    (r"/trl-", "not traced: into which free blocks tensors are put before TRL's head"),
     (r"/chance-shared-bloom-560m-s786-", "not traced: into which free blocks tensors are put under bloom's checkpoints with autocast"),
     (r"/fsdp1-llama-3-8b-.*-mixed-orig-w256-", "not traced: into which free blocks states of a shard's views are put"),
     (r"^heldout/", "not traced: rests of free blocks under ZeRO-3 on 32 ranks"),

@@ -85,6 +85,8 @@ def imports(jobs):
         sys.modules["dsplan_dry.record"].FOUND["receipt"] = False
     if any("deepspeed" in job for job in jobs):
         import deepspeed
+    if any(job["training"].get("loss") == "trl" for job in jobs):
+        import trl.trainer.utils
     if torch.cuda.is_initialized():
         raise SystemExit("an import used the device: every job would be measured on the one that it saw, whatever it asks for")
 

@@ -980,6 +980,12 @@ def fsdp():
         name = "rank0-replicas" if replicate > 1 else "rank0"
         yield one("qwen3-0.6b", 500, 2, world, rank, policy, name, model_init="rank0")
         yield one("gpt2", 500, 2, world, rank, policy, name, model_init="rank0")
+    held = {"wrap": "layers+ends+held"}
+    for model, seq, batch in (("llama-3-8b", 1024, 1), ("tinyllama-1.1b", 512, 2), ("qwen3-0.6b", 500, 2), ("gpt2", 500, 2)):
+        for world, rank in ((8, 0), (24, 11), (256, 255)):
+            yield one(model, seq, batch, world, rank, {**held, **mixed}, "mixed-held-ends", model_init="host")
+        yield one(model, seq, batch, 8, 7, held, "held-ends", model_init="host")
+        yield one(model, seq, batch, 64, 9, {**held, **mixed, "replicate": 2}, "mixed-held-ends-replicas", model_init="host")
     both, by_operator = {"forward_prefetch": "2", "backward_prefetch": "2"}, "keep:linear/2+scaled_dot_product_attention"
     q_v = {"r": 8, "targets": ["q_proj", "v_proj"], "dora": True}
     asked = {
@@ -992,6 +998,9 @@ def fsdp():
         "by-operator": (mixed, {"checkpoint": by_operator}),
         "by-operator-ends": ({**mixed, "wrap": "ends"}, {"checkpoint": by_operator, "preserve_rng_state": False}),
         "dora": ({}, {"lora": q_v}),
+        "dora-bf16": ({}, {"lora": {**q_v, "dtype": "bf16"}}),
+        "dora-mixed": (mixed, {"lora": q_v}),
+        "dora-bf16-full": ({}, {"lora": {**q_v, "dtype": "bf16"}, "checkpoint": "full"}),
     }
     for name, (policy, more) in asked.items():
         for model, seq, batch, world, rank in (("llama-3.2-1b", 1024, 2, 8, 0), ("tinyllama-1.1b", 1000, 1, 64, 63),
@@ -1050,6 +1059,106 @@ def encoder_decoders(one, mixed):
             yield one(model, seq, 2, world, rank, policy, f"two-stacks-{name}", target_seq=target, **how, **more)
 
 
+def trl_heads():
+    """TRL's own head, which reads the weight of a module that nobody calls."""
+    mixed = {"param_dtype": "bf16", "reduce_dtype": "fp32"}
+    accelerate = {"wrap": "layers+ends", "param_dtype": "bf16", "reduce_dtype": "bf16", "output_dtype": "bf16"}
+    ways = {
+        "plain": ({}, {}),
+        "mixed": (mixed, {}),
+        "accelerate": (accelerate, {"model_init": "rank0", "max_grad_norm": 1.0, "checkpoint": "full"}),
+        "ends-accum2": ({**mixed, "wrap": "layers+ends"}, {"grad_accum": 2}),
+        "kept": ({**mixed, "reshard_after_forward": False}, {}),
+        "lora": ({}, {"lora": {"r": 8, "targets": ["q_proj", "v_proj"]}, "checkpoint": "full"}),
+        "replicas": ({**accelerate, "replicate": 2}, {"model_init": "host"}),
+    }
+    for name, (policy, more) in ways.items():
+        for model, seq, batch, world, rank in (("llama-3-8b", 1024, 2, 8, 0), ("qwen3-0.6b", 1000, 2, 64, 31), ("tinyllama-1.1b", 512, 4, 256, 255)):
+            settings = {"dtype": "fp32" if "param_dtype" in policy else "bf16", **more}
+            yield job("trl", model, seq, batch, runtime="fsdp2", fsdp=policy, world=world, rank=rank, loss="trl",
+                      name=f"{name}-w{world}-r{rank}", **settings)
+
+
+FEW = {"text_config": {"num_hidden_layers": 4}, "vision_config": {"num_hidden_layers": 4}}
+FEW_BLOCKS = {"num_hidden_layers": 4, "vision_config": {"depth": 4}}
+LABELS = {"id2label": {str(i): str(i) for i in range(10)}}
+TOWERS = {  # A model, a length that its picture fits into, what is changed of its config, what is said besides.
+    "llava-1.5-7b": (700, FEW, {"freeze": ["model.vision_tower.encoder.layers.3.*", "model.vision_tower.post_layernorm.*"]}),
+    "gemma-3-4b": (400, FEW, {}),
+    "internvl3-1b": (400, FEW, {}),
+    "llama-4-scout": (300, FEW, {}),
+    "qwen2-vl-2b": (300, FEW_BLOCKS, {"image_size": [280, 448]}),
+    "qwen2.5-vl-3b": (300, {**FEW_BLOCKS, "vision_config": {"depth": 4, "fullatt_block_indexes": [1, 3]}}, {"image_size": [280, 448]}),
+    "qwen3-vl-2b": (300, {"text_config": {"num_hidden_layers": 4}, "vision_config": {"depth": 6, "deepstack_visual_indexes": [1, 3, 5]}},
+                    {"image_size": [320, 448]}),
+    "mistral-small-3.1-24b": (300, FEW, {"image_size": [280, 448]}),
+}
+CLASSIFIERS = {
+    "vit-base": (197, {"num_hidden_layers": 4}, {}),
+    "clip-vit-large": (257, {"model_type": "clip", "architectures": ["CLIPForImageClassification"], "text_config": {"model_type": "clip_text_model"},
+                             "vision_config": {"model_type": "clip_vision_model", "hidden_size": 1024, "intermediate_size": 4096,
+                                               "num_hidden_layers": 4, "num_attention_heads": 16, "image_size": 224, "patch_size": 14}, **LABELS},
+                       {"freeze": ["vision_model.post_layernorm.*"]}),
+    "siglip-so400m": (729, {"model_type": "siglip", "architectures": ["SiglipForImageClassification"],
+                            "text_config": {"model_type": "siglip_text_model"},
+                            "vision_config": {"model_type": "siglip_vision_model", "hidden_size": 1152, "intermediate_size": 4304,
+                                              "num_hidden_layers": 4, "num_attention_heads": 16, "image_size": 384, "patch_size": 14,
+                                              "vision_use_head": False}, **LABELS}, {}),
+}
+
+
+def tower_of(model):
+    """Beginnings of names: the tower's, the projector's."""
+    if model.startswith("qwen"):
+        places = ["model.visual.pos_embed.*"] if model.startswith("qwen3") else []
+        return ["model.visual.*"], ["model.visual.patch_embed.*", "model.visual.blocks.*", *places]
+    if model.startswith("llama-4"):
+        return ["vision_model.*", "multi_modal_projector.*"], ["vision_model.*"]
+    return ["model.vision_tower.*", "model.multi_modal_projector.*"], ["model.vision_tower.*"]
+
+
+def pictures():
+    """Models with towers, and classifiers of pictures, under fully_shard."""
+    mixed = {"param_dtype": "bf16", "reduce_dtype": "fp32"}
+    accelerate = {"wrap": "layers+ends", "param_dtype": "bf16", "reduce_dtype": "bf16", "output_dtype": "bf16"}
+    lora = {"lora": {"r": 8, "targets": "text"}, "freeze": []}
+    ways = {
+        "plain": ({}, {}),
+        "mixed": (mixed, {}),
+        "mixed-full": (mixed, {"checkpoint": "full"}),
+        "kept-accum2": ({**mixed, "reshard_after_forward": False}, {"grad_accum": 2}),
+        "root": ({**mixed, "wrap": "root"}, {}),
+        "ends": ({**mixed, "wrap": "layers+ends"}, {}),
+        "accelerate": (accelerate, {"model_init": "rank0", "max_grad_norm": 1.0}),
+        "frozen-tower": (mixed, {"freeze": 0}),
+        "frozen-tower-full": ({}, {"freeze": 1, "checkpoint": "full"}),
+        "lora": ({}, lora),
+        "replicas": ({**mixed, "replicate": 2}, {}),
+        "device": ({}, {"model_init": "device"}),
+    }
+    ranks = itertools.cycle(((8, 0), (64, 31), (256, 255), (24, 11)))
+    for model, (seq, change, said) in {**TOWERS, **CLASSIFIERS}.items():
+        for name, (policy, more) in ways.items():
+            alone = model in CLASSIFIERS
+            if alone and ("ends" in policy.get("wrap", "") or "freeze" in more):
+                continue
+            if model in ("llava-1.5-7b", "gemma-3-4b") and name == "accelerate":  # It stops at a class that is not there.
+                continue
+            world, rank = next(ranks)
+            more = {**said, **more}
+            if isinstance(more.get("freeze"), int):
+                more["freeze"] = tower_of(model)[more["freeze"]]
+            if "lora" in more:
+                text = "language_model.model" if model.startswith("llama-4") else "language_model"
+                more["lora"] = {"r": 8, "targets": [f"{text}.layers.{layer}.self_attn.{one}_proj" for layer in range(4) for one in "qv"]}
+            if "param_dtype" in policy:
+                more["dtype"] = "fp32"
+            if not alone:
+                more["images"] = 1
+            yield job("pictures", model, seq, 2, change=change, attention=None, runtime="fsdp2", fsdp=policy, world=world, rank=rank,
+                      name=f"{name}-w{world}-r{rank}", **more)
+
+
 def packed_shards():
     """4-bit weights under fully_shard: kept in bf16 they are cut; in uint8 they are left whole, as accelerate leaves them."""
     nf4 = {"quantization": "nf4", "quant_compute_dtype": "bf16", "checkpoint": "full", "checkpoint_impl": "non_reentrant"}
@@ -1100,6 +1209,8 @@ def jobs():
         *offload(),
         *fsdp(),
         *fsdp1(),
+        *pictures(),
+        *trl_heads(),
         *packed_shards(),
         *packed_zero3(),
         *chance.jobs(job, "chance", 1, 100),

@@ -13,7 +13,7 @@ import sys
 import time
 import traceback
 
-from . import model_config
+from . import model_config, pictures
 
 WHAT = ("requested", "allocated", "reserved", "active")
 KERNELS = {"flash": "flash", "cudnn": "cudnn", "mem-efficient": "mem_efficient", "math": "math"}
@@ -190,7 +190,7 @@ class Worker:
         config.use_cache = False
         named = (config.architectures or [""])[0]
         made = AutoModelForCausalLM.from_config
-        if named.endswith(("ForMaskedLM", "ForConditionalGeneration")):
+        if named.endswith(("ForMaskedLM", "ForConditionalGeneration", "ForImageClassification")):
             import transformers
 
             made = getattr(transformers, named)._from_config
@@ -231,6 +231,10 @@ class Worker:
                 model = self.raw()
         if self.training.get("liger_kernels"):
             self.put_liger_kernels(model)
+        if self.training.get("loss") == "trl":
+            from trl.trainer.utils import add_fused_lm_head
+
+            add_fused_lm_head(model, outputs=("log_probs", "entropy", "is_top1"))
         base = model
         if self.training.get("lora"):
             model = self.adapted(model, self.training["lora"])
@@ -298,7 +302,7 @@ class Worker:
             exec(self.job["checkpointing"], {"model": base})
 
     def wrapped(self, model):
-        if self.training.get("model_init") == "rank0":
+        if self.training.get("model_init") == "rank0" or "held" in self.training.get("fsdp", {}).get("wrap", ""):
             return prepared_by_accelerate(model, self.training, self.job, self.types)
         if self.runtime() == "fsdp2":
             return fully_sharded(model, self.training, self.job["world"], self.types)
@@ -348,7 +352,13 @@ class Worker:
         import torch
 
         rows, sound = self.micro_batch(), self.job["config"]["model_type"] == "whisper"
+        if "images" in self.training or self.job["config"].get("architectures", [""])[0].endswith("ForImageClassification"):
+            return pictures.batch(self.job["config"], self.training, rows, self.types[self.dtype()])
         batch = {}
+        if self.training.get("loss") == "trl":
+            shape = rows, self.training["seq"]
+            batch = {name: torch.ones(shape, dtype=torch.int64).to("cuda") for name in ("input_ids", "attention_mask", "labels")}
+            return {**batch, "count": torch.tensor(rows * (shape[1] - 1)).to("cuda")}
         if sound:
             shape = rows, self.job["config"]["num_mel_bins"], 2 * self.training["seq"]
             batch["input_features"] = torch.zeros(shape, dtype=self.types[self.held_dtype()]).to("cuda")
@@ -370,6 +380,8 @@ class Worker:
 
         if self.training.get("loss") == "liger" and not self.training.get("liger_kernels"):
             return self.liger_loss()
+        if self.training.get("loss") == "trl":
+            return self.supervised_loss()
         if self.training.get("loss", "hf") == "native":
             logits = self.net(input_ids=self.held["input_ids"], use_cache=False).logits
             padded = torch.nn.functional.pad(self.held["labels"], (0, 1), value=-100)  # Held, as in transformers.
@@ -377,10 +389,18 @@ class Worker:
             return torch.nn.functional.cross_entropy(
                 logits.view(-1, logits.shape[-1]), labels.view(-1), ignore_index=-100
             )
+        told = {"use_cache": False} if "input_ids" in self.held else {}
         if self.job.get("holds_outputs"):
-            self.outputs = self.net(**self.held, use_cache=False)
+            self.outputs = self.net(**self.held, **told)
             return self.outputs.loss
-        return self.net(**self.held, use_cache=False).loss
+        return self.net(**self.held, **told).loss
+
+    def supervised_loss(self):
+        """SFTTrainer.compute_loss of TRL 1.16, but for what it logs."""
+        held = {name: value for name, value in self.held.items() if name != "count"}
+        outputs = self.net(**held, use_cache=False, fused_lm_head=True)
+        losses = -outputs.log_probs
+        return losses.sum() / self.held["count"].clamp(min=1) * self.job.get("world", 1)
 
     def wished_liger(self):
         """A job says which release, and that one is installed."""
@@ -454,6 +474,8 @@ def layers_of(model):
     if base.config.is_encoder_decoder:
         stacks = [getattr(inner, name) for name in ("encoder", "decoder")]
         return [layer for stack in stacks for layer in getattr(stack, "layers", None) or stack.block], inner, base
+    if hasattr(base.config, "vision_config") or type(base).__name__.endswith("ForImageClassification"):
+        return pictures.layers_of(base), inner, base
     inner = getattr(inner, "decoder", inner)
     return getattr(inner, "layers", None) or inner.h, inner, base
 
@@ -568,7 +590,7 @@ def prefetch(layers, wished):
 
 
 def prepared_by_accelerate(model, training, job, types):
-    """accelerate's own preparation, by which rank 0 sends the others what they shard."""
+    """accelerate's own preparation, by which rank 0 sends the others what they shard, or each has the model on its host."""
     import torch
     from types import SimpleNamespace
 
@@ -582,7 +604,7 @@ def prepared_by_accelerate(model, training, job, types):
         fsdp_version=2,
         reshard_after_forward=wished.get("reshard_after_forward", True),
         auto_wrap_policy="transformer_based_wrap",
-        cpu_ram_efficient_loading=True,
+        cpu_ram_efficient_loading=training["model_init"] == "rank0",
         cpu_offload=wished.get("cpu_offload", False),
         mixed_precision_policy=MixedPrecisionPolicy(**policy),
     )
@@ -608,7 +630,14 @@ def wrap_word(word, layers, inner, base, how, common, tail_reshards=False):
 
     inside, last = how
 
-    if word == "ends":
+    if word == "ends" and hasattr(base.config, "vision_config"):  # As accelerate finds them: it sees no norm.
+        tail = [base.get_output_embeddings()]
+        if base.get_input_embeddings().weight is tail[0].weight:
+            tail.insert(0, base.get_input_embeddings())
+        else:
+            fully_shard(base.get_input_embeddings(), **inside)
+        fully_shard(tail, **common, reshard_after_forward=tail_reshards)
+    elif word == "ends":
         embedding = inner.embed_tokens if hasattr(inner, "embed_tokens") else inner.wte
         norm = inner.norm if hasattr(inner, "norm") else inner.ln_f
         tail = [norm, base.lm_head]

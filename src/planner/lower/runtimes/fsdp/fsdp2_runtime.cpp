@@ -191,6 +191,7 @@ void Fsdp2Runtime::shard_whole_model() {
     if (parameter.tied_to != kNone || !training().is_ignored(parameter)) continue;
     parameters_.make_whole(id, load_ignored(loading_, parameter, id, parameters_.kept(id)));
   }
+  std::vector<Variable> held;
   for (const FsdpGroup& facts : facts_) {
     std::vector<Variable> whole;
     for (const ParameterId id : facts.parameters) {
@@ -202,9 +203,14 @@ void Fsdp2Runtime::shard_whole_model() {
       for (const ModuleId module : facts.managed) move_buffers_(module);
     }
     std::size_t next = 0;
-    for (const ParameterId id : facts.parameters) parameters_.cut(id, whole[next++]);
+    for (const ParameterId id : facts.parameters) {
+      parameters_.cut(id, whole[next]);
+      if (is_held(model_, training().fsdp, id)) held.push_back(std::move(whole[next]));
+      ++next;
+    }
     let_go(whole, Reason::PythonFrame);
   }
+  let_go(held, Reason::PythonFrame);
   move_buffers_ = nullptr;
 }
 

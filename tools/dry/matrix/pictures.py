@@ -1,0 +1,80 @@
+"""Batches of models that see pictures, as their processors make them: what is small is there on the device as well."""
+
+
+def batch(config, training, rows, dtype):
+    import torch
+
+    def there(shape, dtype=torch.int64):
+        return torch.zeros(shape, dtype=dtype).to("cuda")
+
+    seen = config.get("vision_config", config)
+    images = training.get("images", 1)
+    if "images" not in training:  # A classifier of pictures.
+        side = seen["image_size"]
+        return {"pixel_values": there((rows, 3, side, side), torch.float32), "labels": there((rows,))}
+    ids, types = tokens(config, training, rows)
+    made = {"input_ids": ids.to("cuda"), "labels": there(tuple(ids.shape))}
+    if "image_size" in training:
+        return {**made, **sized(seen, training, rows * images, types, there)}
+    side = seen["image_size"]
+    side = side if isinstance(side, int) else side[0]
+    # The weights' own dtype is what llama4's product takes in the place of a convolution.
+    pixels = dtype if config["model_type"] == "llama4" else torch.float32
+    made["pixel_values"] = there((rows * images, 3, side, side), pixels)
+    if config["model_type"] == "gemma3":
+        made["token_type_ids"] = types.to("cuda")
+    return made
+
+
+def tokens(config, training, rows):
+    """A row is a mark, a picture, two marks, a picture, ..., and text."""
+    import torch
+
+    types = torch.zeros((rows, training["seq"]), dtype=torch.int64)
+    count = tokens_of_a_picture(config, training)
+    for picture in range(training["images"]):
+        begin = 1 + picture * (count + 2)
+        types[:, begin : begin + count] = 1
+    return types * config.get("image_token_id", config.get("image_token_index")), types
+
+
+def tokens_of_a_picture(config, training):
+    seen = config["vision_config"]
+    if "image_size" in training:
+        merge = config.get("spatial_merge_size") or seen["spatial_merge_size"]
+        height, width = (side // seen["patch_size"] for side in training["image_size"])
+        return height * width // merge**2
+    if "mm_tokens_per_image" in config:
+        return config["mm_tokens_per_image"]
+    side, patch = (value if isinstance(value, int) else value[0] for value in (seen["image_size"], seen["patch_size"]))
+    places = (side // patch) ** 2
+    return places // 4 if config["model_type"] in ("internvl", "llama4") else places
+
+
+def sized(seen, training, pictures, types, there):
+    """Of all sizes: patches row by row with the grid of each picture, or whole pictures with their sizes."""
+    import torch
+
+    height, width = training["image_size"]
+    if seen.get("model_type") == "pixtral":
+        sizes = torch.tensor([[height, width]] * pictures).to("cuda")
+        return {"pixel_values": there((pictures, 3, height, width), torch.float32), "image_sizes": sizes}
+    patch, frames = seen["patch_size"], seen.get("temporal_patch_size", 2)
+    down, across = height // patch, width // patch
+    return {
+        "pixel_values": there((pictures * down * across, 3 * frames * patch**2), torch.float32),
+        "image_grid_thw": torch.tensor([[1, down, across]] * pictures).to("cuda"),
+        "mm_token_type_ids": types.to("cuda"),
+    }
+
+
+def layers_of(model):
+    """Those of the tower, then those of the text."""
+    import torch
+
+    lists = {}
+    for name, module in model.named_modules():
+        inside = any(name.startswith(outer + ".") for outer in lists)
+        if isinstance(module, torch.nn.ModuleList) and name.endswith((".layers", ".layer", ".blocks")) and not inside:
+            lists[name] = module
+    return [layer for module in lists.values() for layer in module]
