@@ -34,6 +34,8 @@ struct GraphOptions {
   AttentionKernel attention = AttentionKernel::Flash;
   bool eager_attention = false;  // Composed of products and softmax: `attention` plays no part.
   bool math_attention = false;   // PyTorch's math kernel: operators as well.
+  ExpertsImplementation experts = ExpertsImplementation::GroupedMm;
+  Routing routing;
   Loss loss = Loss::HuggingFace;
   bool casts_loss = false;  // fully_shard casts the model's outputs to `dtype`, the loss among them.
   std::int64_t loss_chunks = 0;

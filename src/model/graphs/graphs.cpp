@@ -452,7 +452,12 @@ std::optional<std::string> unsupported_on_rank(const ModelSpec& model, const Tra
   if (!causal && other) return formatted("another loss than hf of {}", model.graph_class);
   if (const auto packed = packed_unsupported(model, training)) return packed;
   const bool grouped = model.dims.experts > 0 && model.parts->experts.router != Router::Scattered;
-  if (grouped && training.autocast) return "a mixture's grouped product under autocast";
+  if (grouped && model.parts->experts.biased && training.experts == ExpertsImplementation::BatchedMm) {
+    return formatted("experts \"batched_mm\" of {}, which adds biases to a view in place", model.family);
+  }
+  if (grouped && training.autocast && training.experts == ExpertsImplementation::GroupedMm) {
+    return "a mixture's grouped product under autocast (--experts eager and batched_mm have none)";
+  }
   return std::nullopt;
 }
 
