@@ -137,7 +137,7 @@ TEST_CASE("resolve: experts run as transformers is asked to") {
   set(given.request.experts, std::string("batch_mm"), "--experts");
   says(given, "experts \"batch_mm\" is not known; did you mean \"batched_mm\"?");
   set(given.request.experts, std::string("sonicmoe"), "--experts");
-  says(given, "experts \"sonicmoe\", of a kernel of its own, is not modelled yet");
+  says(given, "experts \"sonicmoe\", of a kernel of its own is not modelled yet");
 }
 
 TEST_CASE("resolve: tokens of experts by rule") {
@@ -167,8 +167,9 @@ TEST_CASE("resolve: tokens of experts from a file") {
   set(given.request.seq, std::int64_t{8}, "--seq");
   const Place place{"counts.json", 3, 5, "[8, 8, 0, 0]"};
   const auto rows = [&](const std::vector<std::vector<std::int64_t>>& counts) {
-    given.request.token_counts = {{}, option("--routing")};
-    for (const auto& row : counts) given.request.token_counts.value.push_back({row, place});
+    std::vector<TokenCounts> listed;
+    for (const auto& row : counts) listed.push_back({row, place});
+    given.request.token_counts = {listed, option("--routing")};
   };
   rows({{8, 8, 0, 0}});
   CHECK(input(run(given), "routing").value == "counts:8,8,0,0");

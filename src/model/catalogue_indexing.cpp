@@ -185,7 +185,11 @@ void find_places(Writer& w, const Places& places, void (Writer::*make)(std::uint
 
 }  // namespace
 
+// With Node::number 1 the input does not lie row by row, and is copied.
 void nonzero(Writer& w) {
+  const bool copies = w.node().number == 1;
+  const std::uint8_t copy =
+      copies ? w.forward_temporary(w.bytes_in(0), w.in(0).dtype, Visibility::Kernel) : std::uint8_t{0};
   const std::uint8_t count = kernel_bytes(w, 4);
   w.forward(count);
   const std::uint8_t sums = kernel_bytes(w, counting(w.in(0).shape.elements().value()));
@@ -197,6 +201,7 @@ void nonzero(Writer& w) {
   w.kernel();
   w.forward_drop(selecting);
   w.forward_drop(count);
+  if (copies) w.forward_drop(copy);
 }
 
 // x[mask]: the places are listed, and again in backward, where rows are added into zeros in the order of their places

@@ -150,7 +150,7 @@ TensorId softened_with_sinks(GraphBuilder& g, TensorId sinks, TensorId weights, 
   g.drop({places});
   const TensorId centred = g.binary(Op::Sub, joint, highest);
   g.drop({joint, highest});
-  const TensorId soft = g.unary(Op::Softmax, centred);
+  const TensorId soft = g.make(Op::Softmax, g.shape(centred), g.dtype(centred), {centred}, true);
   const TensorId scores = g.slice(soft, 3, 0, shape.dims[3]);
   held.insert(held.end(), {spread, centred, soft});
   return scores;

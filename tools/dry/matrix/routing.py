@@ -47,6 +47,7 @@ def routed(forward, torch, rule, experts, at, hidden, index, weights):
         return out
 
     def own_tokens(flags):
+        flags = flags.contiguous()  # As nonzero would before it asks for the number's block.
         count_is(next(following), flags.device)
         return where(flags)
 

@@ -264,7 +264,7 @@ class ExpertLoop {
     const TensorId none = g_.make(Op::Equal, Shape{}, DType::Bool, {hit}, false, static_cast<double>(d.experts));
     g_.drop({none}, none);
     const TensorId own = g_.view(marks, Shape{d.experts_per_token, tokens}, Op::Select);
-    const TensorId found = g_.make(Op::NonZero, Shape{count, 2}, DType::Int64, {own});
+    const TensorId found = g_.make(Op::NonZero, Shape{count, 2}, DType::Int64, {own}, false, lies_apart(own) ? 1 : 0);
     const std::vector<TensorId> columns = g_.split(Op::Unbind, found, {Shape{count}, Shape{count}}, 1);
     g_.drop({own, found}, found);
     rebind(places_, columns[0]);
@@ -300,6 +300,11 @@ class ExpertLoop {
     rebind(both_, through("gate_up_proj", state_, 2 * parts_.ffn));
     rebind(gated_, apply_clamped_gate(g_, both_));
     rebind(plain_, through("down_proj", gated_, g_.dims().hidden));
+  }
+
+  // The marks of one expert lie as many apart as there are experts.
+  [[nodiscard]] bool lies_apart(TensorId own) const {
+    return g_.dims().experts > 1 && g_.shape(own).elements().value() > 1;
   }
 
   // nn.functional.linear over one expert's part of the weight; gpt_oss multiplies and adds by itself.

@@ -30,7 +30,8 @@ Routed route_late(GraphBuilder& g, const ExpertParts& parts, ModuleId gate, Tens
   const TensorId logits = wide ? g.cast(narrow, DType::Float32) : g.keep(narrow);
   g.drop({narrow});
   const auto [top, experts] = g.select(Op::TopK, logits, Shape{g.shape(hidden).dims[0], d.experts_per_token});
-  const TensorId soft = g.unary(Op::Softmax, top);
+  // A dtype that is named stays under autocast.
+  const TensorId soft = wide ? g.unary(Op::Softmax, top) : g.make(Op::Softmax, g.shape(top), g.dtype(top), {top}, true);
   const TensorId weights = wide ? g.cast(soft, g.dtype(hidden)) : g.keep(soft);
   g.drop({soft, top});
   g.exit(gate);
