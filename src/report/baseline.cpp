@@ -311,10 +311,11 @@ void describe_file(Fields& fields, SourceFile& file, SourceKind kind) {
 void describe_inputs(Fields& fields, Sources& inputs) {
   fields.texts("command", inputs.command, "a word");
   for (const SourceKind kind : kFiles) {
-    // Most launch lines name no file, and baselines of before know none.
-    const bool launched = kind == SourceKind::LaunchFile || kind == SourceKind::SecondLaunchFile;
+    // Most launch lines name no file, few jobs have one of tokens, and baselines of before know none.
+    const bool rare =
+        kind == SourceKind::LaunchFile || kind == SourceKind::SecondLaunchFile || kind == SourceKind::Routing;
     const ObjectReader* before = fields.reader();
-    if (launched && !(before != nullptr ? before->value().find(name(kind)) != nullptr : inputs[kind].has_value())) {
+    if (rare && !(before != nullptr ? before->value().find(name(kind)) != nullptr : inputs[kind].has_value())) {
       continue;
     }
     const std::string what = formatted("the {} file of a baseline", name(kind));
