@@ -216,6 +216,30 @@ struct Checkpointing {
 };
 
 enum class Attention : std::uint8_t { Eager, Math, Flash, MemoryEfficient, CuDnn };
+
+// How a mixture's experts are computed: transformers' experts_implementation.
+enum class ExpertsImplementation : std::uint8_t { GroupedMm, Loop, BatchedMm };
+
+// How many tokens go to each expert.
+struct Routing {
+  // Balanced: the same number. Worst: as few experts as there can be take all tokens. Capacity: the fullest take
+  // `factor` times the mean, and the next what is left. Counts: as `counts` says.
+  enum class Kind : std::uint8_t { Balanced, Worst, Capacity, Counts };
+  Kind kind = Kind::Balanced;
+  double factor = 1;
+  std::vector<std::vector<std::int64_t>> counts;  // By mixture, or one for all, then by expert.
+};
+// "balanced", "worst", "capacity:1.5", "counts:3,1,2/2,2,2".
+[[nodiscard]] std::string name(const Routing& routing);
+struct Choices {
+  std::int64_t tokens = 0;
+  std::int64_t each = 0;  // Experts that a token takes, all of them different.
+  std::int64_t experts = 0;
+};
+// Of the mixture with this number, counted from 0. The sum is tokens * each, and no expert takes a token twice.
+[[nodiscard]] std::vector<std::int64_t> tokens_of_experts(const Routing& routing, std::size_t mixture,
+                                                          const Choices& choices);
+
 // The causal loss. HuggingFace: transformers', logits upcast to fp32. Native: the same without the upcast. Chunked:
 // torchtune's CEWithChunkedOutputLoss: head and upcast piece by piece along the sequence. Liger: its fused linear
 // cross-entropy, and nothing else of it. Trl: SFTTrainer's, of the head piece by piece. Dpo: DPOTrainer's, of pairs,
@@ -308,6 +332,8 @@ struct Training {
   Checkpointing checkpoint;
   ModelInit model_init = ModelInit::ZeroInit;  // Below ZeRO-3 as Device.
   Attention attention = Attention::Flash;
+  ExpertsImplementation experts = ExpertsImplementation::GroupedMm;
+  Routing routing;  // ExpertsImplementation::Loop only: of no other do sizes depend on it.
   Loss loss = Loss::HuggingFace;
   std::int64_t loss_chunks = 0;  // Chunked only.
   LoopKind loop = LoopKind::Trainer;
@@ -383,6 +409,7 @@ struct Training {
 [[nodiscard]] std::string optimizer_text(const Training& training);
 [[nodiscard]] std::string_view name(OffloadDevice device);
 [[nodiscard]] std::string_view name(Attention attention);
+[[nodiscard]] std::string_view name(ExpertsImplementation experts);  // "grouped_mm", "eager", "batched_mm"
 [[nodiscard]] std::string_view name(Loss loss);
 [[nodiscard]] std::string_view name(CheckpointKind kind);  // "non_reentrant", "reentrant", "deepspeed"
 [[nodiscard]] std::string_view name(ModelInit init);       // "zero_init", "device", "host", "meta", "rank0"

@@ -121,7 +121,7 @@ constexpr DialectKey kAxolotlRefused[] = {
     refused("flash_optimum", kKernels),
     refused("fused_attn_kernel", kKernels),
     refused("use_kernels", "kernels of the hub"),
-    refused("experts_implementation", "another way to run experts"),
+    honoured("experts_implementation", "experts", kSays<&Request::experts>),
     refused("llama4_linearized_experts", "another way to run experts"),
     refused("tiled_mlp", "tiled MLPs"),
     refused("chunked_cross_entropy", "axolotl's chunked loss"),

@@ -35,6 +35,8 @@ struct GraphOptions {
   AttentionKernel attention = AttentionKernel::Flash;
   bool eager_attention = false;  // Composed of products and softmax: `attention` plays no part.
   bool math_attention = false;   // PyTorch's math kernel: operators as well.
+  ExpertsImplementation experts = ExpertsImplementation::GroupedMm;
+  Routing routing;
   Loss loss = Loss::HuggingFace;
   bool casts_inputs = false;  // fully_shard casts what the model is given to `dtype`,
   bool casts_tables = false;  // what a tower's layers are given, which have groups of their own,

@@ -428,6 +428,18 @@ std::optional<std::string> distances_unsupported(const ModelSpec& model, const T
   return std::nullopt;
 }
 
+// Of experts that run as experts_implementation says.
+std::optional<std::string> mixture_unsupported(const ModelSpec& model, const Training& training) {
+  if (model.dims.experts == 0 || model.parts->experts.router == Router::Scattered) return std::nullopt;
+  if (model.parts->experts.biased && training.experts == ExpertsImplementation::BatchedMm) {
+    return formatted("experts \"batched_mm\" of {}, which adds biases to a view in place", model.family);
+  }
+  if (training.autocast && training.experts == ExpertsImplementation::GroupedMm) {
+    return "a mixture's grouped product under autocast (--experts eager and batched_mm have none)";
+  }
+  return std::nullopt;
+}
+
 // Of the model as one rank has it.
 std::optional<std::string> unsupported_on_rank(const ModelSpec& model, const Training& training) {
   if (const auto version = version_unsupported(model, training)) return version;
@@ -450,9 +462,7 @@ std::optional<std::string> unsupported_on_rank(const ModelSpec& model, const Tra
   const bool other = training.loss != Loss::HuggingFace && !of_rewards(training.loss);
   if (!causal && other) return formatted("another loss than hf of {}", model.graph_class);
   if (const auto packed = packed_unsupported(model, training)) return packed;
-  const bool grouped = model.dims.experts > 0 && model.parts->experts.router != Router::Scattered;
-  if (grouped && training.autocast) return "a mixture's grouped product under autocast";
-  return std::nullopt;
+  return mixture_unsupported(model, training);
 }
 
 }  // namespace

@@ -48,6 +48,8 @@ GraphOptions graph_options(const ModelSpec& model, const Job& job) {
                                                                            : AttentionKernel::Flash;
   options.eager_attention = job.training.attention == Attention::Eager;
   options.math_attention = job.training.attention == Attention::Math;
+  options.experts = job.training.experts;
+  options.routing = job.training.routing;
   options.loss = job.training.loss;
   options.liger_kernels = job.training.liger_kernels;
   options.lora_kernels = job.training.lora_kernels;

@@ -194,6 +194,8 @@ constexpr CanonicalLine kLines[] = {
     {Line::DdpOptimizer, "zero redundancy", [](const Job& j) { return j.training.ddp.zero_redundancy; }, true},
     {Line::AdapterKernels, "adapter kernels", [](const Job& j) { return j.training.lora_kernels.any(); }},
     {Line::FsdpFlat, "fsdp flat", [](const Job& j) { return j.training.runtime == Runtime::Fsdp1; }},
+    {Line::Experts, "experts", [](const Job& j) { return j.training.experts != ExpertsImplementation::GroupedMm; }},
+    {Line::Routing, "routing", [](const Job& j) { return j.training.experts == ExpertsImplementation::Loop; }},
 };
 
 // A field as one word of its line.

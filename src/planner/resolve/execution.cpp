@@ -501,6 +501,7 @@ void resolve_execution(Resolver& resolver) {
   resolve_images(resolver);
   resolve_attention(resolver);
   resolve_loss_and_loop(resolver);
+  resolve_experts(resolver);
   resolve_level(resolver);
   resolve_freeze(resolver);
   resolve_lora(resolver);

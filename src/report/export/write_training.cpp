@@ -190,6 +190,7 @@ void add_execution(const ModelSpec& model, const Job& job, Json& json) {
   add_checkpointing(t.checkpoint, model.dims.layers, json);
   json.set("model_init", name(t.model_init));
   if (t.level == Level::Dispatch) json.set("level", "dispatch");
+  if (t.experts != ExpertsImplementation::GroupedMm) json.set("experts", name(t.experts));
   if (const ResolvedInput* routing = input_of(job, "routing")) json.set("routing", routing->value);
 }
 

@@ -138,6 +138,27 @@ def families():
         yield job("families", model, 77, 16, attention=None, whole=True, model_init="host", name="host")
 
 
+def mixtures():
+    """Experts one by one, as the routing gives them tokens, and copies of their weights."""
+    models = {"mixtral-8x7b": 2, "qwen3-30b-a3b": 2, "qwen1.5-moe-a2.7b": 2, "deepseek-v2-lite": 3, "gpt-oss-20b": 2}
+    for model, layers in models.items():
+        few = {"num_hidden_layers": layers}
+        if model == "gpt-oss-20b":
+            few["layer_types"] = ["sliding_attention", "full_attention"]
+        one = functools.partial(job, "mixtures", model, attention=None, change=few)
+        for routing in ("balanced", "worst", "capacity:1.5"):
+            name = "loop-" + routing.replace(":", "-")
+            yield one(1024, 1, experts="eager", routing=routing, name=name)
+        yield one(500, 3, experts="eager", routing="balanced", checkpoint="full", name="loop-full")
+        yield one(777, 1, experts="eager", routing="capacity:1.25", dtype="fp32", autocast="bf16", name="loop-autocast")
+        if model != "gpt-oss-20b":
+            yield one(32, 1, experts="batched_mm", name="batched")
+            yield one(17, 3, experts="batched_mm", checkpoint="full", name="batched-full")
+        for stage in (2, 3):
+            yield one(512, 1, world=8, deepspeed=engine(stage), experts="eager", routing="balanced", name=f"loop-zero{stage}")
+        yield one(512, 1, world=8, runtime="fsdp2", experts="eager", routing="worst", name="loop-fsdp2")
+
+
 def init():
     """The model is made on the host and moved: nothing of its making lies on the device."""
     for model, seq, batch in (
@@ -1188,6 +1209,7 @@ def jobs():
     made = [
         *pytorch(),
         *families(),
+        *mixtures(),
         *init(),
         *attention(),
         *dtype(),

@@ -13,7 +13,7 @@ import sys
 import time
 import traceback
 
-from . import model_config, pictures
+from . import model_config, pictures, routing
 
 WHAT = ("requested", "allocated", "reserved", "active")
 KERNELS = {"flash": "flash", "cudnn": "cudnn", "mem-efficient": "mem_efficient", "math": "math"}
@@ -198,6 +198,7 @@ class Worker:
             config,
             dtype=self.types[self.dtype()],
             attn_implementation="eager" if self.training.get("attention") == "eager" else None,  # transformers' choice.
+            **({"experts_implementation": self.training["experts"]} if "experts" in self.training else {}),
         )
 
     def dtype(self):
@@ -235,6 +236,8 @@ class Worker:
             from trl.trainer.utils import add_fused_lm_head
 
             add_fused_lm_head(model, outputs=("log_probs", "entropy", "is_top1"))
+        if self.training.get("experts") == "eager":
+            routing.route(model, self.training.get("routing", "balanced"))
         base = model
         if self.training.get("lora"):
             model = self.adapted(model, self.training["lora"])
