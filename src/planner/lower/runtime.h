@@ -47,6 +47,8 @@ class TrainingRuntime {
   // Everything that is there before the first batch. `buffers`: of the model, which are on the device, by index into
   // ModelSpec::buffers; kNoBuffer where there is none.
   virtual void initialise(const std::vector<BufferId>& buffers) = 0;
+  // As the first step begins: others may take their places.
+  virtual void replace_buffers(std::vector<BufferId>& /*buffers*/) {}
   [[nodiscard]] virtual ParameterPlace place(ParameterId parameter) const = 0;
 
   // A parameter's memory changes while the parameter stays: who keeps the memory keeps it past its release.

@@ -13,6 +13,15 @@ constexpr What kFlatParameter{Role::Parameters, "flat parameter", "fsdp/_flat_pa
 constexpr What kFlatPadding{Role::Parameters, "padding of a flat parameter",
                             "fsdp/_flat_param.py, _construct_padding_tensor"};
 constexpr What kFlatShard{Role::Parameters, "shard of a flat parameter", "fsdp/_flat_param.py, _get_shard"};
+constexpr What kWideShard{Role::Parameters, "shard of a flat parameter", "accelerate: accelerator.py, prepare_model"};
+constexpr What kHostShard{Role::Parameters, "shard of a flat parameter on the host",
+                          "fsdp/_init_utils.py, _init_param_handle_from_params"};
+constexpr What kPinnedShard{Role::Parameters, "shard of a flat parameter on the host",
+                            "fsdp/_flat_param.py, init_flat_param_attributes"};
+constexpr What kMovedShard{Role::RuntimeBuffers, "shard on its way to the device",
+                           "fsdp/_flat_param.py, _use_low_precision_shard"};
+constexpr What kHostGradient{Role::Gradients, "sharded gradient on the host",
+                             "fsdp/_flat_param.py, init_flat_param_attributes"};
 constexpr What kCastFlat{Role::RuntimeBuffers, "shard in the dtype that is gathered",
                          "fsdp/_flat_param.py, _use_low_precision_shard"};
 constexpr What kGatheredFlat{Role::RuntimeBuffers, "gathered flat parameter",
@@ -35,6 +44,7 @@ FlatHandle::FlatHandle(const FlatUnit& unit, const Job& job, const ModelSpec& mo
     : unit_(unit),
       training_(job.training),
       model_(model),
+      kept_(kept_dtype(unit, job.training)),
       ranks_(sharding_ranks(job)),
       rank_(rank % ranks_),
       group_(ranks_ < job.parallelism.dp ? Group::DataParallelInside : Group::DataParallel),
@@ -43,8 +53,8 @@ FlatHandle::FlatHandle(const FlatUnit& unit, const Job& job, const ModelSpec& mo
 
 // FlatParamHandle.__init__ and shard(). Parameters and buffers that are on the host are moved first, breadth first
 // (_init_utils.py, _move_module_to_device).
-void FlatHandle::flatten(ModelLoading& loading, const std::function<void(ModuleId)>& move_buffers) {
-  const DType kept = training_.master_dtype;
+void FlatHandle::flatten(ModelLoading& loading, const std::function<void(ModuleId)>& move_buffers, const Sync& sync) {
+  const DType kept = training_.loaded_dtype();
   std::vector<Variable> pieces(unit_.pieces.size());
   for (const ModuleId module : unit_.breadth) {
     for (std::size_t at = 0; at < pieces.size(); ++at) {
@@ -57,6 +67,13 @@ void FlatHandle::flatten(ModelLoading& loading, const std::function<void(ModuleI
   }
   if (move_buffers) {
     for (const ModuleId module : unit_.breadth) move_buffers(module);
+  }
+  if (sync) {
+    std::vector<BufferId> whole;
+    for (const Variable& piece : pieces) {
+      if (piece) whole.push_back(piece.id());
+    }
+    sync(unit_, std::move(whole));
   }
   for (std::size_t at = 0; at < pieces.size(); ++at) {
     if (unit_.pieces[at].id != kNone) continue;
@@ -83,7 +100,26 @@ void FlatHandle::flatten(ModelLoading& loading, const std::function<void(ModuleI
     pad.write(shard_).run(chunk ? Body::Copy : Body::Clear, "pad shard");
   }
   flat.reset(Reason::PythonFrame);
+  if (training_.fsdp.cpu_offload) shard_ = eager_.clone(shard_, kHostShard, "copy to host", kNone, Space::Pageable);
   let_go(pieces, Reason::PythonFrame);
+}
+
+void FlatHandle::widen() {
+  if (kept_ != training_.loaded_dtype()) {
+    const Space space = eager_.emitter().space(shard_.id());
+    Variable wide = eager_.empty(bytes(unit_.shard, kept_), kept_, kWideShard, kNone, space);
+    eager_.copy(wide, shard_, "cast shard");
+    if (training_.fsdp.use_orig_params && space == Space::Device) {
+      tell_uses(eager_.emitter(), shard_.id(), false);
+      stale_ = std::move(shard_);
+    }
+    shard_ = std::move(wide);
+  }
+  if (!training_.fsdp.cpu_offload) promise_updates();
+}
+
+void FlatHandle::promise_updates() {
+  if (!unit_.trains) return;
   for (const StepParameter& p : step_parameters()) {
     eager_.emitter().promise_update(p.parameter.buffer, p.parameter.offset, p.parameter.bytes);
   }
@@ -94,20 +130,61 @@ void FlatHandle::init_attributes() {
     const Variable made = eager_.scratch(bytes(elements, type), type, kFlatAttribute);
     eager_.work().write(made).run(Body::Nothing, "free storage");
   };
-  const bool mixes = mixes_precision(training_);
-  if (mixes) once(unit_.shard, training_.dtype);
+  if (training_.fsdp.cpu_offload) {
+    shard_ = eager_.clone(shard_, kPinnedShard, "pin memory", kNone, Space::Pinned);
+    const Bytes size = bytes(unit_.shard, kept_);
+    host_gradient_ = eager_.empty_on_host(size, kept_, kHostGradient, true);
+    eager_.zero(host_gradient_, "zeros");
+    promise_updates();
+  }
+  if (mixes()) once(unit_.shard, training_.dtype);
   once(unit_.shard * ranks_, training_.dtype);
-  if (mixes) once(unit_.shard * ranks_, training_.master_dtype);
+  if (mixes()) once(unit_.shard * ranks_, kept_);
+}
+
+void FlatHandle::use_sharded_views() {
+  stale_.reset(Reason::ModuleExit);
+  moved_.reset(Reason::ModuleExit);
+}
+
+// _writeback_orig_params: views that show another storage than the shard's are copied into it.
+bool FlatHandle::write_back() {
+  if (!stale_ || std::exchange(written_back_, true)) return false;
+  const auto part = [](const Variable& of, const FlatSlice& slice) {
+    const DType type = of.emitter().dtype(of.id());
+    return Part(of.id(), storage(slice.from, type), storage(slice.elements, type));
+  };
+  for (const FlatSlice& slice : slices_of(unit_, rank_)) {
+    eager_.copy(part(shard_, slice), part(stale_, slice), "write views back");
+  }
+  return true;
+}
+
+// Of a shard on the host, also where the unit is gathered already: it is moved, and let go of.
+void FlatHandle::move_to_device() {
+  if (!mixes()) {
+    cast_ = eager_.clone(shard_, kMovedShard, "copy to device");
+    if (training_.fsdp.use_orig_params) moved_ = cast_.share();
+    return;
+  }
+  cast_ = eager_.empty(bytes(unit_.shard, training_.dtype), training_.dtype, kCastFlat);
+  const Variable there = eager_.clone(shard_, kMovedShard, "copy to device");
+  eager_.copy(cast_, there, "cast shard");
 }
 
 bool FlatHandle::pre_unshard() {
-  if (whole_ || !mixes_precision(training_)) return false;
+  if (training_.fsdp.cpu_offload) {
+    move_to_device();
+    return true;
+  }
+  const bool wrote = write_back();
+  if (whole_ || !mixes()) return wrote;
   cast_ = eager_.cast(shard_, training_.dtype, kCastFlat, "cast shard");
   return true;
 }
 
 void FlatHandle::unshard() {
-  if (whole_) return;
+  if (whole_) return cast_.reset(Reason::PythonFrame);
   whole_ = eager_.empty(bytes(unit_.shard * ranks_, training_.dtype), training_.dtype, kGatheredFlat);
   eager_.all_gather(whole_, cast_ ? Part(cast_) : Part(shard_), ranks_, group_);
   cast_.reset(Reason::PythonFrame);
@@ -187,29 +264,33 @@ void FlatHandle::reduce_gradient() {
 
 // _accumulate_sharded_grad.
 void FlatHandle::accumulate(Variable shard) {
-  if (training_.communication_dtype != training_.master_dtype) {
-    shard = eager_.cast(shard, training_.master_dtype, kCastShard, "cast sharded gradient");
+  if (training_.communication_dtype != kept_) {
+    shard = eager_.cast(shard, kept_, kCastShard, "cast sharded gradient");
   }
   if (sharded_) {
     eager_.add(sharded_, shard, "accumulate gradient");
     return shard.reset(Reason::PythonFrame);
   }
   sharded_ = std::move(shard);
+  if (training_.fsdp.cpu_offload) return eager_.copy(host_gradient_, sharded_, "copy gradient to host");
   tell_uses(eager_.emitter(), sharded_.id(), false);  // The step reads it on another stream.
 }
 
 std::vector<StepParameter> FlatHandle::step_parameters() const {
-  const DType kept = training_.master_dtype;
+  if (!unit_.trains) return {};
+  const Variable& gradient = training_.fsdp.cpu_offload ? host_gradient_ : sharded_;
   const auto part = [&](const Variable& of, Elements from, Elements elements) {
-    return of ? Part(of.id(), bytes(from, kept), bytes(elements, kept)) : Part();
+    return of ? Part(of.id(), bytes(from, kept_), bytes(elements, kept_)) : Part();
   };
   std::vector<StepParameter> made;
   const auto add = [&](ParameterId id, Elements from, Elements elements) {
     const Shape shape{elements.value()};
-    made.push_back({id, part(shard_, from, elements), part(sharded_, from, elements), shape, kept});
+    made.push_back({id, part(shard_, from, elements), part(gradient, from, elements), shape, kept_});
   };
   if (training_.fsdp.use_orig_params) {
-    for (const FlatSlice& slice : slices_of(unit_, rank_)) add(slice.id, slice.from, slice.elements);
+    for (const FlatSlice& slice : slices_of(unit_, rank_)) {
+      if (slice.trained) add(slice.id, slice.from, slice.elements);
+    }
     return made;
   }
   const auto first =

@@ -29,14 +29,18 @@ class FlatHandle {
 
   [[nodiscard]] const FlatUnit& unit() const { return unit_; }
 
-  // Flattened from whole parameters, which go, and cut.
-  void flatten(ModelLoading& loading, const std::function<void(ModuleId)>& move_buffers);
+  // Flattened from whole parameters, which go, and cut. `sync`: what is done to them before (sync_module_states).
+  using Sync = std::function<void(const FlatUnit&, std::vector<BufferId> whole)>;
+  void flatten(ModelLoading& loading, const std::function<void(ModuleId)>& move_buffers, const Sync& sync);
+  // accelerate casts the shard. Views of it are the ones of before until they are made anew.
+  void widen();
   // init_flat_param_attributes: what will be gathered into is made once, and let go of at once.
   void init_attributes();
 
   // What is sent is made in the dtype that is gathered. False: there was nothing to do.
   bool pre_unshard();
   void unshard();
+  void use_sharded_views();
   void free_whole() { whole_.reset(Reason::ModuleExit); }
   // The same on the stream that gathers: of what others did with it the allocator is not told.
   void free_whole_untold();
@@ -47,22 +51,35 @@ class FlatHandle {
   [[nodiscard]] bool join_gradients();
   void reduce_gradient();
   void drop_gradient() { sharded_.reset(); }
+  // prepare_gradient_for_optim: of CPUOffload the optimizer has the host's copy.
+  void finish_backward() {
+    if (training_.fsdp.cpu_offload) sharded_.reset(Reason::PythonFrame);
+  }
 
   // What the optimizer is given: the shard, or views of it.
   [[nodiscard]] std::vector<StepParameter> step_parameters() const;
 
  private:
+  void promise_updates();
+  [[nodiscard]] bool mixes() const { return training_.dtype != kept_; }
+  [[nodiscard]] bool write_back();
+  void move_to_device();
   [[nodiscard]] Bytes bytes(Elements elements, DType type) const { return storage(elements, type); }
   void accumulate(Variable shard);
 
   const FlatUnit& unit_;
   const Training& training_;
   const ModelSpec& model_;
+  DType kept_;
   std::int64_t ranks_;
   std::int64_t rank_;
   Group group_;
   Eager eager_;
   Variable shard_;               // _local_shard
+  Variable stale_;               // What views still show where accelerate has cast the shard.
+  bool written_back_ = false;
+  Variable moved_;               // Of a shard on the host what views show while the unit is gathered.
+  Variable host_gradient_;       // _cpu_grad
   Variable cast_;                // _mp_shard
   Variable whole_;               // _full_param_padded
   std::vector<Variable> parts_;  // By piece: gradients on their way into the flat one.
