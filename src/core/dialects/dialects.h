@@ -34,7 +34,7 @@ struct ShardingInput {
   Setting<std::string> backward_prefetch;  // BACKWARD_PRE|BACKWARD_POST|NO_PREFETCH
   Setting<bool> forward_prefetch;
   Setting<bool> use_orig_params;
-  Setting<bool> limits_gathers;           // limit_all_gathers
+  Setting<bool> limits_gathers;            // limit_all_gathers
   Setting<std::int64_t> least_parameters;  // min_num_params, of SIZE_BASED_WRAP.
 };
 [[nodiscard]] ShardingInput overlay(const ShardingInput& below, const ShardingInput& above);

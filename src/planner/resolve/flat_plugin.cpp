@@ -92,7 +92,8 @@ class FlatPlugin {
     }
     if (found == 0U || (launched_ && text == "true")) return;
     request_.notices.push_back(
-        {Notice::Kind::Warning, wished.place,
+        {Notice::Kind::Warning,
+         wished.place,
          formatted("\"{}\" of reshard_after_forward has no effect: under version 1 accelerate 1.15 takes "
                    "sharding_strategy, which is FULL_SHARD unless {}",
                    *wished, launched_ ? "fsdp_sharding_strategy says another" : "FSDP_SHARDING_STRATEGY is set"),
@@ -102,7 +103,8 @@ class FlatPlugin {
   void mesh() {
     for (const Setting<std::int64_t>* one : {&said_.replicas, &said_.shards}) {
       if (one->value_or(1) == 1) continue;
-      return faults_.add(one->place.says("parallelism_config under FSDP version 1", "accelerate's mesh is version 2's"));
+      return faults_.add(
+          one->place.says("parallelism_config under FSDP version 1", "accelerate's mesh is version 2's"));
     }
   }
 
@@ -171,10 +173,11 @@ class FlatPlugin {
       return module.layer == kNone && module.type.ends_with("Embeddings");
     });
     if (found != base_.modules.end()) {
-      not_modelled(place,
-                   formatted("_no_split_modules of a model with {} (name classes in fsdp_transformer_layer_cls_to_wrap),",
-                             found->type),
-                   "fsdp_auto_wrap_policy");
+      not_modelled(
+          place,
+          formatted("_no_split_modules of a model with {} (name classes in fsdp_transformer_layer_cls_to_wrap),",
+                    found->type),
+          "fsdp_auto_wrap_policy");
     }
     return "layers";
   }
@@ -216,13 +219,21 @@ void apply_flat_plugin(const ShardingInput& said, bool launched, const ModelSpec
   FlatPlugin(said, launched, base, request, faults).apply();
 }
 
-void say_of_version_1(const ShardingInput& said, Request& request) {
+void say_of_version_1(const ShardingInput& said, bool launched, Request& request) {
   const auto inert = [&](const auto& setting, std::string_view what, std::string_view why) {
     if (!setting.given()) return;
-    request.notices.push_back({Notice::Kind::Inert, setting.place,
-                               formatted("\"{}\" has no effect here: it is FSDP1's (version 1){}", what, why), {}});
+    request.notices.push_back({Notice::Kind::Inert,
+                               setting.place,
+                               formatted("\"{}\" has no effect here: it is FSDP1's (version 1){}", what, why),
+                               {}});
   };
-  inert(said.backward_prefetch, "backward_prefetch", "; version 2 always gathers the group before");
+  if (launched) {
+    inert(said.strategy, "fsdp_sharding_strategy",
+          ", which version 2 does not read: fsdp_reshard_after_forward says it, true for FULL_SHARD and false for "
+          "SHARD_GRAD_OP, and parallelism_config the replicas of HYBRID_SHARD");
+  }
+  inert(said.backward_prefetch, "backward_prefetch",
+        ": accelerate warns that version 2 has none, which always gathers the group before");
   inert(said.forward_prefetch, "forward_prefetch", ", and version 2 does not read it from a configuration");
   inert(said.use_orig_params, "use_orig_params", ": version 2 has parameters as they are in any case");
   inert(said.limits_gathers, "limit_all_gathers", ", and version 2 does not read it");

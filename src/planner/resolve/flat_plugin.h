@@ -14,6 +14,6 @@ void apply_flat_plugin(const ShardingInput& said, bool launched, const ModelSpec
                        Diagnostics& faults);
 
 // What version 2 does not read of version 1's keys is said to be without effect.
-void say_of_version_1(const ShardingInput& said, Request& request);
+void say_of_version_1(const ShardingInput& said, bool launched, Request& request);
 
 }  // namespace dsplan

@@ -364,9 +364,8 @@ void resolve_flat_dtypes(Resolver& resolver, const Setting<DType>& precision) {
     const DType loaded = training.dtype;
     training.fsdp.widens_shards = loaded != DType::Float32;
     if (loaded != DType::Float32 && loaded != *precision) {
-      return resolver.not_modelled(precision.place,
-                                   formatted("mixed precision in {} of a model that is loaded in {}", name(*precision),
-                                             name(loaded)));
+      return resolver.not_modelled(precision.place, formatted("mixed precision in {} of a model that is loaded in {}",
+                                                              name(*precision), name(loaded)));
     }
     if (training.fsdp.widens_shards) {
       resolver.derived("dtype of shards", "fp32", "accelerate casts what it has wrapped", "--dtype");
@@ -439,7 +438,8 @@ void resolve_fsdp(Resolver& resolver) {
     return;
   }
   if (resolver.training().runtime == Runtime::Fsdp1) return resolve_flattened(resolver);
-  refuse_keys(resolver, {"fsdp.use_orig_params", "fsdp.limit_all_gathers", "fsdp.sync_module_states", "fsdp.buffer_dtype"},
+  refuse_keys(resolver,
+              {"fsdp.use_orig_params", "fsdp.limit_all_gathers", "fsdp.sync_module_states", "fsdp.buffer_dtype"},
               "is FSDP1's word, which fully_shard does not take", "it needs --runtime fsdp1");
   const std::int64_t ranks = resolve_mesh(resolver);
   resolve_wrap(resolver);

@@ -34,10 +34,10 @@ class ShardingPlugin {
     const std::string version = said_.version.value_or(launched_ ? "1" : "2");
     if (version == "1") return apply_flat_plugin(said_, launched_, base, request_, faults_);
     if (version != "2") {
-      return faults_.add(said_.version.place.says(formatted("FSDP version \"{}\" does not exist", version),
-                                                  "it is 1 or 2"));
+      return faults_.add(
+          said_.version.place.says(formatted("FSDP version \"{}\" does not exist", version), "it is 1 or 2"));
     }
-    say_of_version_1(said_, request_);
+    say_of_version_1(said_, launched_, request_);
     if (!request_.runtime.mentioned()) request_.runtime = {"fsdp2", said_.on.place};
     compare_keys();
     reshard();
@@ -116,14 +116,7 @@ class ShardingPlugin {
   // What fsdp_config says of it goes before a word of the Trainer's fsdp; the launcher's strategy is version 1's.
   void reshard() {
     Setting<std::string> wished = said_.reshard_after_forward;
-    if (launched_ && said_.strategy.given()) {
-      request_.notices.push_back(
-          {Notice::Kind::Inert, said_.strategy.place,
-           "\"fsdp_sharding_strategy\" has no effect here: version 2 does not read FSDP1's word: "
-           "fsdp_reshard_after_forward says it, true for FULL_SHARD and false for SHARD_GRAD_OP, and "
-           "parallelism_config the replicas of HYBRID_SHARD",
-           {}});
-    } else if (!wished.given() && said_.strategy.given()) {
+    if (!launched_ && !wished.given() && said_.strategy.given()) {
       const std::string& word = *said_.strategy;
       wished = {word == "full_shard" ? "true" : word == "shard_grad_op" ? "false" : word, said_.strategy.place};
     }

@@ -112,6 +112,7 @@ void FlatHandle::widen() {
     if (training_.fsdp.use_orig_params && space == Space::Device) {
       tell_uses(eager_.emitter(), shard_.id(), false);
       stale_ = std::move(shard_);
+      wide.mark_scratch();  // It is written back before anyone reads it.
     }
     shard_ = std::move(wide);
   }
@@ -134,7 +135,6 @@ void FlatHandle::init_attributes() {
     shard_ = eager_.clone(shard_, kPinnedShard, "pin memory", kNone, Space::Pinned);
     const Bytes size = bytes(unit_.shard, kept_);
     host_gradient_ = eager_.empty_on_host(size, kept_, kHostGradient, true);
-    eager_.zero(host_gradient_, "zeros");
     promise_updates();
   }
   if (mixes()) once(unit_.shard, training_.dtype);
@@ -165,11 +165,13 @@ void FlatHandle::move_to_device() {
   if (!mixes()) {
     cast_ = eager_.clone(shard_, kMovedShard, "copy to device");
     if (training_.fsdp.use_orig_params) moved_ = cast_.share();
+    if (whole_) cast_.mark_scratch();
     return;
   }
   cast_ = eager_.empty(bytes(unit_.shard, training_.dtype), training_.dtype, kCastFlat);
   const Variable there = eager_.clone(shard_, kMovedShard, "copy to device");
   eager_.copy(cast_, there, "cast shard");
+  if (whole_) cast_.mark_scratch();
 }
 
 bool FlatHandle::pre_unshard() {

@@ -75,8 +75,8 @@ class FlatHandle {
   std::int64_t rank_;
   Group group_;
   Eager eager_;
-  Variable shard_;               // _local_shard
-  Variable stale_;               // What views still show where accelerate has cast the shard.
+  Variable shard_;  // _local_shard
+  Variable stale_;  // What views still show where accelerate has cast the shard.
   bool written_back_ = false;
   Variable moved_;               // Of a shard on the host what views show while the unit is gathered.
   Variable host_gradient_;       // _cpu_grad

@@ -111,8 +111,7 @@ void Fsdp1Runtime::sync_module_states(const FlatUnit& unit, std::vector<BufferId
   }
   states.insert(states.end(), whole.begin(), whole.end());
   const std::int64_t replicas = training().fsdp.replicate;
-  broadcast_coalesced(eager_, states, world() / replicas,
-                      hybrid() ? Group::DataParallelInside : Group::DataParallel);
+  broadcast_coalesced(eager_, states, world() / replicas, hybrid() ? Group::DataParallelInside : Group::DataParallel);
   if (hybrid()) broadcast_coalesced(eager_, states, replicas, Group::Replicas);
 }
 
@@ -140,11 +139,6 @@ void Fsdp1Runtime::enter(ModuleId module, Pass pass) {
   if (handle == nullptr) return;
   if (pass == Pass::Forward) hooks_.pre_forward(*handle);
   if (pass == Pass::Backward) hooks_.pre_backward(*handle);
-  if (pass == Pass::Recompute) {  // A reentrant checkpoint lies inside the unit, whose hooks hang on its output.
-    emitter_.at(Pass::Backward, module);
-    hooks_.pre_backward(*handle);
-    emitter_.at(Pass::Recompute, module);
-  }
 }
 
 void Fsdp1Runtime::exit(ModuleId module, Pass pass) {
@@ -181,7 +175,8 @@ void Fsdp1Runtime::step(bool /*first*/) {
     for (const ParameterGroup& group : parameter_groups(model_, training(), trained_)) {
       std::vector<StepParameter> members;
       for (const NamedParameter* named : group.members) {
-        const auto found = std::find_if(all.begin(), all.end(), [&](const StepParameter& p) { return p.id == named->id; });
+        const auto found =
+            std::find_if(all.begin(), all.end(), [&](const StepParameter& p) { return p.id == named->id; });
         if (found != all.end()) members.push_back(*found);
       }
       optimizer_.step(members, group.weight_decay);
