@@ -139,6 +139,8 @@ void Fsdp1Runtime::enter(ModuleId module, Pass pass) {
   if (handle == nullptr) return;
   if (pass == Pass::Forward) hooks_.pre_forward(*handle);
   if (pass == Pass::Backward) hooks_.pre_backward(*handle);
+  // A checkpoint lies inside the unit, whose hook hangs on its output: it comes before a reentrant one runs again.
+  if (pass == Pass::Recompute) hooks_.pre_backward(*handle);
 }
 
 void Fsdp1Runtime::exit(ModuleId module, Pass pass) {
