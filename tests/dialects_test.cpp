@@ -78,26 +78,29 @@ std::string opening(Dialect dialect) {
   return {};
 }
 
+// What a key of fsdp_config needs beside it: its version, and its policy.
+std::string beside_sharding(Dialect dialect, std::string_view path) {
+  const bool sized = path.ends_with("min_num_params");
+  bool of_version_1 = sized;
+  for (const char* word : {"prefetch", "use_orig_params", "limit_all_gathers", "sharding_strategy", "sync_module"}) {
+    of_version_1 = of_version_1 || path.find(word) != std::string_view::npos;
+  }
+  const std::string policy = sized ? "auto_wrap_policy: SIZE_BASED_WRAP\n" : "";
+  if (dialect != Dialect::Accelerate) {
+    return (of_version_1 ? "  version: 1\n" : "") + (sized ? "  " + policy : "") + "fsdp: true\n";
+  }
+  std::string text;
+  if (path != "fsdp_config.fsdp_version") text += of_version_1 ? "  fsdp_version: 1\n" : "  fsdp_version: 2\n";
+  if (sized) return text + "  fsdp_" + policy;
+  if (path != "fsdp_config.fsdp_auto_wrap_policy") text += "  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP\n";
+  return text;
+}
+
 // What a key needs beside it to mean anything.
 std::string beside(Dialect dialect, std::string_view path) {
   const bool bits = path.starts_with("bnb_") || path.starts_with("use_bnb");
   if (path == "deepspeed_config.zero3_init_flag") return "  zero_stage: 3\n";
-  if (path.starts_with("fsdp_config.")) {
-    const bool sized = path.ends_with("min_num_params");
-    bool of_version_1 = sized;
-    for (const char* word : {"prefetch", "use_orig_params", "limit_all_gathers", "sharding_strategy", "sync_module"}) {
-      of_version_1 = of_version_1 || path.find(word) != std::string_view::npos;
-    }
-    const std::string policy = sized ? "auto_wrap_policy: SIZE_BASED_WRAP\n" : "";
-    if (dialect != Dialect::Accelerate) {
-      return (of_version_1 ? "  version: 1\n" : "") + (sized ? "  " + policy : "") + "fsdp: true\n";
-    }
-    std::string text;
-    if (path != "fsdp_config.fsdp_version") text += of_version_1 ? "  fsdp_version: 1\n" : "  fsdp_version: 2\n";
-    if (sized) return text + "  fsdp_" + policy;
-    if (path != "fsdp_config.fsdp_auto_wrap_policy") text += "  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP\n";
-    return text;
-  }
+  if (path.starts_with("fsdp_config.")) return beside_sharding(dialect, path);
   if (path.starts_with("parallelism_config.parallelism_config_dp")) {
     const bool replicas = path.ends_with("dp_replicate_size");
     return std::string(replicas ? "  parallelism_config_dp_shard_size: 2\n" : "") + "fsdp_config:\n  fsdp_version: 2\n";

@@ -67,7 +67,7 @@ Schedule lower_part(const ModelSpec& model, const Job& job, const std::vector<Sh
   DeepSpeedCheckpoints deepspeed(checkpointing.deepspeed, asynchronous, job.parallelism.tp, emitter);
   std::vector<std::unique_ptr<Tape>> tapes;
   const auto make_tapes = [&] {
-    runtime->replace_buffers(buffers);
+    if (runtime->replace_buffers) runtime->replace_buffers(buffers);
     for (const ShapeView& shape : shapes) {
       tapes.push_back(
           std::make_unique<Tape>(model, *shape.graph, *shape.recipes, checkpointing, emitter, *runtime, buffers));

@@ -38,6 +38,8 @@ class TrainingRuntime {
 
   // On which several gradients of one parameter are summed: the stream on which the node that takes them was made.
   StreamId sums_gradients_on = kComputeStream;
+  // As the first step begins others take the places of the model's buffers; empty: none do.
+  std::function<void(std::vector<BufferId>&)> replace_buffers;
 
   // All parameters, and the buffers of each module by `buffers_of`: on the device in the order in which constructors
   // run; made on no device, in the order in which to_empty goes. In the host's memory buffers are there already, and
@@ -47,8 +49,6 @@ class TrainingRuntime {
   // Everything that is there before the first batch. `buffers`: of the model, which are on the device, by index into
   // ModelSpec::buffers; kNoBuffer where there is none.
   virtual void initialise(const std::vector<BufferId>& buffers) = 0;
-  // As the first step begins: others may take their places.
-  virtual void replace_buffers(std::vector<BufferId>& /*buffers*/) {}
   [[nodiscard]] virtual ParameterPlace place(ParameterId parameter) const = 0;
 
   // A parameter's memory changes while the parameter stays: who keeps the memory keeps it past its release.

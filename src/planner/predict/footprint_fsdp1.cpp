@@ -54,6 +54,13 @@ std::vector<Flat> flats(const ModelSpec& model, const Job& job) {
   return all;
 }
 
+// A zero, for ranks without gradients, and the norm that the Trainer holds.
+Bytes numbers_of_clipping(const Training& t) {
+  if (t.gradient_clipping <= 0) return Bytes(0);
+  const bool held = t.loop == LoopKind::Trainer && !t.fsdp.cpu_offload;
+  return Bytes(4 + (held ? bytes_per_element(t.master_dtype) : 0));
+}
+
 }  // namespace
 
 void fsdp1_footprint(const ModelSpec& model, const Job& job, std::int64_t rank, Footprint& result) {
@@ -82,10 +89,7 @@ void fsdp1_footprint(const ModelSpec& model, const Job& job, std::int64_t rank, 
       if (in > 0) result.persistent[Role::Optimizer] += storage(Elements(in), t.master_dtype) * copies + step;
     }
   }
-  if (t.gradient_clipping <= 0) return;
-  result.persistent[Role::Temporaries] += Bytes(4);  // A zero, for ranks without gradients.
-  const bool held = t.loop == LoopKind::Trainer && !t.fsdp.cpu_offload;
-  if (held) result.persistent[Role::Temporaries] += Bytes(bytes_per_element(t.master_dtype));
+  result.persistent[Role::Temporaries] += numbers_of_clipping(t);
 }
 
 std::vector<TrafficRow> fsdp1_traffic(const ModelSpec& model, const Job& job) {

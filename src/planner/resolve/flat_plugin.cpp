@@ -153,7 +153,11 @@ class FlatPlugin {
     if (policy == "size_based_wrap") {
       const std::int64_t usual = launched_ ? 100'000'000 : 0;  // Zero turns the policy off.
       const std::int64_t least = said_.least_parameters.value_or(usual);
-      usually(request_.fsdp.wrap, least > 0 ? formatted("size:{}", least) : "root", place_of(said_.least_parameters));
+      if (least > 0) {
+        not_modelled(place_of(said_.least_parameters), formatted("wrapping by size, from {} parameters on,", least),
+                     "fsdp_min_num_params");
+      }
+      usually(request_.fsdp.wrap, "root", place);
       return least > 0;
     }
     if (policy != "transformer_based_wrap") {

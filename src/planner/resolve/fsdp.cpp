@@ -289,6 +289,11 @@ void resolve_flattened(Resolver& resolver) {
               "is fully_shard's word, which FSDP1 does not take", "it needs --runtime fsdp2");
   (void)resolve_mesh(resolver);
   resolve_wrap(resolver);
+  if (resolver.request.lora.given() && resolver.request.training_arguments) {
+    resolver.not_modelled(
+        resolver.request.lora.place,
+        "adapters under the Trainer's FSDP1, which wraps each by itself (peft's fsdp_auto_wrap_policy),");
+  }
   const FsdpInput& in = resolver.request.fsdp;
   Fsdp& fsdp = resolver.training().fsdp;
   if (("+" + fsdp.wrap + "+").find("+ends+") != std::string::npos) {

@@ -37,6 +37,53 @@ constexpr What kShardGradient{Role::Gradients, "sharded gradient",
                               "fsdp/_runtime_utils.py, _get_reduce_scatter_tensors"};
 constexpr What kCastShard{Role::Gradients, "sharded gradient", "fsdp/_runtime_utils.py, _cast_grad_to_param_dtype"};
 
+std::vector<BufferId> ids_of(const std::vector<Variable>& pieces) {
+  std::vector<BufferId> ids;
+  for (const Variable& piece : pieces) {
+    if (piece) ids.push_back(piece.id());
+  }
+  return ids;
+}
+
+void make_padding(Eager& eager, const FlatUnit& unit, DType type, std::vector<Variable>& pieces) {
+  for (std::size_t at = 0; at < pieces.size(); ++at) {
+    if (unit.pieces[at].id != kNone) continue;
+    const Variable ones = eager.zeros(storage(unit.pieces[at].elements, type), type, kFlatPadding, "ones");
+    pieces[at] = eager.clone(ones, kFlatPadding, "padding");
+  }
+}
+
+// _get_shard: a clone, and F.pad of it where it is short.
+Variable cut(Eager& eager, const FlatUnit& unit, const Variable& flat, std::int64_t rank) {
+  const DType type = eager.emitter().dtype(flat.id());
+  const std::int64_t begin = std::min(unit.shard.value() * rank, unit.total.value());
+  const Elements real(std::min(unit.shard.value(), unit.total.value() - begin));
+  const Part mine(flat.id(), storage(Elements(begin), type), storage(real, type));
+  Variable chunk;
+  if (real > Elements(0)) chunk = eager.clone(mine, kFlatShard, "cut flat parameter");
+  if (real == unit.shard) return chunk;
+  Variable shard = eager.empty(storage(unit.shard, type), type, kFlatShard);
+  Work pad = eager.work();
+  if (chunk) pad.read(chunk);
+  pad.write(shard).run(chunk ? Body::Copy : Body::Clear, "pad shard");
+  return shard;
+}
+
+// Views that show another storage than the shard's are copied into it (_writeback_orig_params).
+void write_back(Eager& eager, const std::vector<FlatSlice>& slices, const Variable& shard, const Variable& stale) {
+  const auto part = [&](const Variable& of, const FlatSlice& slice) {
+    const DType type = eager.emitter().dtype(of.id());
+    return Part(of.id(), storage(slice.from, type), storage(slice.elements, type));
+  };
+  for (const FlatSlice& slice : slices) eager.copy(part(shard, slice), part(stale, slice), "write views back");
+}
+
+void promise_updates(const FlatHandle& handle, Emitter& emitter) {
+  for (const StepParameter& p : handle.step_parameters()) {
+    emitter.promise_update(p.parameter.buffer, p.parameter.offset, p.parameter.bytes);
+  }
+}
+
 }  // namespace
 
 FlatHandle::FlatHandle(const FlatUnit& unit, const Job& job, const ModelSpec& model, std::int64_t rank,
@@ -45,6 +92,7 @@ FlatHandle::FlatHandle(const FlatUnit& unit, const Job& job, const ModelSpec& mo
       training_(job.training),
       model_(model),
       kept_(kept_dtype(unit, job.training)),
+      mixes_(training_.dtype != kept_),
       ranks_(sharding_ranks(job)),
       rank_(rank % ranks_),
       group_(ranks_ < job.parallelism.dp ? Group::DataParallelInside : Group::DataParallel),
@@ -68,37 +116,15 @@ void FlatHandle::flatten(ModelLoading& loading, const std::function<void(ModuleI
   if (move_buffers) {
     for (const ModuleId module : unit_.breadth) move_buffers(module);
   }
-  if (sync) {
-    std::vector<BufferId> whole;
-    for (const Variable& piece : pieces) {
-      if (piece) whole.push_back(piece.id());
-    }
-    sync(unit_, std::move(whole));
-  }
-  for (std::size_t at = 0; at < pieces.size(); ++at) {
-    if (unit_.pieces[at].id != kNone) continue;
-    const Variable ones = eager_.zeros(bytes(unit_.pieces[at].elements, kept), kept, kFlatPadding, "ones");
-    pieces[at] = eager_.clone(ones, kFlatPadding, "padding");
-  }
-  Variable flat = eager_.empty(bytes(unit_.total, kept), kept, kFlatParameter);
+  if (sync) sync(unit_, ids_of(pieces));
+  make_padding(eager_, unit_, kept, pieces);
+  Variable flat = eager_.empty(storage(unit_.total, kept), kept, kFlatParameter);
   eager_.work().read(std::span<const Variable>(pieces)).write(flat).run(Body::Copy, "flatten parameters");
   flat.mark_scratch();
   for (std::size_t at = 0; at < pieces.size(); ++at) {
     if (unit_.pieces[at].id == kNone) pieces[at].reset(Reason::PythonFrame);
   }
-  const std::int64_t begin = std::min(unit_.shard.value() * rank_, unit_.total.value());
-  const Elements real(std::min(unit_.shard.value(), unit_.total.value() - begin));
-  const Part mine(flat.id(), bytes(Elements(begin), kept), bytes(real, kept));
-  if (real == unit_.shard) {
-    shard_ = eager_.clone(mine, kFlatShard, "cut flat parameter");
-  } else {  // F.pad of the clone.
-    Variable chunk;
-    if (real > Elements(0)) chunk = eager_.clone(mine, kFlatShard, "cut flat parameter");
-    shard_ = eager_.empty(bytes(unit_.shard, kept), kept, kFlatShard);
-    Work pad = eager_.work();
-    if (chunk) pad.read(chunk);
-    pad.write(shard_).run(chunk ? Body::Copy : Body::Clear, "pad shard");
-  }
+  shard_ = cut(eager_, unit_, flat, rank_);
   flat.reset(Reason::PythonFrame);
   if (training_.fsdp.cpu_offload) shard_ = eager_.clone(shard_, kHostShard, "copy to host", kNone, Space::Pageable);
   let_go(pieces, Reason::PythonFrame);
@@ -107,7 +133,7 @@ void FlatHandle::flatten(ModelLoading& loading, const std::function<void(ModuleI
 void FlatHandle::widen() {
   if (kept_ != training_.loaded_dtype()) {
     const Space space = eager_.emitter().space(shard_.id());
-    Variable wide = eager_.empty(bytes(unit_.shard, kept_), kept_, kWideShard, kNone, space);
+    Variable wide = eager_.empty(storage(unit_.shard, kept_), kept_, kWideShard, kNone, space);
     eager_.copy(wide, shard_, "cast shard");
     if (training_.fsdp.use_orig_params && space == Space::Device) {
       tell_uses(eager_.emitter(), shard_.id(), false);
@@ -116,30 +142,23 @@ void FlatHandle::widen() {
     }
     shard_ = std::move(wide);
   }
-  if (!training_.fsdp.cpu_offload) promise_updates();
-}
-
-void FlatHandle::promise_updates() {
-  if (!unit_.trains) return;
-  for (const StepParameter& p : step_parameters()) {
-    eager_.emitter().promise_update(p.parameter.buffer, p.parameter.offset, p.parameter.bytes);
-  }
+  if (!training_.fsdp.cpu_offload) promise_updates(*this, eager_.emitter());
 }
 
 void FlatHandle::init_attributes() {
   const auto once = [&](Elements elements, DType type) {
-    const Variable made = eager_.scratch(bytes(elements, type), type, kFlatAttribute);
+    const Variable made = eager_.scratch(storage(elements, type), type, kFlatAttribute);
     eager_.work().write(made).run(Body::Nothing, "free storage");
   };
   if (training_.fsdp.cpu_offload) {
     shard_ = eager_.clone(shard_, kPinnedShard, "pin memory", kNone, Space::Pinned);
-    const Bytes size = bytes(unit_.shard, kept_);
+    const Bytes size = storage(unit_.shard, kept_);
     host_gradient_ = eager_.empty_on_host(size, kept_, kHostGradient, true);
-    promise_updates();
+    promise_updates(*this, eager_.emitter());
   }
-  if (mixes()) once(unit_.shard, training_.dtype);
+  if (mixes_) once(unit_.shard, training_.dtype);
   once(unit_.shard * ranks_, training_.dtype);
-  if (mixes()) once(unit_.shard * ranks_, kept_);
+  if (mixes_) once(unit_.shard * ranks_, kept_);
 }
 
 void FlatHandle::use_sharded_views() {
@@ -147,60 +166,41 @@ void FlatHandle::use_sharded_views() {
   moved_.reset(Reason::ModuleExit);
 }
 
-// _writeback_orig_params: views that show another storage than the shard's are copied into it.
-bool FlatHandle::write_back() {
-  if (!stale_ || std::exchange(written_back_, true)) return false;
-  const auto part = [](const Variable& of, const FlatSlice& slice) {
-    const DType type = of.emitter().dtype(of.id());
-    return Part(of.id(), storage(slice.from, type), storage(slice.elements, type));
-  };
-  for (const FlatSlice& slice : slices_of(unit_, rank_)) {
-    eager_.copy(part(shard_, slice), part(stale_, slice), "write views back");
-  }
-  return true;
-}
-
-// Of a shard on the host, also where the unit is gathered already: it is moved, and let go of.
-void FlatHandle::move_to_device() {
-  if (!mixes()) {
+// A shard on the host is moved also where the unit is gathered already, and let go of.
+bool FlatHandle::pre_unshard() {
+  const bool offloads = training_.fsdp.cpu_offload;
+  const bool writes = stale_ && !std::exchange(written_back_, true);
+  if (writes) write_back(eager_, slices_of(unit_, rank_), shard_, stale_);
+  if (offloads && mixes_) {
+    cast_ = eager_.empty(storage(unit_.shard, training_.dtype), training_.dtype, kCastFlat);
+    const Variable there = eager_.clone(shard_, kMovedShard, "copy to device");
+    eager_.copy(cast_, there, "cast shard");
+  } else if (offloads) {
     cast_ = eager_.clone(shard_, kMovedShard, "copy to device");
     if (training_.fsdp.use_orig_params) moved_ = cast_.share();
-    if (whole_) cast_.mark_scratch();
-    return;
+  } else if (!whole_ && mixes_) {
+    cast_ = eager_.cast(shard_, training_.dtype, kCastFlat, "cast shard");
   }
-  cast_ = eager_.empty(bytes(unit_.shard, training_.dtype), training_.dtype, kCastFlat);
-  const Variable there = eager_.clone(shard_, kMovedShard, "copy to device");
-  eager_.copy(cast_, there, "cast shard");
-  if (whole_) cast_.mark_scratch();
-}
-
-bool FlatHandle::pre_unshard() {
-  if (training_.fsdp.cpu_offload) {
-    move_to_device();
-    return true;
-  }
-  const bool wrote = write_back();
-  if (whole_ || !mixes()) return wrote;
-  cast_ = eager_.cast(shard_, training_.dtype, kCastFlat, "cast shard");
-  return true;
+  if (whole_ && cast_) cast_.mark_scratch();
+  return writes || static_cast<bool>(cast_);
 }
 
 void FlatHandle::unshard() {
   if (whole_) return cast_.reset(Reason::PythonFrame);
-  whole_ = eager_.empty(bytes(unit_.shard * ranks_, training_.dtype), training_.dtype, kGatheredFlat);
+  whole_ = eager_.empty(storage(unit_.shard * ranks_, training_.dtype), training_.dtype, kGatheredFlat);
   eager_.all_gather(whole_, cast_ ? Part(cast_) : Part(shard_), ranks_, group_);
   cast_.reset(Reason::PythonFrame);
 }
 
-void FlatHandle::free_whole_untold() {
-  if (whole_) tell_uses(eager_.emitter(), whole_.id(), false);
-  free_whole();
+void FlatHandle::free_whole(bool told) {
+  if (whole_ && !told) tell_uses(eager_.emitter(), whole_.id(), false);
+  whole_.reset(Reason::ModuleExit);
 }
 
 ParameterPlace FlatHandle::place(std::size_t piece) const {
   const FlatPiece& of = unit_.pieces[piece];
   DSPLAN_CHECK(whole_, "a parameter is used while its unit is sharded");
-  return {whole_.id(), bytes(of.from, training_.dtype), bytes(of.elements, training_.dtype)};
+  return {whole_.id(), storage(of.from, training_.dtype), storage(of.elements, training_.dtype)};
 }
 
 void FlatHandle::take_gradient(std::size_t piece, BufferId gradient) {
@@ -222,11 +222,11 @@ bool FlatHandle::join_gradients() {
     std::vector<Part> all;
     for (std::size_t at = 0; at < parts_.size(); ++at) {
       if (!parts_[at]) {
-        zeros.push_back(eager_.zeros(bytes(unit_.pieces[at].elements, type), type, kFlatGradient, "zeros"));
+        zeros.push_back(eager_.zeros(storage(unit_.pieces[at].elements, type), type, kFlatGradient, "zeros"));
       }
       all.emplace_back(parts_[at] ? parts_[at].id() : zeros.back().id());
     }
-    flat = eager_.empty(bytes(unit_.total, type), type, kFlatGradient);
+    flat = eager_.empty(storage(unit_.total, type), type, kFlatGradient);
     eager_.work().read(all).write(flat).run(Body::Copy, "concatenate gradients");
     let_go(zeros);
   }
@@ -246,10 +246,10 @@ void FlatHandle::reduce_gradient() {
   if (type != training_.dtype) cast = eager_.cast(computed, type, kReduceInput, "cast flat gradient");
   Variable padded;
   if (unit_.shard * ranks_ != unit_.total) {
-    padded = eager_.empty(bytes(unit_.shard * ranks_, type), type, kPaddedGradient);
+    padded = eager_.empty(storage(unit_.shard * ranks_, type), type, kPaddedGradient);
     eager_.copy(padded, cast ? Part(cast) : Part(computed), "pad flat gradient");
   }
-  Variable shard = eager_.empty(bytes(unit_.shard, type), type, kShardGradient);
+  Variable shard = eager_.empty(storage(unit_.shard, type), type, kShardGradient);
   eager_.reduce_scatter(shard, padded ? Part(padded) : cast ? Part(cast) : Part(computed), ranks_, group_);
   if (training_.fsdp.replicate > 1) {
     emitter.wait_stream(kReplicaStream, kReduceStream);
@@ -282,7 +282,7 @@ std::vector<StepParameter> FlatHandle::step_parameters() const {
   if (!unit_.trains) return {};
   const Variable& gradient = training_.fsdp.cpu_offload ? host_gradient_ : sharded_;
   const auto part = [&](const Variable& of, Elements from, Elements elements) {
-    return of ? Part(of.id(), bytes(from, kept_), bytes(elements, kept_)) : Part();
+    return of ? Part(of.id(), storage(from, kept_), storage(elements, kept_)) : Part();
   };
   std::vector<StepParameter> made;
   const auto add = [&](ParameterId id, Elements from, Elements elements) {

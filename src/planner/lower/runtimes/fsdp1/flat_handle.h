@@ -41,9 +41,8 @@ class FlatHandle {
   bool pre_unshard();
   void unshard();
   void use_sharded_views();
-  void free_whole() { whole_.reset(Reason::ModuleExit); }
-  // The same on the stream that gathers: of what others did with it the allocator is not told.
-  void free_whole_untold();
+  // `told`: the allocator learns of what streams did with it; on the stream that gathers it does not.
+  void free_whole(bool told = true);
   [[nodiscard]] ParameterPlace place(std::size_t piece) const;
 
   void take_gradient(std::size_t piece, BufferId gradient);
@@ -51,26 +50,18 @@ class FlatHandle {
   [[nodiscard]] bool join_gradients();
   void reduce_gradient();
   void drop_gradient() { sharded_.reset(); }
-  // prepare_gradient_for_optim: of CPUOffload the optimizer has the host's copy.
-  void finish_backward() {
-    if (training_.fsdp.cpu_offload) sharded_.reset(Reason::PythonFrame);
-  }
 
   // What the optimizer is given: the shard, or views of it.
   [[nodiscard]] std::vector<StepParameter> step_parameters() const;
 
  private:
-  void promise_updates();
-  [[nodiscard]] bool mixes() const { return training_.dtype != kept_; }
-  [[nodiscard]] bool write_back();
-  void move_to_device();
-  [[nodiscard]] Bytes bytes(Elements elements, DType type) const { return storage(elements, type); }
   void accumulate(Variable shard);
 
   const FlatUnit& unit_;
   const Training& training_;
   const ModelSpec& model_;
   DType kept_;
+  bool mixes_;  // It is gathered in another dtype.
   std::int64_t ranks_;
   std::int64_t rank_;
   Group group_;

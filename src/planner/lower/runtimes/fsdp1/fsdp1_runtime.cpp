@@ -20,7 +20,6 @@ class Fsdp1Runtime final : public RuntimeBase {
 
   void build(ModelInit where, const BuffersOf& buffers_of) override;
   void initialise(const std::vector<BufferId>& buffers) override;
-  void replace_buffers(std::vector<BufferId>& buffers) override;
   [[nodiscard]] ParameterPlace place(ParameterId parameter) const override;
   void enter(ModuleId module, Pass pass) override;
   void exit(ModuleId module, Pass pass) override;
@@ -40,6 +39,7 @@ class Fsdp1Runtime final : public RuntimeBase {
   };
 
   void sync_module_states(const FlatUnit& unit, std::vector<BufferId> whole, const std::vector<BufferId>& buffers);
+  void cast_buffers(std::vector<BufferId>& buffers);
   [[nodiscard]] std::vector<StepParameter> step_parameters() const;
 
   std::vector<FlatUnit> units_;  // In the order of modules.
@@ -62,6 +62,9 @@ Fsdp1Runtime::Fsdp1Runtime(const Job& job, const ModelSpec& model, std::int64_t 
       optimizer_(job.training.optimizer, emitter, model.parameters.size(), {}, of_optimizer()),
       clip_(emitter, gradient_norms_, hybrid() ? Group::DataParallelInside : Group::DataParallel, of_optimizer()) {
   sums_gradients_on = kGatherStream;
+  if (job.training.fsdp.casts_buffers) {
+    replace_buffers = [this](std::vector<BufferId>& buffers) { cast_buffers(buffers); };
+  }
   for (const FlatUnit& unit : units_) {
     hooks_.add(std::make_unique<FlatHandle>(unit, job_, model_, rank, emitter));
     FlatHandle* const handle = hooks_.handles().back().get();
@@ -116,8 +119,7 @@ void Fsdp1Runtime::sync_module_states(const FlatUnit& unit, std::vector<BufferId
 }
 
 // _cast_buffers_to_dtype_and_device, which really comes a moment later, with the first forward.
-void Fsdp1Runtime::replace_buffers(std::vector<BufferId>& buffers) {
-  if (!training().fsdp.casts_buffers) return;
+void Fsdp1Runtime::cast_buffers(std::vector<BufferId>& buffers) {
   emitter_.at(Pass::Forward);
   for (std::size_t at = 0; at < buffers.size(); ++at) {
     if (buffers[at] == kNoBuffer || !is_floating(emitter_.dtype(buffers[at]))) continue;

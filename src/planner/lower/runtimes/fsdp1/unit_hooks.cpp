@@ -101,7 +101,7 @@ void UnitHooks::post_backward(FlatHandle& handle) {
   if (!handle.join_gradients()) return;
   handle.use_sharded_views();
   if (reduces_ || training_.fsdp.reshard_after_forward == 1) {  // _should_free_in_backward
-    handle.free_whole_untold();
+    handle.free_whole(false);
     free_event(kGatherStream);
   }
   handle.hooks.prefetched = false;
@@ -131,7 +131,7 @@ void UnitHooks::end_backward() {
   }
   if (reduces_ && training_.fsdp.cpu_offload) emitter_.wait_stream(kHostSync, kComputeStream);
   for (const auto& handle : handles_) {
-    if (reduces_) handle->finish_backward();
+    if (reduces_ && training_.fsdp.cpu_offload) handle->drop_gradient();  // prepare_gradient_for_optim
     handle->hooks = {};
   }
   post_forward_order_.clear();
