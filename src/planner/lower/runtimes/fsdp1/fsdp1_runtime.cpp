@@ -127,7 +127,6 @@ void Fsdp1Runtime::cast_buffers(std::vector<BufferId>& buffers) {
     const Variable wide(emitter_, buffers[at]);
     buffers[at] = eager_.cast(wide, dtype(), {Role::ModuleBuffers, "buffer"}, "cast buffer").hand_over();
   }
-  if (Recording* recording = emitter_.recording()) recording->module_buffers(buffers);
 }
 
 ParameterPlace Fsdp1Runtime::place(ParameterId parameter) const {
