@@ -78,7 +78,7 @@ TEST_CASE("training file: every option has a key") {
   int absent = 0;
   visit_settings(request, request, [&](const auto& setting, const auto&) { absent += setting.given() ? 0 : 1; });
   CHECK(absent ==
-        7 + 19 + 7);  // And the nineteen of fsdp, which fsdp_test.cpp and fsdp1_test.cpp give, and the seven of ddp.
+        7 + 20 + 7);  // And the twenty of fsdp, which fsdp_test.cpp and fsdp1_test.cpp give, and the seven of ddp.
   CHECK(!request.training.given());
   CHECK(!request.checkpoint_groups.given());
   CHECK(!request.token_counts.given());

@@ -145,6 +145,7 @@ struct FsdpInput {
   Setting<std::string> use_orig_params;
   Setting<std::string> limit_all_gathers;
   Setting<std::string> sync_module_states;
+  Setting<std::string> buffer_dtype;  // bf16|fp32
 };
 
 // What DistributedDataParallel is given.

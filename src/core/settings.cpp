@@ -283,6 +283,7 @@ constexpr SettingRow kKeys[] = {
     {sharded<&FsdpInput::sync_module_states>("fsdp.sync_module_states"),
      {},
      {kFsdp<&Fsdp::sync_module_states>, Line::FsdpFlat, 2}},
+    {sharded<&FsdpInput::buffer_dtype>("fsdp.buffer_dtype"), {}, {kFsdp<&Fsdp::casts_buffers>, Line::FsdpFlat, 3}},
     {keyed(kAsked<&Request::ddp, &DdpInput::find_unused_parameters>, "ddp.find_unused_parameters"),
      {},
      {kDdp<&Ddp::find_unused_parameters>, Line::Ddp, 0}},
@@ -319,6 +320,7 @@ constexpr SettingRow no_byte(const JobAccess& field, std::string_view why) {
 // Fields of a job that no surface names.
 constexpr SettingRow kDerived[] = {
     derived({kTrained<&Training::master_dtype>, Line::Dtypes, 3}),
+    derived({kFsdp<&Fsdp::widens_shards>, Line::FsdpFlat, 4}),
     derived({kOptimizer<&Optimizer::embeddings_32bit>, Line::Embeddings32bit, 0}),
     derived({kOptimizer<&Optimizer::paged>, Line::PagedStates, 0}),
     derived({kTrained<&Training::loss_chunks>, Line::LossChunks, 0}),

@@ -153,6 +153,8 @@ struct Fsdp {
   bool use_orig_params = false;  // The optimizer is given views of the shards, one for each parameter.
   bool limit_all_gathers = true;
   bool sync_module_states = false;
+  bool casts_buffers = false;  // buffer_dtype is given, and is `dtype`.
+  bool widens_shards = false;  // They are made in `dtype`, as the model was loaded, and accelerate casts them to fp32.
   [[nodiscard]] BackwardPrefetch backward() const { return static_cast<BackwardPrefetch>(backward_prefetch); }
   // What is made of the model at save: "sharded", nothing; "full", each weight whole in its turn and on rank 0's host;
   // "full-device", all of them whole on the device.
@@ -383,8 +385,10 @@ struct Training {
   }
   // In which the model is made: FSDP2 gathers parameters in another dtype than it keeps them in.
   [[nodiscard]] DType made_dtype(const Parameter& parameter) const {
-    return is_fsdp(runtime) ? parameter.dtype.value_or(master_dtype) : dtype_of(parameter);
+    return is_fsdp(runtime) ? parameter.dtype.value_or(loaded_dtype()) : dtype_of(parameter);
   }
+  // Of what is made under FSDP, before accelerate casts the shards.
+  [[nodiscard]] DType loaded_dtype() const { return fsdp.widens_shards ? dtype : master_dtype; }
   // What constructors of tensors make is wrapped: the model's own tables come in its dtype.
   [[nodiscard]] bool under_zero_init() const {
     return runtime == Runtime::DeepSpeed && zero.stage == 3 && model_init == ModelInit::ZeroInit;

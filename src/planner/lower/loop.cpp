@@ -9,7 +9,7 @@ namespace dsplan {
 namespace {
 
 DType made_in(const ModelBuffer& buffer, const Training& training) {
-  if (is_fsdp(training.runtime) && buffer.follows_model_dtype) return training.master_dtype;
+  if (is_fsdp(training.runtime) && buffer.follows_model_dtype) return training.loaded_dtype();
   return buffer_dtype(buffer, training);
 }
 

@@ -610,8 +610,9 @@ bool kept_in_fp32(const ModelBuffer& buffer, const Training& training) {
 
 DType dtype_of(const ModelBuffer& buffer, const Training& training) {
   if (kept_in_fp32(buffer, training)) return DType::Float32;
-  const DType made = is_fsdp(training.runtime) ? training.master_dtype : training.dtype;
-  const DType type = buffer.follows_model_dtype ? made : buffer.dtype;
+  if (training.fsdp.casts_buffers && is_floating(buffer.dtype)) return training.dtype;  // With the first forward.
+  const bool kept = is_fsdp(training.runtime) && !training.fsdp.widens_shards;
+  const DType type = buffer.follows_model_dtype ? (kept ? training.master_dtype : training.dtype) : buffer.dtype;
   // zero.Init makes every floating-point tensor in the model's dtype, unless its maker converts integers.
   return training.under_zero_init() && type == DType::Float32 && !buffer.converted ? training.dtype : type;
 }
