@@ -220,8 +220,8 @@ enum class Attention : std::uint8_t { Eager, Math, Flash, MemoryEfficient, CuDnn
 // torchtune's CEWithChunkedOutputLoss: head and upcast piece by piece along the sequence. Liger: its fused linear
 // cross-entropy, and nothing else of it. Trl: SFTTrainer's, of the head piece by piece. Dpo: DPOTrainer's, of pairs,
 // whose reference is another model, or the model without its adapters; DpoPrecomputed: the reference's part comes with
-// the batch. DpoLogits: the same from whole logits in fp32, as LLaMA-Factory's trainer has them. Reward: RewardTrainer's,
-// of pairs. CenteredReward: with a term that draws rewards to 0.
+// the batch. DpoLogits: the same from whole logits in fp32, as LLaMA-Factory's trainer has them. Reward:
+// RewardTrainer's, of pairs. CenteredReward: with a term that draws rewards to 0.
 enum class Loss : std::uint8_t {
   HuggingFace,
   Native,
