@@ -227,6 +227,17 @@ TEST_CASE("a collective that only one side lists counts 0 on the other") {
   CHECK(red(comparison).size() == 6);
 }
 
+TEST_CASE("whole numbers by which processes agree are measured and not predicted") {
+  Receipt receipt = as_predicted(read(kMade));
+  TrafficFigure agreed = all_reduce(receipt.ranks.front());
+  agreed.kind = "control";
+  agreed.dtype = "int64";
+  receipt.ranks.front().communication->push_back(agreed);
+  CHECK(red(anew(receipt)).empty());
+  receipt.ranks.front().communication->back().dtype = "fp32";  // Norms are predicted.
+  CHECK(red(anew(receipt)).size() == 3);
+}
+
 TEST_CASE("of the dispatcher's count only requested bytes are compared") {
   Receipt receipt = as_predicted(read(kMade));
   receipt.device = Receipt::Device::Fake;

@@ -189,7 +189,15 @@ void RowMaker::communication() {
   }
   for (const TrafficFigure& theirs : *measured_.communication) {
     const std::string path = traffic_path(theirs);
-    if (find(*predicted_.communication, path) == predicted_.communication->end()) rows(path, kNone, theirs);
+    if (find(*predicted_.communication, path) != predicted_.communication->end()) continue;
+    const std::size_t from = rows_.size();
+    rows(path, kNone, theirs);
+    if (theirs.kind != "control" || (theirs.dtype != "int64" && theirs.dtype != "int32")) continue;
+    for (std::size_t i = from; i < rows_.size(); ++i) {
+      rows_[i].state = ComparedRow::State::NotPredicted;
+      rows_[i].note = "whole numbers by which processes agree on shapes and buckets are in no prediction";
+      rows_[i].unexplained = 0;
+    }
   }
 }
 
