@@ -296,6 +296,8 @@ TEST_CASE("dialects: an honoured key moves what is read") {
       {"center_rewards_coefficient", {"0.01", "0"}},
       {"loss_type", {"sigmoid", "nll"}},
       {"lora_task_type", {"CAUSAL_LM", "SEQ_CLS"}},
+      {"stage", {"sft", "dpo"}},
+      {"rl", {"dpo", "null"}},
       {"quantization_bit", {"4", "8"}},
       {"quantization_type", {"nf4", "fp4"}},
       {"bnb_4bit_quant_type", {"nf4", "fp4"}},

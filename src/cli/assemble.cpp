@@ -97,7 +97,15 @@ void read_token_counts(Request& request) {
   request.token_counts = {read_routing_file(read_document(*request.routing)), request.routing.place};
 }
 
+// A cloud's name of a machine says how many devices stand in it, and a launch line may say otherwise.
+void count_devices(Request& request) {
+  const bool counted = request.cluster.given() || request.gpus_per_node.given() || !request.hardware.given();
+  const std::int64_t devices = counted ? 0 : devices_of_node(*request.hardware);
+  if (devices > 0) request.gpus_per_node = {devices, request.hardware.place};
+}
+
 void read_machines(Inputs& inputs, Diagnostics& diagnostics) {
+  count_devices(inputs.request);
   const Request& request = inputs.request;
   attempt(diagnostics, [&] {
     if (request.cluster.given() && !inputs.cluster) inputs.cluster = load_cluster(*request.cluster);

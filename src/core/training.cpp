@@ -181,6 +181,7 @@ std::string_view name(Loss loss) {
     case Loss::Trl: return "trl";
     case Loss::Dpo: return "dpo";
     case Loss::DpoPrecomputed: return "dpo-precomputed";
+    case Loss::DpoLogits: return "dpo-logits";
     case Loss::Reward: return "reward";
     case Loss::CenteredReward: return "reward-centered";
   }

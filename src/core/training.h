@@ -246,8 +246,8 @@ struct Choices {
 // torchtune's CEWithChunkedOutputLoss: head and upcast piece by piece along the sequence. Liger: its fused linear
 // cross-entropy, and nothing else of it. Trl: SFTTrainer's, of the head piece by piece. Dpo: DPOTrainer's, of pairs,
 // whose reference is another model, or the model without its adapters; DpoPrecomputed: the reference's part comes with
-// the batch. Reward: RewardTrainer's, of pairs.
-// CenteredReward: with a term that draws rewards to 0.
+// the batch. DpoLogits: the same from whole logits in fp32, as LLaMA-Factory's trainer has them. Reward:
+// RewardTrainer's, of pairs. CenteredReward: with a term that draws rewards to 0.
 enum class Loss : std::uint8_t {
   HuggingFace,
   Native,
@@ -256,17 +256,20 @@ enum class Loss : std::uint8_t {
   Trl,
   Dpo,
   DpoPrecomputed,
+  DpoLogits,
   Reward,
   CenteredReward
 };
 [[nodiscard]] constexpr bool of_rewards(Loss loss) { return loss == Loss::Reward || loss == Loss::CenteredReward; }
 [[nodiscard]] constexpr bool of_pairs(Loss loss) {
-  return loss == Loss::Dpo || loss == Loss::DpoPrecomputed || of_rewards(loss);
+  return loss == Loss::Dpo || loss == Loss::DpoPrecomputed || loss == Loss::DpoLogits || of_rewards(loss);
 }
 // TRL's fused head stands in the place of the model's own.
 [[nodiscard]] constexpr bool scores_in_pieces(Loss loss) {
   return loss == Loss::Trl || loss == Loss::Dpo || loss == Loss::DpoPrecomputed;
 }
+// By a trainer of its own, beside which no other loss is asked for.
+[[nodiscard]] constexpr bool of_trainer(Loss loss) { return scores_in_pieces(loss) || of_pairs(loss); }
 // Trainer: transformers' own. Minimal: nothing outlives its line. Script: `outputs = model(**batch);
 // outputs.loss.backward()`, whose variable holds loss and logits until the next forward has returned.
 enum class LoopKind : std::uint8_t { Trainer, Minimal, Script };

@@ -112,19 +112,18 @@ TensorId scores(GraphBuilder& g, const AttentionCall& call, const Heads& query, 
   return weights;
 }
 
-// softmax(dtype=float32).to(dtype): bf16 is copied to fp32 first, the fp16 kernel writes fp32 itself
-// (aten/src/ATen/native/SoftMax.cpp).
-TensorId wide_softmax(GraphBuilder& g, TensorId weights) {
-  const DType narrow = g.dtype(weights);
+// softmax(dtype=float32).to(query.dtype): bf16 is copied to fp32 first, the fp16 kernel writes fp32 itself
+// (aten/src/ATen/native/SoftMax.cpp). Under autocast a mask in fp32 has made the scores wider than the query is.
+TensorId wide_softmax(GraphBuilder& g, TensorId weights, DType as) {
   TensorId wide = kNone;
-  if (narrow == DType::Float16) {
+  if (g.dtype(weights) == DType::Float16) {
     wide = g.make(Op::Softmax, g.shape(weights), DType::Float32, {weights}, true);
   } else {
     const TensorId upcast = g.cast(weights, DType::Float32);
     wide = g.unary(Op::Softmax, upcast);
     g.drop({upcast});
   }
-  const TensorId result = g.cast(wide, narrow);
+  const TensorId result = g.cast(wide, as);
   g.drop({wide, weights});
   return result;
 }
@@ -157,7 +156,7 @@ TensorId softened_with_sinks(GraphBuilder& g, TensorId sinks, TensorId weights, 
 }
 
 TensorId softened(GraphBuilder& g, const AttentionCall& call, TensorId weights) {
-  if (call.softmax == SoftmaxKind::Wide) return wide_softmax(g, weights);
+  if (call.softmax == SoftmaxKind::Wide) return wide_softmax(g, weights, g.dtype(call.q));
   if (call.softmax == SoftmaxKind::Values) return plain_softmax(g, weights, g.dtype(call.v));
   const TensorId soft = g.unary(Op::Softmax, weights);
   g.drop({weights});

@@ -114,6 +114,8 @@ void Loop::backward(Tape& tape) {
   print("Engine after backward");
   for (Variable& loss : scaled) loss.reset();
   tape.drop_loss();
+  // AxolotlDPOTrainer.training_step: torch.cuda.empty_cache() after each.
+  if (job_.training.loss == Loss::DpoLogits && job_.training.loss_chunks == 1) emitter_.empty_cache();
   mark(Moment::BackwardEnds);
 }
 

@@ -133,7 +133,7 @@ constexpr CanonicalLine kLines[] = {
     {Line::Loss, "loss"},
     {Line::Loop, "loop"},
     {Line::Liger, "liger", [](const Job& j) { return j.training.liger != kWitnessLiger; }},
-    {Line::LossChunks, "loss chunks", [](const Job& j) { return j.training.loss == Loss::Chunked; }},
+    {Line::LossChunks, "loss chunks", [](const Job& j) { return j.training.loss_chunks > 0; }},
     {Line::Level, "level dispatch", [](const Job& j) { return j.training.level == Level::Dispatch; }, true},
     {.line = Line::Freeze, .own = add_frozen},
     {Line::Versions, "versions"},

@@ -484,7 +484,7 @@ Bytes spectrum_bytes(const ModelSpec& model, const Training& t) {
 }
 
 // Tokens and a mask; labels, or which tokens are a completion's. The number of labels; the reference's sums of a pair.
-bool add_batch_of_trl(const Training& t, Footprint& result) {
+bool add_batch_of_trainer(const Training& t, Footprint& result) {
   const Bytes tokens = storage(Elements(last_tokens(t)), DType::Int64);
   Bytes& inputs = result.persistent[Role::Inputs];
   inputs = tokens * (of_rewards(t.loss) ? 2 : 3);
@@ -501,7 +501,7 @@ bool add_batch(const ModelSpec& model, const Training& training, Footprint& resu
     }
     return true;
   }
-  if (scores_in_pieces(training.loss) || of_rewards(training.loss)) return add_batch_of_trl(training, result);
+  if (of_trainer(training.loss)) return add_batch_of_trainer(training, result);
   const std::optional<Answers> answers = answers_of(model, training);
   if (!answers) return false;
   Bytes& inputs = result.persistent[Role::Inputs];

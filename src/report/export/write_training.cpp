@@ -77,6 +77,7 @@ Json optimizer_of(const Optimizer& optimizer) {
 }
 
 std::string loss_words(const Training& t) {
+  if (t.loss == Loss::DpoLogits && t.loss_chunks == 1) return "dpo-rows";
   return t.loss == Loss::Chunked ? formatted("chunked:{}", t.loss_chunks) : std::string(name(t.loss));
 }
 

@@ -1330,6 +1330,7 @@ def jobs():
         *chance.jobs(job, "chance-2", 2, 30),
         *chance.shared_jobs(job, "chance-shared", 3, 30),
         *chance.wider_jobs(job, "chance-3", 4, 60),
+        *chance.wider_jobs(job, "chance-4", 5, 40),
     ]
     names = [row["name"] for row in made]
     twice = {name for name in names if names.count(name) > 1}
