@@ -50,8 +50,6 @@ CASES = {
 
 def trainers():
     """llamafactory.train.dpo.trainer, without what its package imports beside."""
-    import trl
-
     found = importlib.import_module("trl.import_utils")
     for name, value in list(vars(found).items()):
         if name.endswith("_available") and isinstance(value, tuple):  # Of a transformers that is newer than this TRL.
@@ -67,7 +65,6 @@ def trainers():
     from llamafactory.hparams import FinetuningArguments
     from llamafactory.train.dpo.trainer import CustomDPOTrainer
 
-    del trl
     return CustomDPOTrainer, FinetuningArguments
 
 
