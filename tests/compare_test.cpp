@@ -227,6 +227,43 @@ TEST_CASE("a collective that only one side lists counts 0 on the other") {
   CHECK(red(comparison).size() == 6);
 }
 
+TEST_CASE("whole numbers by which processes agree are measured and not predicted") {
+  Receipt receipt = as_predicted(read(kMade));
+  TrafficFigure agreed = all_reduce(receipt.ranks.front());
+  agreed.kind = "control";
+  agreed.dtype = "int64";
+  receipt.ranks.front().communication->push_back(agreed);
+  CHECK(red(anew(receipt)).empty());
+  receipt.ranks.front().communication->back().dtype = "fp32";  // Norms are predicted.
+  CHECK(red(anew(receipt)).size() == 3);
+}
+
+TEST_CASE("a first batch that is there before the model is called is explained, and nothing else of its size") {
+  const Receipt made = as_predicted(read(kMade));
+  const auto late = [&](std::int64_t more) {
+    Receipt receipt = made;
+    std::vector<FigurePhase>& phases = receipt.ranks.front().phases;
+    FigurePhase& init = phases.at(0);
+    FigureMark& begin = phases.at(1).marks.at(0);
+    REQUIRE(begin.name == "begin");
+    const FigureMark& forward = *std::find_if(phases.at(1).marks.begin(), phases.at(1).marks.end(),
+                                              [](const FigureMark& mark) { return mark.name == "before forward"; });
+    FigureMark& end = init.marks.back();
+    REQUIRE(end.name == "end");
+    for (const Counter counter : {Counter::Requested, Counter::Allocated, Counter::Active}) {
+      const Bytes batch(forward.at[counter]->value() - begin.at[counter]->value() + more);
+      begin.at[counter] = *begin.at[counter] + batch;
+      end.at[counter] = *end.at[counter] + batch;
+    }
+    return receipt;
+  };
+  const ReceiptComparison comparison = anew(late(0));
+  CHECK(red(comparison).empty());
+  CHECK(row_of(comparison, "memory.phases.init.marks.end.requested").explained > 0);
+  CHECK(row_of(comparison, "memory.phases.init.marks.end.requested").reasons.size() == 1);
+  CHECK(red(anew(late(512))).size() == 6);
+}
+
 TEST_CASE("of the dispatcher's count only requested bytes are compared") {
   Receipt receipt = as_predicted(read(kMade));
   receipt.device = Receipt::Device::Fake;

@@ -26,6 +26,24 @@ Job job_of(const Asked& asked) {
   return resolve(asked.model, asked.request, &file, &h100(), &eight_h100());
 }
 
+// Whether one that is wanted if it is clean is there; then it is the whole one.
+bool check_clean(const ModelSpec& model, const Job& job, const Prediction& whole) {
+  const std::optional<Prediction> clean = predict_wanted(model, job, Detail::Fate, Wanted::IfClean);
+  const bool is_clean = fits(whole.verdict) && whole.verdict != Verdict::Tight && !surely_retries(whole);
+  // What is left is what only the end says: tight, or one end alone.
+  if (!is_clean && whole.retries_low > 0) CHECK_FALSE(clean.has_value());
+  if (!clean) {
+    CHECK_FALSE(is_clean);
+    return false;
+  }
+  CHECK(clean->verdict == whole.verdict);
+  CHECK(clean->retries == whole.retries);
+  CHECK(clean->peak->process == whole.peak->process);
+  CHECK(clean->peak->reserved == whole.peak->reserved);
+  CHECK(clean->host.per_node == whole.host.per_node);
+  return true;
+}
+
 // Those of its rows as far as a screen has them: of what does not fit no process.
 void check_same(const PlanRow& a, const PlanRow& b) {
   CHECK(a.settings == b.settings);
@@ -70,20 +88,7 @@ TEST_CASE("the first screen needs no more than was made for it") {
           CHECK(fitting->verdict == whole.verdict);
           CHECK(fitting->peak->process == whole.peak->process);
         }
-        const std::optional<Prediction> clean = predict_wanted(asked.model, job, Detail::Fate, Wanted::IfClean);
-        const bool is_clean = fits(whole.verdict) && whole.verdict != Verdict::Tight && !surely_retries(whole);
-        if (!clean) {
-          ++unclean;
-          CHECK_FALSE(is_clean);
-        } else {
-          CHECK(clean->verdict == whole.verdict);
-          CHECK(clean->retries == whole.retries);
-          CHECK(clean->peak->process == whole.peak->process);
-          CHECK(clean->peak->reserved == whole.peak->reserved);
-          CHECK(clean->host.per_node == whole.host.per_node);
-        }
-        // What is left is what only the end says: tight, or one end alone.
-        if (!is_clean && whole.retries_low > 0) CHECK_FALSE(clean.has_value());
+        unclean += check_clean(asked.model, job, whole) ? 0 : 1;
         ++seen[whole.verdict];
       }
     }

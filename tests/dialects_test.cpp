@@ -78,17 +78,29 @@ std::string opening(Dialect dialect) {
   return {};
 }
 
+// What a key of fsdp_config needs beside it: its version, and its policy.
+std::string beside_sharding(Dialect dialect, std::string_view path) {
+  const bool sized = path.ends_with("min_num_params");
+  bool of_version_1 = sized;
+  for (const char* word : {"prefetch", "use_orig_params", "limit_all_gathers", "sharding_strategy", "sync_module"}) {
+    of_version_1 = of_version_1 || path.find(word) != std::string_view::npos;
+  }
+  const std::string policy = sized ? "auto_wrap_policy: SIZE_BASED_WRAP\n" : "";
+  if (dialect != Dialect::Accelerate) {
+    return (of_version_1 ? "  version: 1\n" : "") + (sized ? "  " + policy : "") + "fsdp: true\n";
+  }
+  std::string text;
+  if (path != "fsdp_config.fsdp_version") text += of_version_1 ? "  fsdp_version: 1\n" : "  fsdp_version: 2\n";
+  if (sized) return text + "  fsdp_" + policy;
+  if (path != "fsdp_config.fsdp_auto_wrap_policy") text += "  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP\n";
+  return text;
+}
+
 // What a key needs beside it to mean anything.
 std::string beside(Dialect dialect, std::string_view path) {
   const bool bits = path.starts_with("bnb_") || path.starts_with("use_bnb");
   if (path == "deepspeed_config.zero3_init_flag") return "  zero_stage: 3\n";
-  if (path.starts_with("fsdp_config.")) {
-    if (dialect != Dialect::Accelerate) return "fsdp: true\n";
-    std::string text;
-    if (path != "fsdp_config.fsdp_version") text += "  fsdp_version: 2\n";
-    if (path != "fsdp_config.fsdp_auto_wrap_policy") text += "  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP\n";
-    return text;
-  }
+  if (path.starts_with("fsdp_config.")) return beside_sharding(dialect, path);
   if (path.starts_with("parallelism_config.parallelism_config_dp")) {
     const bool replicas = path.ends_with("dp_replicate_size");
     return std::string(replicas ? "  parallelism_config_dp_shard_size: 2\n" : "") + "fsdp_config:\n  fsdp_version: 2\n";
@@ -284,6 +296,8 @@ TEST_CASE("dialects: an honoured key moves what is read") {
       {"center_rewards_coefficient", {"0.01", "0"}},
       {"loss_type", {"sigmoid", "nll"}},
       {"lora_task_type", {"CAUSAL_LM", "SEQ_CLS"}},
+      {"stage", {"sft", "dpo"}},
+      {"rl", {"dpo", "null"}},
       {"quantization_bit", {"4", "8"}},
       {"quantization_type", {"nf4", "fp4"}},
       {"bnb_4bit_quant_type", {"nf4", "fp4"}},
@@ -308,6 +322,10 @@ TEST_CASE("dialects: an honoured key moves what is read") {
       {"fsdp_config.fsdp_auto_wrap_policy", {"TRANSFORMER_BASED_WRAP", "NO_WRAP"}},
       {"parallelism_config.parallelism_config_dp_replicate_size", {"2", "3"}},
       {"parallelism_config.parallelism_config_dp_shard_size", {"2", "3"}},
+      {"fsdp_config.backward_prefetch", {"BACKWARD_PRE", "BACKWARD_POST"}},
+      {"fsdp_config.fsdp_backward_prefetch", {"BACKWARD_PRE", "BACKWARD_POST"}},
+      {"fsdp_config.fsdp_sharding_strategy", {"FULL_SHARD", "SHARD_GRAD_OP"}},
+      {"fsdp_config.fsdp_sync_module_states", {"true", "false"}},
       {"fsdp_config.state_dict_type", {"LOCAL_STATE_DICT", "FULL_STATE_DICT"}},
       {"fsdp_config.fsdp_state_dict_type", {"LOCAL_STATE_DICT", "FULL_STATE_DICT"}},
   };
@@ -540,10 +558,57 @@ TEST_CASE("accelerate: a plugin of version 2 is calls of fully_shard") {
   CHECK(has(refusal_of("  fsdp_state_dict_type: LOCAL_STATE_DICT\n"), "accelerate has SHARDED_STATE_DICT"));
   CHECK(has(refusal_of("  fsdp_sync_module_states: false\n"), "accelerate refuses it: turn both on"));
   CHECK(has(refusal_of("  fsdp_reshard_after_forward: FULL_SHARD\n"), "FSDP1's word"));
-  const std::string first = "distributed_type: FSDP\nfsdp_config:\n  fsdp_offload_params: false\n";
-  const Request flat = with_program(read_training_document(parse_yaml("a.yaml", first)), base, nullptr);
-  REQUIRE(flat.not_modelled.size() == 1);
-  CHECK(has(flat.not_modelled[0].feature, "FSDP1, accelerate's default"));
+}
+
+TEST_CASE("accelerate: a plugin of version 1 is FullyShardedDataParallel") {
+  ModelSpec base;
+  base.dims.layers = 2;
+  const auto request = [&](const std::string& inside, const std::string& beside_it = "") {
+    const std::string text = "distributed_type: FSDP\nnum_processes: 8\n" + beside_it + "fsdp_config:\n" +
+                             "  fsdp_offload_params: false\n" + inside;
+    return with_program(read_training_document(parse_yaml("a.yaml", text)), base, nullptr);
+  };
+  const auto refusal_of = [&](const std::string& inside, const std::string& beside_it = "") {
+    return refusal([&] { return request(inside, beside_it); });
+  };
+  const Request usual = request("");  // The launcher's defaults.
+  CHECK(usual.runtime.value == "fsdp1");
+  CHECK(usual.fsdp.wrap.value == "root");
+  CHECK(usual.fsdp.reshard_after_forward.value == "true");
+  CHECK(usual.fsdp.use_orig_params.value == "true");
+  CHECK(usual.fsdp.sync_module_states.value == "true");
+  CHECK(usual.fsdp.backward_prefetch.value == "none");
+  CHECK(!usual.fsdp.forward_prefetch.given());
+  CHECK(usual.model_init.value == "host");
+  CHECK(usual.not_modelled.empty());
+  const Request flat = request(
+      "  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP\n  fsdp_sharding_strategy: SHARD_GRAD_OP\n"
+      "  fsdp_backward_prefetch: BACKWARD_POST\n  fsdp_forward_prefetch: true\n  fsdp_use_orig_params: false\n"
+      "  fsdp_cpu_ram_efficient_loading: false\n  fsdp_sync_module_states: false\n");
+  CHECK(flat.fsdp.wrap.value == "layers");
+  CHECK(flat.fsdp.reshard_after_forward.value == "false");
+  CHECK(flat.fsdp.backward_prefetch.value == "post");
+  CHECK(flat.fsdp.forward_prefetch.value == "true");
+  CHECK(flat.fsdp.use_orig_params.value == "false");
+  CHECK(flat.fsdp.sync_module_states.value == "false");
+  CHECK(request("  fsdp_sharding_strategy: 4\n").fsdp.shard.value == "node");
+  const Request unread = request("  fsdp_reshard_after_forward: SHARD_GRAD_OP\n");
+  CHECK(unread.fsdp.reshard_after_forward.value == "true");
+  REQUIRE(!unread.notices.empty());
+  CHECK(has(unread.notices.back().message, "has no effect: under version 1"));
+  const std::string policy = "  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP\n";
+  const Request again = request(policy + "  fsdp_activation_checkpointing: true\n");
+  CHECK(again.checkpoint.value == "full");
+  CHECK(again.checkpoint_impl.value == "non_reentrant");
+  CHECK(!again.preserve_rng_state.given());
+  CHECK(has(refusal_of("  fsdp_activation_checkpointing: true\n"), "without a wrapping policy"));
+  CHECK(has(refusal_of("  fsdp_sync_module_states: false\n"), "accelerate refuses it: turn both on"));
+  CHECK(has(refusal_of("  fsdp_sharding_strategy: FULL\n"), "no strategy of FSDP1"));
+  CHECK(has(refusal_of("  fsdp_backward_prefetch: PRE\n"), "no backward prefetch of FSDP1"));
+  CHECK(has(refusal_of("", "parallelism_config:\n  parallelism_config_dp_shard_size: 8\n"), "accelerate's mesh"));
+  const Request whole = request("  fsdp_sharding_strategy: NO_SHARD\n");
+  REQUIRE(whole.not_modelled.size() == 1);
+  CHECK(whole.not_modelled[0].feature == "NO_SHARD");
 }
 
 TEST_CASE("accelerate: meshes, FSDP1's keys, and what is saved under version 2") {

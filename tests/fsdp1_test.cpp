@@ -52,6 +52,68 @@ constexpr Way kFlatWays[] = {
     {"made on the device", [](Fsdp&, Training& t) { t.model_init = ModelInit::Device; }},
 };
 
+// What accelerate makes around it: bf16 under autocast, buffers too, shards in fp32, outputs in fp32.
+Job prepared(std::int64_t ranks, bool loaded_narrow) {
+  Job job = flat(ranks, DType::Float32, DType::BFloat16, DType::BFloat16);
+  Training& t = job.training;
+  t.autocast = DType::BFloat16;
+  t.outputs_to_fp32 = true;
+  t.fsdp.casts_buffers = true;
+  t.fsdp.widens_shards = loaded_narrow;
+  t.fsdp.sync_module_states = true;
+  t.fsdp.backward_prefetch = 2;
+  return job;
+}
+
+void checkpoint_layers(Training& t, CheckpointKind kind) {
+  for (std::int32_t layer = 0; layer < 2; ++layer) t.checkpoint.groups.push_back({layer, layer, kind, true});
+}
+
+constexpr Way kPreparedWays[] = {
+    {"usual", [](Fsdp& f, Training&) { f.use_orig_params = true; }},
+    {"flat", [](Fsdp&, Training&) {}},
+    {"clipped", [](Fsdp&, Training& t) { t.gradient_clipping = 1; }},
+    {"clipped views, and the norm held",
+     [](Fsdp& f, Training& t) {
+       f.use_orig_params = true;
+       t.gradient_clipping = 1;
+       t.loop = LoopKind::Trainer;
+       t.param_groups = ParamGroups::Decay;
+     }},
+    {"views, kept",
+     [](Fsdp& f, Training& t) {
+       f.use_orig_params = true;
+       f.reshard_after_forward = 0;
+       t.grad_accum = 2;
+     }},
+    {"checkpoints", [](Fsdp&, Training& t) { checkpoint_layers(t, CheckpointKind::NonReentrant); }},
+    {"reentrant checkpoints",
+     [](Fsdp& f, Training& t) {
+       f.backward_prefetch = 0;
+       checkpoint_layers(t, CheckpointKind::Reentrant);
+     }},
+    {"on the host",
+     [](Fsdp& f, Training& t) {
+       f.cpu_offload = true;
+       t.gradient_clipping = 1;
+       t.optimizer.implementation = Implementation::ForLoop;
+     }},
+    {"views on the host",
+     [](Fsdp& f, Training& t) {
+       f.cpu_offload = true;
+       f.use_orig_params = true;
+       t.loop = LoopKind::Trainer;
+       t.gradient_clipping = 1;
+       t.grad_accum = 2;
+     }},
+    {"frozen in part",
+     [](Fsdp& f, Training& t) {
+       f.use_orig_params = true;
+       t.freeze = {"*mlp*"};
+       t.gradient_clipping = 1;
+     }},
+};
+
 // The steady step's traffic, by schedule and by formula.
 void check_flat_traffic(const ModelSpec& model, const Job& job, const Schedule& schedule) {
   TrafficMeter meter;
@@ -68,7 +130,7 @@ void check_flat_traffic(const ModelSpec& model, const Job& job, const Schedule& 
   const std::vector<TrafficRow> derived = traffic_formulas(model, job);
   for (const auto* rows : {&measured, &derived}) {
     for (const TrafficRow& row : *rows) {
-      if (row.phase == Pass::Setup) continue;
+      if (row.phase == Pass::Setup || row.kind == TrafficKind::Control) continue;
       INFO(name(row.collective), " ", static_cast<int>(row.phase), " ", name(row.group));
       CHECK(sum(measured, row) == sum(derived, row));
     }
@@ -131,6 +193,48 @@ TEST_CASE("fsdp1: every way makes legal schedules whose states and traffic are t
   }
 }
 
+TEST_CASE("fsdp1: as accelerate prepares it, schedules are legal and have the formulas' states and traffic") {
+  for (const char* name : {"tiny-llama", "tiny-gpt2"}) {
+    const ModelSpec model = lowered::bundled(name);
+    for (const Way& way : kPreparedWays) {
+      for (const bool loaded_narrow : {false, true}) {
+        INFO(name, ", ", way.name, ", ", loaded_narrow);
+        Job job = prepared(3, loaded_narrow);
+        way.change(job.training.fsdp, job.training);
+        REQUIRE(unsupported(model, job).value_or("") == "");
+        check_flat_traffic(model, job, audited::ranks(model, job).front());
+      }
+    }
+  }
+}
+
+// What a schedule allocates under that name.
+Bytes bytes_of(const Schedule& schedule, std::string_view label) {
+  Bytes sum;
+  for (const Buffer& buffer : schedule.buffers) {
+    if (buffer.label == label) sum += buffer.size;
+  }
+  return sum;
+}
+
+TEST_CASE("fsdp1: shards that accelerate casts are there twice until views are made anew; a frozen root's stays") {
+  const ModelSpec model = lowered::bundled("tiny-llama");
+  for (const bool views : {false, true}) {
+    Job job = prepared(2, true);
+    job.training.fsdp.use_orig_params = views;
+    const Schedule schedule = audited::ranks(model, job).front();
+    Bytes kept;
+    for (const FlatUnit& unit : flat_units(model, job))
+      kept += storage(unit.shard, DType::Float32) + storage(unit.shard, DType::BFloat16);
+    CHECK(bytes_of(schedule, "shard of a flat parameter") == kept);
+    job.training.freeze = {"*embed*", "model.norm*", "lm_head*"};
+    CHECK(unsupported(model, job).value_or("") == "");
+    const Schedule frozen = audited::ranks(model, job).front();
+    kept -= storage(flat_units(model, job).front().shard, DType::Float32);
+    CHECK(bytes_of(frozen, "shard of a flat parameter") == kept);
+  }
+}
+
 TEST_CASE("fsdp1: replicas") {
   const ModelSpec model = lowered::bundled("tiny-llama");
   Job job = flat(6, DType::Float32, DType::BFloat16, DType::Float32);
@@ -165,8 +269,20 @@ TEST_CASE("fsdp1: what is not followed yet, and fully_shard's words, are refused
     return unsupported(model, job).value_or("");
   };
   CHECK(lacks([](Training&) {}).empty());
-  says(lacks([](Training& t) { t.fsdp.cpu_offload = true; }), "CPUOffload under FSDP1");
-  says(lacks([](Training& t) { t.gradient_clipping = 1; }), "clip_grad_norm_ of FSDP1");
-  says(lacks([](Training& t) { t.freeze = {"*mlp*"}; }), "frozen parameters under FSDP1");
-  says(lacks([](Training& t) { t.fsdp.sync_module_states = true; }), "sync_module_states");
+  says(lacks([](Training& t) {
+         t.fsdp.cpu_offload = t.fsdp.sync_every = true;
+         t.grad_accum = 2;
+       }),
+       "outside of no_sync()");
+  says(lacks([](Training& t) { t.freeze = {"*mlp*"}; }), "without use_orig_params");
+  says(lacks([](Training& t) {
+         t.freeze = {"model.layers.0.*"};
+         t.fsdp.use_orig_params = true;
+       }),
+       "of which nothing is trained");
+  says(lacks([](Training& t) {
+         t.master_dtype = t.dtype = DType::Float32;
+         t.autocast = DType::BFloat16;
+       }),
+       "autocast over flat parameters in another dtype");
 }

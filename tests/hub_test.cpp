@@ -258,6 +258,7 @@ TEST_CASE("hub: what it refuses, cuts off or never says is refused with the reas
     const Ran ran = simulate(folder);
     CHECK(ran.code == 2);
     CHECK_MESSAGE(ran.err.find(one.expected) != std::string::npos, ran.err);
+    CHECK(server.requests() == 1);  // Nobody waits for one refusal twice.
     CHECK(ran.err.find("secret") == std::string::npos);
     CHECK(!fs::exists(folder / "hf/hub"));
   }

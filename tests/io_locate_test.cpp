@@ -5,11 +5,15 @@
 #include <cstdlib>
 #include <filesystem>
 #include <optional>
+#include <sstream>
+#include <string>
+#include <vector>
 
 #include "io/locate.h"
 
 #include "core/format.h"
 #include "paths.h"
+#include "run_binary.h"
 
 using namespace dsplan;
 namespace fs = std::filesystem;
@@ -218,4 +222,24 @@ TEST_CASE("locate: infinite bounds, as Python's json writes them, are numbers; s
   CHECK(limits->items.at(0).real < -1e308);
   CHECK(limits->items.at(1).real > 1e308);
   CHECK(files.document.root.find("name")->string == "\"Infinity\" Infinity");
+}
+
+TEST_CASE("a cloud's machine says how many devices it has, where nothing else counts ranks") {
+  CHECK(devices_of_node("p5.48xlarge") == 8);
+  CHECK(devices_of_node("P5-48xlarge") == 8);
+  CHECK(devices_of_node("g5.12xlarge") == 4);
+  CHECK(devices_of_node("h100-sxm") == 0);
+  const test::Folder folder;
+  const auto told = [&](const std::string& words) {
+    std::vector<std::string> line{"simulate", "llama-3.2-1b", "--hardware", "p5.48xlarge"};
+    std::istringstream text(words);
+    for (std::string word; text >> word;) line.push_back(word);
+    const test::Ran ran = test::run_binary(folder, line);
+    REQUIRE_MESSAGE(ran.code == 0, ran.err);
+    return ran.out;
+  };
+  CHECK(told("--zero-stage 3").find("ZeRO-3 on 8 GPUs") != std::string::npos);
+  CHECK(told("--runtime fsdp2").find("FSDP2 on 8 GPUs") != std::string::npos);
+  CHECK(told("--zero-stage 1 --gpus 2").find("ZeRO-1 on 2 GPUs") != std::string::npos);
+  CHECK(told("").find("PyTorch on 1 GPU,") != std::string::npos);
 }

@@ -302,6 +302,10 @@ class ShardsOnHost {
  public:
   ShardsOnHost(const ModelSpec& model, const Job& job, std::int64_t rank) {
     if (!job.training.fsdp.cpu_offload) return;
+    if (job.training.runtime == Runtime::Fsdp1) {
+      flat(model, job);
+      return;
+    }
     const std::int64_t ranks = job.parallelism.dp / job.training.fsdp.replicate;
     const std::int64_t width = bytes_per_element(job.training.master_dtype);
     std::int64_t gradients = 0;
@@ -333,6 +337,22 @@ class ShardsOnHost {
   }
 
  private:
+  // Of FullyShardedDataParallel, without views.
+  void flat(const ModelSpec& model, const Job& job) {
+    const std::vector<FlatUnit> units = flat_units(model, job);
+    const std::int64_t width = bytes_per_element(job.training.master_dtype);
+    for (const FlatUnit& unit : units) {
+      for (const char* label : {"square root of exp_avg_sq", "denominator"}) {
+        sizes_[label].insert(unit.shard.value() * width);
+      }
+    }
+    for (const char* label : {"clip coefficient", "norm of a gradient", "norm of a rank's gradients", "total norm"}) {
+      sizes_[label] = {width};
+    }
+    sizes_["stacked norms"] = {width * static_cast<std::int64_t>(units.size())};
+    sizes_["step"] = {4};
+  }
+
   std::map<std::string, std::set<std::int64_t>> sizes_;
 };
 
@@ -342,12 +362,19 @@ class FlatAtOnce {
   FlatAtOnce(const ModelSpec& model, const Job& job) {
     if (job.training.runtime != Runtime::Fsdp1) return;
     const std::int64_t ranks = job.parallelism.dp / job.training.fsdp.replicate;
-    const std::int64_t kept = bytes_per_element(job.training.master_dtype);
+    const std::int64_t made =
+        bytes_per_element(job.training.fsdp.widens_shards ? DType::BFloat16 : job.training.master_dtype);
     const std::int64_t computed = bytes_per_element(job.training.dtype);
+    for (const char* label : {"norm of a rank's gradients", "squared norm", "zero"}) sizes_[label] = {4};
     for (const FlatUnit& unit : flat_units(model, job)) {
+      const std::int64_t kept = unit.trains ? bytes_per_element(job.training.master_dtype) : made;
       for (const FlatPiece& piece : unit.pieces) {
-        if (piece.id == kNone) sizes_["padding of a flat parameter"].insert(piece.elements.value() * kept);
+        if (piece.id == kNone) sizes_["padding of a flat parameter"].insert(piece.elements.value() * made);
       }
+      sizes_["shard on its way to the device"].insert(unit.shard.value() * kept);
+      sizes_["sharded gradient on the host"].insert(unit.shard.value() * kept);
+      sizes_["tensor before it is pinned"].insert(unit.shard.value() * kept);
+      sizes_["shard of a flat parameter on the host"].insert({unit.shard.value() * made, unit.shard.value() * kept});
       std::set<std::int64_t>& once = sizes_["storage that is freed at once"];
       once.insert(unit.shard.value() * ranks * computed);
       if (kept != computed) once.insert({unit.shard.value() * computed, unit.shard.value() * ranks * kept});

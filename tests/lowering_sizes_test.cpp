@@ -303,6 +303,22 @@ void add_flat(std::vector<Case>& all) {
   add("reduced in 16 bits", 3, DType::Float32, DType::BFloat16, [](Job&) {});
   add("views", 3, DType::Float32, DType::Float32, [](Job& job) { job.training.fsdp.use_orig_params = true; });
   add("replicas", 4, DType::Float32, DType::Float32, [](Job& job) { job.training.fsdp.replicate = 2; });
+  const auto prepare = [](Job& job) {
+    job.training.autocast = DType::BFloat16;
+    job.training.outputs_to_fp32 = true;
+    job.training.gradient_clipping = 1;
+    job.training.fsdp.casts_buffers = job.training.fsdp.widens_shards = true;
+    job.training.fsdp.sync_module_states = true;
+  };
+  add("by accelerate", 3, DType::Float32, DType::BFloat16, prepare);
+  add("views by accelerate", 3, DType::Float32, DType::BFloat16, [prepare](Job& job) {
+    prepare(job);
+    job.training.fsdp.use_orig_params = true;
+  });
+  add("on the host", 3, DType::Float32, DType::BFloat16, [prepare](Job& job) {
+    prepare(job);
+    job.training.fsdp.cpu_offload = true;
+  });
   add("accumulation", 3, DType::Float32, DType::BFloat16, [](Job& job) {
     job.training.grad_accum = 2;
     job.training.fsdp.sync_every = true;

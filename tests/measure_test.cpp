@@ -130,6 +130,21 @@ TEST_CASE("what stands beside a receipt is told: retries, guesses, growth after 
   CHECK(ran.out.find("nobody has written") == std::string::npos);
 }
 
+TEST_CASE("a step that ran out of memory is none") {
+  const Folder folder;
+  spill(folder / "made.json", measured("out_of_memory", 0, 100).dump());
+  const std::string first = R"({"steps": [{"step": 1, "at": "end"}, {"step": 1, "at": "before forward", "mallocs": 3})";
+  const std::string more = R"(, {"step": 2, "at": "end"}, {"step": 2, "at": "after forward"})";
+  spill(folder / "none.dry", first + "]}");
+  spill(folder / "one.dry", first + more + "]}");
+  const auto told = [&](const std::string& name) {
+    const Launcher launcher(folder, "cp made.json r.json; cp " + name + " r.dry.json\n");
+    return measure(folder, "--out r.json -- python train.py").out;
+  };
+  CHECK(told("none.dry").find("  0 optimizer steps, 3 cudaMalloc calls") != std::string::npos);
+  CHECK(told("one.dry").find("  1 optimizer step, 3 cudaMalloc calls") != std::string::npos);
+}
+
 TEST_CASE("a command that trains without the device is told so, and does not fit by doing nothing") {
   const Folder folder;
   spill(folder / "made.json", measured("ran", 0, 0).dump());

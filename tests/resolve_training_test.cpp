@@ -116,5 +116,77 @@ TEST_CASE("resolve: routing of experts") {
   refused("capacity:1.5x", "needs a number above 0");
   refused("capacity:nan", "needs a number above 0");
   refused("capacity:4.5", "more tokens than there are: 2 of 8 experts for each make at most capacity:4");
-  refused("counts.json", "expert routing \"counts.json\" is not modelled yet");
+  refused("balaced", "routing \"balaced\" is not known; did you mean \"balanced\"?");
+}
+
+TEST_CASE("resolve: experts run as transformers is asked to") {
+  Given given;
+  set(given.request.experts, std::string("eager"), "--experts");
+  says(given, "--experts: error: experts \"eager\", but small has no experts");
+  given.model.dims.experts = 4;
+  given.model.dims.experts_per_token = 2;
+  CHECK(input(run(given), "experts").value == "eager");
+  CHECK(run(given).training.experts == ExpertsImplementation::Loop);
+  CHECK(input(run(given), "routing").value == "balanced");
+  set(given.request.routing, std::string("capacity:1.25"), "--routing");
+  CHECK(name(run(given).training.routing) == "capacity:1.25");
+  CHECK(find_notice(run(given), "routing moves no byte") == nullptr);
+  set(given.request.experts, std::string("batched_mm"), "--experts");
+  CHECK(find_notice(run(given), "each token has a copy of its experts' weights") != nullptr);
+  CHECK(name(run(given).training.routing) == "balanced");
+  set(given.request.experts, std::string("batch_mm"), "--experts");
+  says(given, "experts \"batch_mm\" is not known; did you mean \"batched_mm\"?");
+  set(given.request.experts, std::string("sonicmoe"), "--experts");
+  says(given, "experts \"sonicmoe\", of a kernel of its own is not modelled yet");
+}
+
+TEST_CASE("resolve: tokens of experts by rule") {
+  const auto tokens = [](Routing::Kind kind, double factor, const Choices& choices) {
+    return tokens_of_experts({kind, factor, {}}, 0, choices);
+  };
+  using Kind = Routing::Kind;
+  using Tokens = std::vector<std::int64_t>;
+  CHECK(tokens(Kind::Balanced, 1, {7, 2, 4}) == Tokens{4, 4, 3, 3});
+  CHECK(tokens(Kind::Worst, 1, {7, 2, 4}) == Tokens{7, 7, 0, 0});
+  CHECK(tokens(Kind::Capacity, 1, {7, 2, 4}) == Tokens{4, 4, 4, 2});
+  CHECK(tokens(Kind::Capacity, 1.5, {7, 2, 4}) == Tokens{6, 6, 2, 0});
+  CHECK(tokens(Kind::Capacity, 2, {7, 2, 4}) == Tokens{7, 7, 0, 0});
+  const Routing counted{Kind::Counts, 1, {{3, 1}, {2, 2}}};
+  CHECK(tokens_of_experts(counted, 1, {2, 2, 2}) == Tokens{2, 2});
+  CHECK(name(counted) == "counts:3,1/2,2");
+}
+
+TEST_CASE("resolve: tokens of experts from a file") {
+  Given given;
+  given.model.dims.experts = 4;
+  given.model.dims.experts_per_token = 2;
+  for (const char* path : {"layers.0.experts", "layers.1.experts"}) given.model.modules.push_back({path});
+  set(given.request.experts, std::string("eager"), "--experts");
+  set(given.request.routing, std::string("counts.json"), "--routing");
+  set(given.request.micro_batch, std::int64_t{1}, "--micro-batch");
+  set(given.request.seq, std::int64_t{8}, "--seq");
+  const Place place{"counts.json", 3, 5, "[8, 8, 0, 0]"};
+  const auto rows = [&](const std::vector<std::vector<std::int64_t>>& counts) {
+    std::vector<TokenCounts> listed;
+    for (const auto& row : counts) listed.push_back({row, place});
+    given.request.token_counts = {listed, option("--routing")};
+  };
+  rows({{8, 8, 0, 0}});
+  CHECK(input(run(given), "routing").value == "counts:8,8,0,0");
+  rows({{8, 8, 0, 0}, {4, 4, 4, 4}});
+  CHECK(input(run(given), "routing").value == "counts:8,8,0,0/4,4,4,4");
+  const auto refused = [&](const std::vector<std::vector<std::int64_t>>& counts, const char* reason) {
+    rows(counts);
+    says(given, reason);
+  };
+  refused({{8, 8, 0}}, "counts.json:3:5: error: 3 counts for 4 experts");
+  refused({{9, 7, 0, 0}}, "expert 0 has 9 tokens, and a micro-batch has 8");
+  refused({{8, 7, 0, 0}}, "the counts sum to 15, and 8 tokens for 2 experts each are 16");
+  refused({{8, 8, 0, 0}, {4, 4, 4, 4}, {4, 4, 4, 4}},
+          "3 rows of counts for 2 mixtures; one row for each, or one for all");
+  given.request.token_counts = {};
+  set(given.request.routing, std::string("counts:4,4,4,4"), "--routing");
+  CHECK(input(run(given), "routing").value == "counts:4,4,4,4");
+  set(given.request.routing, std::string("counts:4,4,x,4"), "--routing");
+  says(given, "needs whole numbers behind counts:");
 }

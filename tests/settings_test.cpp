@@ -89,6 +89,7 @@ struct Change {
   void operator()(std::optional<Cluster>* field) const { field->emplace().nodes = 7; }
   void operator()(std::optional<Calibration>* field) const { field->emplace().cublas_workspace = Bytes(1); }
   void operator()(LigerKernels* field) const { field->swiglu = !field->swiglu; }
+  void operator()(Routing* field) const { field->kind = Routing::Kind::Worst; }
   void operator()(AdapterKernels* field) const { field->mlp = !field->mlp; }
   template <class T>
   void operator()(std::vector<T>* field) const {
@@ -145,9 +146,11 @@ std::vector<Job> jobs() {
   pytorch.training.image_size = {448, 448};
   Job sharded;
   sharded.training.runtime = Runtime::Fsdp2;
+  Job looped;
+  looped.training.experts = ExpertsImplementation::Loop;
   Job flat;
   flat.training.runtime = Runtime::Fsdp1;
-  return {deepspeed, pytorch, sharded, flat};
+  return {deepspeed, pytorch, sharded, flat, looped};
 }
 
 }  // namespace

@@ -69,7 +69,7 @@ TEST_CASE("training file: every option has a key") {
       "quantization": "nf4", "double_quant": true, "quant_compute_dtype": "bf16", "quant_storage": "uint8",
       "kbit_prepare": false, "checkpoint": "none", "attention": "sdpa", "loss": "hf",
       "loop": "minimal", "level": "dispatch", "checkpoint_impl": "reentrant",
-      "preserve_rng_state": true, "routing": "balanced", "allocator_conf": "", "stream_frees": "at-sync",
+      "preserve_rng_state": true, "experts": "eager", "routing": "balanced", "allocator_conf": "", "stream_frees": "at-sync",
       "placement": "caching", "calibration": "c.json", "deepspeed_version": "0.19", "torch_version": "2", "transformers_version": "5", "liger_version": "0.8.5", "liger_kernels": "all", "lora_kernels": "qkv,o",
       "host_memory": "1TiB", "nvme_memory": "8TB", "capacity": 5, "reserve": "0.5GiB", "rank": 3, "phase": "steady", "strict": true,
       "set": ["a=b"], "format": "json", "out": "x")");
@@ -78,9 +78,10 @@ TEST_CASE("training file: every option has a key") {
   int absent = 0;
   visit_settings(request, request, [&](const auto& setting, const auto&) { absent += setting.given() ? 0 : 1; });
   CHECK(absent ==
-        6 + 19 + 7);  // And the nineteen of fsdp, which fsdp_test.cpp and fsdp1_test.cpp give, and the seven of ddp.
+        7 + 20 + 7);  // And the twenty of fsdp, which fsdp_test.cpp and fsdp1_test.cpp give, and the seven of ddp.
   CHECK(!request.training.given());
   CHECK(!request.checkpoint_groups.given());
+  CHECK(!request.token_counts.given());
   CHECK(!request.measured.given());
   CHECK(!request.nodes.given());
   CHECK(!request.torch_dtype.given());

@@ -1,5 +1,6 @@
-// TRL's losses: what real trl, transformers and peft took on the dry device (tests/witnesses/trl_losses.json, by
-// tools/oracles/trl_losses.py) against the prediction, phase by phase; which trainer a file means; what is refused.
+// TRL's losses, and LLaMA-Factory's: what real trl, llamafactory, transformers and peft took on the dry device
+// (tests/witnesses/trl_losses.json, llama_factory_losses.json and axolotl_losses.json, by the programs of these names
+// in tools/oracles) against the prediction, phase by phase; which trainer a file means; what is refused.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -18,7 +19,7 @@ using Json = nlohmann::json;
 
 namespace {
 
-const std::string kWitness = std::string(test_paths::source_dir()) + "/tests/witnesses/trl_losses.json";
+const std::string kWitnesses = std::string(test_paths::source_dir()) + "/tests/witnesses/";
 
 std::string class_of(const Json& config) {
   const std::string family = config["model_type"];
@@ -31,6 +32,10 @@ Ran simulate(const Folder& folder, const Json& job) {
   training["loss"] = job["trainer"];
   Json config = job["config"];
   config["architectures"] = Json::array({class_of(config)});
+  if (job["trainer"] == "dpo-logits") {  // Its reference stays in the dtype of the file.
+    const bool narrow = job["training"]["dtype"] == "bf16" || job["training"].contains("mixed_precision");
+    config["torch_dtype"] = narrow ? "bfloat16" : "float32";
+  }
   spill(folder / "config.json", config.dump());
   spill(folder / "training.json", training.dump());
   return run_binary(folder, {"simulate", folder / "config.json", "--training", folder / "training.json", "--hardware",
@@ -52,10 +57,9 @@ std::string in_one_line(const std::string& text) {
   return line;
 }
 
-}  // namespace
-
-TEST_CASE("TRL's losses: the peaks of each phase are those that the trainers took") {
-  const Json witness = Json::parse(slurp(kWitness));
+// How many rows were compared. `reserved_apart`: by how much reserved bytes may part; -1: they are not looked at.
+std::size_t compare_with(const std::string& file, std::int64_t reserved_apart = -1) {
+  const Json witness = Json::parse(slurp(kWitnesses + file));
   std::size_t compared = 0;
   for (const auto& [name, job] : witness["cases"].items()) {
     CAPTURE(name);
@@ -71,10 +75,56 @@ TEST_CASE("TRL's losses: the peaks of each phase are those that the trainers too
       CHECK(peaks.at(phase)[0] == row[1].get<std::int64_t>());
       // Into which free blocks tensors are put was not traced.
       CHECK(std::abs(peaks.at(phase)[1] - row[2].get<std::int64_t>()) <= row[2].get<std::int64_t>() / 50);
+      if (reserved_apart >= 0) CHECK(std::abs(peaks.at(phase)[2] - row[3].get<std::int64_t>()) <= reserved_apart);
       ++compared;
     }
   }
-  CHECK(compared >= 90);
+  return compared;
+}
+
+}  // namespace
+
+TEST_CASE("TRL's losses: the peaks of each phase are those that the trainers took") {
+  CHECK(compare_with("trl_losses.json") >= 90);
+}
+
+TEST_CASE("LLaMA-Factory's dpo: the peaks of each phase are those that its trainer took") {
+  CHECK(compare_with("llama_factory_losses.json", 0) >= 66);
+}
+
+TEST_CASE("axolotl's dpo: the peaks of each phase are those that TRL 1.9.0's trainer took, its cache emptied") {
+  CHECK(compare_with("axolotl_losses.json", 2 << 20) >= 36);
+}
+
+TEST_CASE("trainers of pairs: what a file of LLaMA-Factory or axolotl means, and which are refused by name") {
+  const Folder folder;
+  const auto told = [&](const std::string& text) {
+    spill(folder / "file.yaml", text);
+    const Ran ran = dsplan_runs(folder, "simulate --verbose --training file.yaml --hardware h100-sxm");
+    return in_one_line(ran.out + ran.err);
+  };
+  const std::string factory = "model_name_or_path: llama-3.2-1b\ncutoff_len: 512\nbf16: true\nfinetuning_type: lora\n";
+  CHECK(told(factory + "stage: dpo\n").find(", loss dpo-logits") != std::string::npos);
+  CHECK(told(factory + "stage: dpo\nenable_liger_kernel: true\n").find(", loss dpo-logits") != std::string::npos);
+  CHECK(told(factory + "stage: rm\n").find("LLaMA-Factory's stage rm is not modelled yet; dpo is") !=
+        std::string::npos);
+  CHECK(
+      told(factory + "stage: dpo\npref_loss: orpo\n").find("another loss of pairs than sigmoid is not modelled yet") !=
+      std::string::npos);
+  CHECK(told(factory + "stage: dpo\nld_alpha: 0.5\n").find("LD-DPO") != std::string::npos);
+  const std::string axolotl =
+      "base_model: llama-3.2-1b\nsequence_len: 512\nadapter: lora\nlora_r: 8\nlora_target_linear: true\n";
+  const std::string pairs = told(axolotl + "rl: dpo\n");
+  CHECK(pairs.find(", loss dpo-rows") != std::string::npos);
+  CHECK(pairs.find("kernels for adapters") == std::string::npos);
+  CHECK(told(axolotl + "rl: kto\n").find("axolotl's rl: kto is not modelled yet; dpo is") != std::string::npos);
+  CHECK(told(axolotl + "rl: dpo\ndpo_use_weighting: true\n").find("weighted pairs") != std::string::npos);
+  spill(
+      folder / "half.json",
+      R"({"dsplan": 1, "kind": "training", "source": "a test", "dtype": "bf16", "loss": "dpo-rows", "lora": {"r": 8}})");
+  const Ran half = dsplan_runs(folder, "simulate --verbose llama-3.2-1b --training half.json");
+  CHECK(in_one_line(half.out + half.err).find("log-probabilities row by row of logits in 16 bits") !=
+        std::string::npos);
 }
 
 TEST_CASE("TRL's losses: which trainer a launch line or a file means") {

@@ -247,8 +247,12 @@ class receipt:
     def after_forward(self, module, args, output):
         logits = getattr(output, "logits", None)
         self.outputs = weakref.ref(logits) if isinstance(logits, torch.Tensor) else None
-        if getattr(output, "past_key_values", None) is not None and torch.is_grad_enabled():
+        cache = getattr(output, "past_key_values", None)
+        if cache is not None and torch.is_grad_enabled():
             self.missing["use_cache"] = "the model keeps keys and values (use_cache=True), and a prediction has none of them"
+            kept = [getattr(layer, name, None) for layer in getattr(cache, "layers", ()) for name in ("keys", "values")]
+            if sizes := sum(one.nbytes for one in kept if isinstance(one, torch.Tensor)):
+                self.missing["use_cache"] += f": {sizes:,} bytes"
         if self.outputs and self.seen.get("loss") is None and self.args is None:
             self.seen["loss"] = "native"  # The script's own, of the logits as they are.
         self.mark("after forward")
@@ -275,6 +279,8 @@ class receipt:
         if torch.is_grad_enabled() and not self.closed and (self.stepped or not self.phases):
             self.turn()
         ids = kwargs["input_ids"] if "input_ids" in kwargs else args[0]
+        if kwargs.get("labels") is ids and torch.is_grad_enabled():
+            self.missing["batch.labels"] = f"labels are the ids' own tensor, and a prediction has two: {ids.nbytes:,} bytes"
         self.calls, self.shape, kind = self.calls + 1, tuple(ids.shape), ids.device.type
         group = module._get_fsdp_state()._fsdp_param_group if sharded(module) else None
         self.syncs = [*self.syncs[:self.calls - 1], getattr(group, "reduce_grads", True)]

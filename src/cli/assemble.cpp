@@ -92,7 +92,20 @@ void read_checkpoint_groups(Request& request) {
   request.checkpoint_groups = {read_checkpoint_file(read_document(*request.checkpoint)), request.checkpoint.place};
 }
 
+void read_token_counts(Request& request) {
+  if (!request.routing.given() || request.token_counts.given() || !is_routing_file(*request.routing)) return;
+  request.token_counts = {read_routing_file(read_document(*request.routing)), request.routing.place};
+}
+
+// A cloud's name of a machine says how many devices stand in it, and a launch line may say otherwise.
+void count_devices(Request& request) {
+  const bool counted = request.cluster.given() || request.gpus_per_node.given() || !request.hardware.given();
+  const std::int64_t devices = counted ? 0 : devices_of_node(*request.hardware);
+  if (devices > 0) request.gpus_per_node = {devices, request.hardware.place};
+}
+
 void read_machines(Inputs& inputs, Diagnostics& diagnostics) {
+  count_devices(inputs.request);
   const Request& request = inputs.request;
   attempt(diagnostics, [&] {
     if (request.cluster.given() && !inputs.cluster) inputs.cluster = load_cluster(*request.cluster);
@@ -119,11 +132,20 @@ void lay_hardware(const Document& document, const Place& place, Inputs& into) {
   if (std::optional<Calibration> inside = calibration_in(document)) into.request.measured = {std::move(*inside), place};
 }
 
-bool is_checkpoint_file(const std::string& text) {
-  if (text.starts_with("keep:") || text.starts_with("groups:")) return false;  // "keep:linear/2".
+namespace {
+
+bool names_file(const std::string& text) {
   return text == kStandardInput || text.find('/') != std::string::npos || text.ends_with(".json") ||
          text.ends_with(".hjson") || text.ends_with(".yaml") || text.ends_with(".yml");
 }
+
+}  // namespace
+
+bool is_checkpoint_file(const std::string& text) {
+  return !text.starts_with("keep:") && !text.starts_with("groups:") && names_file(text);  // "keep:linear/2".
+}
+
+bool is_routing_file(const std::string& text) { return !text.starts_with("counts:") && names_file(text); }
 
 ModelSpec load_model(const std::string& argument, Request& said, bool rewards) {
   ModelFiles files = locate_model(argument);
@@ -229,6 +251,7 @@ void complete(Said& said, Inputs& inputs, Diagnostics& diagnostics) {
 void read_what_it_names(Inputs& inputs, Diagnostics& diagnostics) {
   Request& request = inputs.request;
   attempt(diagnostics, [&] { read_checkpoint_groups(request); });
+  attempt(diagnostics, [&] { read_token_counts(request); });
   if (inputs.model.recording)
     lay_recording(*inputs.model.recording, inputs.deepspeed ? &*inputs.deepspeed : nullptr, request);
   if (!inputs.model.modules.empty()) {
@@ -286,6 +309,7 @@ std::optional<Bundled> bundled_kind(SourceKind kind) {
     case SourceKind::Hardware: return Bundled::Hardware;
     case SourceKind::Cluster: return Bundled::Cluster;
     case SourceKind::Checkpoint:
+    case SourceKind::Routing:
     case SourceKind::Calibration:
     case SourceKind::LaunchFile:
     case SourceKind::SecondLaunchFile:
@@ -311,6 +335,9 @@ class SourceReader {
     file(SourceKind::DeepSpeed, request.deepspeed);
     if (request.checkpoint.given() && is_checkpoint_file(*request.checkpoint) && !request.checkpoint_groups.given()) {
       file(SourceKind::Checkpoint, request.checkpoint);
+    }
+    if (request.routing.given() && is_routing_file(*request.routing) && !request.token_counts.given()) {
+      file(SourceKind::Routing, request.routing);
     }
     file(SourceKind::Hardware, request.hardware);
     file(SourceKind::Cluster, request.cluster);
@@ -456,6 +483,9 @@ Inputs gather(const Sources& sources, const SimulateWords& said) {
   lay_remarks(of_model, request);
   with(SourceKind::Checkpoint, [&](const SourceFile& file) {
     request.checkpoint_groups = {read_checkpoint_file(file.content), request.checkpoint.place};
+  });
+  with(SourceKind::Routing, [&](const SourceFile& file) {
+    request.token_counts = {read_routing_file(file.content), request.routing.place};
   });
   with(SourceKind::Hardware,
        [&](const SourceFile& file) { lay_hardware(file.content, request.hardware.place, inputs); });

@@ -33,12 +33,14 @@ struct Inputs {
 
 // Whether --checkpoint names a file rather than a mode.
 [[nodiscard]] bool is_checkpoint_file(const std::string& text);
+// Whether --routing does, rather than a rule.
+[[nodiscard]] bool is_routing_file(const std::string& text);
 
 // Makes the request of what files, launch line and options say, by the rules of the program that is launched; the
 // model and the DeepSpeed JSON must be there.
 void complete(Said& said, Inputs& inputs, Diagnostics& diagnostics);
-// The files that a request names beside model, training file and DeepSpeed JSON: checkpointed groups, hardware,
-// cluster, calibration, unless they are there already; and the model's adapters.
+// The files that a request names beside model, training file and DeepSpeed JSON: checkpointed groups, tokens of
+// experts, hardware, cluster, calibration, unless they are there already; and the model's adapters.
 void read_what_it_names(Inputs& inputs, Diagnostics& diagnostics);
 // A hardware file, and what `dsplan calibrate` measured of it unless --calibration says something else.
 void lay_hardware(const Document& document, const Place& place, Inputs& into);

@@ -103,8 +103,8 @@ std::vector<Diagnostic> placed(const Refusal& refusal, const Place& place) {
 
 // These are chosen by an option's value: another name is another command, another content is another file.
 bool named_by_an_option(SourceKind kind) {
-  return kind == SourceKind::Checkpoint || kind == SourceKind::Hardware || kind == SourceKind::Cluster ||
-         kind == SourceKind::Calibration;
+  return kind == SourceKind::Checkpoint || kind == SourceKind::Routing || kind == SourceKind::Hardware ||
+         kind == SourceKind::Cluster || kind == SourceKind::Calibration;
 }
 
 bool part_of_command(SourceKind kind, const Sources& before, const Sources& after) {

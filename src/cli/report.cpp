@@ -38,6 +38,12 @@ Figure largest_figure(const Prediction& prediction) {
 
 std::string sharding_text(Runtime runtime) { return runtime == Runtime::Fsdp1 ? "FSDP1" : "FSDP2"; }
 
+std::string loss_text(const Training& training) {
+  if (training.loss == Loss::Chunked) return formatted("chunked:{}", training.loss_chunks);
+  if (training.loss == Loss::DpoLogits && training.loss_chunks == 1) return "dpo-rows";
+  return std::string(name(training.loss));
+}
+
 std::string job_lines(const Prediction& prediction, const Job& job) {
   const Training& training = job.training;
   const Parallelism& ranks = job.parallelism;
@@ -73,8 +79,7 @@ std::string job_lines(const Prediction& prediction, const Job& job) {
   if (!training.image_size.empty()) run.push_back(formatted("of {} pixels", joined(training.image_size, " x ")));
   run.push_back(formatted("checkpointing {}", training.checkpoint.text));
   run.push_back(formatted("attention {}", name(training.attention)));
-  run.push_back(training.loss == Loss::Chunked ? formatted("loss chunked:{}", training.loss_chunks)
-                                               : formatted("loss {}", name(training.loss)));
+  run.push_back("loss " + loss_text(training));
   run.push_back(formatted("torch {}", training.torch.text()));
   run.push_back(formatted("transformers {}", training.transformers.text()));
   if (training.level == Level::Dispatch) run.emplace_back("dispatch level");

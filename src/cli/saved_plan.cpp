@@ -62,6 +62,9 @@ void lay_files(const Sources& sources, Inputs& into, Diagnostics& faults) {
   with(SourceKind::Checkpoint, [&](const SourceFile& file) {
     into.request.checkpoint_groups = {read_checkpoint_file(file.content), into.request.checkpoint.place};
   });
+  with(SourceKind::Routing, [&](const SourceFile& file) {
+    into.request.token_counts = {read_routing_file(file.content), into.request.routing.place};
+  });
   with(SourceKind::Cluster, [&](const SourceFile& file) {
     into.cluster = read_cluster(file.content);
     into.hardware.reset();  // The cluster names its own.

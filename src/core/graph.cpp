@@ -90,6 +90,8 @@ constexpr std::array<NameRow, kOps> kNames = {{
     {Op::Index, "index"},
     {Op::IndexSelect, "index_select"},
     {Op::IndexPut, "index_put"},
+    {Op::IndexAdd, "index_add"},
+    {Op::NonZero, "nonzero"},
     {Op::Gather, "gather"},
     {Op::Scatter, "scatter"},
     {Op::ScatterAdd, "scatter_add"},

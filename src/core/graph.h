@@ -113,6 +113,8 @@ enum class Op : std::uint8_t {
   Index,  // x[indices] along the first dimensions, or with one tensor of indices along Node::axis.
   IndexSelect,
   IndexPut,  // Out of autograd: inverse permutation.
+  IndexAdd,  // In place: input, index, source, whose rows are added to those that the index names.
+  NonZero,   // The places of what is not zero, a number for each dimension. How many there are is the output's shape.
   Gather,
   Scatter,        // Of a tensor of values: input, index, source.
   ScatterAdd,     // Input, index, source.

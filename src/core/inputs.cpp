@@ -109,6 +109,7 @@ Request overlay(const Request& below, const Request& above) {
     all.weight_decay = {};
   }
   if (above.checkpoint.mentioned()) all.checkpoint_groups = {};
+  if (above.routing.mentioned()) all.token_counts = {};
   if (above.calibration.mentioned()) all.measured = {};
   visit_settings(all, above, [](auto& mine, const auto& theirs) { prefer(mine, theirs); });
   if (below.set.given() && above.set.given()) {  // Key by key, the last one counts.

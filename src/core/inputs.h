@@ -145,6 +145,7 @@ struct FsdpInput {
   Setting<std::string> use_orig_params;
   Setting<std::string> limit_all_gathers;
   Setting<std::string> sync_module_states;
+  Setting<std::string> buffer_dtype;  // bf16|fp32
 };
 
 // What DistributedDataParallel is given.
@@ -247,6 +248,12 @@ struct CheckpointEntry {
   std::vector<Op> kept = {};  // "keep:OP+OP"; then `kind` is the non-reentrant one.
 };
 
+// A row of a routing file: the tokens of each expert of one mixture.
+struct TokenCounts {
+  std::vector<std::int64_t> tokens;
+  Place place;
+};
+
 // Hugging Face's TrainingArguments, from a file or from the script's part of a launch line. Absent fields have
 // Hugging Face's defaults, which count as values when they are compared with a DeepSpeed JSON
 // (transformers, integrations/deepspeed.py, HfTrainerDeepSpeedConfig).
@@ -320,13 +327,15 @@ struct Request {
   Setting<bool> kbit_prepare;                               // --kbit-prepare true|false
   Setting<std::string> checkpoint;                          // --checkpoint none|full|every:K|segments:K|nth:K|auto|FILE
   Setting<std::vector<CheckpointEntry>> checkpoint_groups;  // The content of --checkpoint FILE.
-  Setting<std::string> checkpoint_impl;  // --checkpoint-impl reentrant|non_reentrant (checkpoint_impl)
-  Setting<bool> preserve_rng_state;      // (preserve_rng_state)
-  Setting<std::string> attention;        // --attention eager|math|flash|mem-efficient|cudnn|sdpa
-  Setting<std::string> loss;             // --loss hf
-  Setting<std::string> loop;             // --loop trainer|minimal
-  Setting<std::string> level;            // --level kernel|dispatch (level)
-  Setting<std::string> routing;          // --routing
+  Setting<std::string> checkpoint_impl;            // --checkpoint-impl reentrant|non_reentrant (checkpoint_impl)
+  Setting<bool> preserve_rng_state;                // (preserve_rng_state)
+  Setting<std::string> attention;                  // --attention eager|math|flash|mem-efficient|cudnn|sdpa
+  Setting<std::string> loss;                       // --loss hf
+  Setting<std::string> loop;                       // --loop trainer|minimal
+  Setting<std::string> level;                      // --level kernel|dispatch (level)
+  Setting<std::string> experts;                    // --experts grouped_mm|eager|batched_mm
+  Setting<std::string> routing;                    // --routing balanced|worst|capacity:F|counts:...|FILE
+  Setting<std::vector<TokenCounts>> token_counts;  // The content of --routing FILE.
   // Allocator.
   Setting<std::string> alloc_conf;    // --alloc-conf (allocator_conf)
   Setting<std::string> stream_frees;  // --stream-frees at-sync|immediate (stream_frees)

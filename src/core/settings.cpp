@@ -148,8 +148,14 @@ constexpr SettingRow kRun[] = {
            "level", "kernel|dispatch"),
      {},
      {kTrained<&Training::level>, Line::Level, 0}},
-    {asked(kAsked<&Request::routing>, "--routing", "RULE", "Tokens of experts: balanced, worst or capacity:F",
-           "routing")},
+    {asked(kAsked<&Request::experts>, "--experts", "KIND", "How experts run: grouped_mm, eager or batched_mm",
+           "experts", "grouped_mm|eager|batched_mm"),
+     {},
+     {kTrained<&Training::experts>, Line::Experts, 0}},
+    {asked(kAsked<&Request::routing>, "--routing", "RULE|FILE", "Tokens of experts: balanced, worst, capacity:F, FILE",
+           "routing"),
+     {},
+     {kTrained<&Training::routing>, Line::Routing, 0}},
     {asked(kAsked<&Request::loop>, "--loop", "trainer|minimal|script", "What the training loop's own variables hold",
            "loop", "trainer|minimal|script"),
      {},
@@ -277,6 +283,7 @@ constexpr SettingRow kKeys[] = {
     {sharded<&FsdpInput::sync_module_states>("fsdp.sync_module_states"),
      {},
      {kFsdp<&Fsdp::sync_module_states>, Line::FsdpFlat, 2}},
+    {sharded<&FsdpInput::buffer_dtype>("fsdp.buffer_dtype"), {}, {kFsdp<&Fsdp::casts_buffers>, Line::FsdpFlat, 3}},
     {keyed(kAsked<&Request::ddp, &DdpInput::find_unused_parameters>, "ddp.find_unused_parameters"),
      {},
      {kDdp<&Ddp::find_unused_parameters>, Line::Ddp, 0}},
@@ -301,6 +308,7 @@ constexpr SettingRow kKeys[] = {
     {keyed(kAsked<&Request::nodes>, {}), {}, {kRanks<&Parallelism::nodes>, Line::None, 0, kFollows}},
     {keyed(kAsked<&Request::torch_dtype>, {})},
     {keyed(kAsked<&Request::checkpoint_groups>, {})},
+    {keyed(kAsked<&Request::token_counts>, {})},
     {keyed(kAsked<&Request::measured>, {})},
 };
 
@@ -312,6 +320,7 @@ constexpr SettingRow no_byte(const JobAccess& field, std::string_view why) {
 // Fields of a job that no surface names.
 constexpr SettingRow kDerived[] = {
     derived({kTrained<&Training::master_dtype>, Line::Dtypes, 3}),
+    derived({kFsdp<&Fsdp::widens_shards>, Line::FsdpFlat, 4}),
     derived({kOptimizer<&Optimizer::embeddings_32bit>, Line::Embeddings32bit, 0}),
     derived({kOptimizer<&Optimizer::paged>, Line::PagedStates, 0}),
     derived({kTrained<&Training::loss_chunks>, Line::LossChunks, 0}),

@@ -37,14 +37,15 @@ using DeepSpeedAccess = FieldAccess<DeepSpeedInput, Setting<bool>, Setting<std::
                                     Setting<std::vector<std::string>>, Setting<std::vector<double>>>;
 using RequestAccess =
     FieldAccess<Request, Setting<bool>, Setting<std::int64_t>, Setting<double>, Setting<std::string>, Setting<Bytes>,
-                Setting<std::vector<std::string>>, Setting<std::vector<CheckpointEntry>>, Setting<Calibration>>;
+                Setting<std::vector<std::string>>, Setting<std::vector<CheckpointEntry>>,
+                Setting<std::vector<TokenCounts>>, Setting<Calibration>>;
 using JobAccess =
     FieldAccess<Job, bool, int, std::int64_t, double, Elements, std::string, std::vector<std::string>,
                 std::vector<std::int64_t>, Version, DType, std::optional<DType>, Runtime, OptimizerKind, Implementation,
                 OffloadDevice, CheckpointKind, ModelInit, Attention, Loss, LoopKind, ParamGroups, Level, StreamFrees,
-                PlacementKind, LigerKernels, AdapterKernels, std::vector<CheckpointGroup>, AllocatorConfig, Bytes,
-                std::optional<Bytes>, std::optional<Hardware>, std::optional<Cluster>, std::optional<Calibration>,
-                std::vector<ResolvedInput>, std::vector<Notice>>;
+                PlacementKind, LigerKernels, AdapterKernels, ExpertsImplementation, Routing,
+                std::vector<CheckpointGroup>, AllocatorConfig, Bytes, std::optional<Bytes>, std::optional<Hardware>,
+                std::optional<Cluster>, std::optional<Calibration>, std::vector<ResolvedInput>, std::vector<Notice>>;
 
 // A line of a fingerprint's canonical text; planner/predict/fingerprint.cpp says its words and when it is there.
 enum class Line : std::uint8_t {
@@ -101,6 +102,8 @@ enum class Line : std::uint8_t {
   DdpOptimizer,
   AdapterKernels,
   FsdpFlat,
+  Experts,
+  Routing,
   Count,  // Of the lines above; none itself.
 };
 

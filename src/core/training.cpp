@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 
 #include "core/format.h"
 
@@ -131,6 +132,46 @@ std::string_view name(Attention attention) {
   return "?";
 }
 
+std::string_view name(ExpertsImplementation experts) {
+  switch (experts) {
+    case ExpertsImplementation::GroupedMm: return "grouped_mm";
+    case ExpertsImplementation::Loop: return "eager";
+    case ExpertsImplementation::BatchedMm: return "batched_mm";
+  }
+  return "?";
+}
+
+std::string name(const Routing& routing) {
+  switch (routing.kind) {
+    case Routing::Kind::Balanced: return "balanced";
+    case Routing::Kind::Worst: return "worst";
+    case Routing::Kind::Capacity: return formatted("capacity:{}", routing.factor);
+    case Routing::Kind::Counts: break;
+  }
+  std::string text = "counts:";
+  for (const std::vector<std::int64_t>& row : routing.counts) {
+    text += (text.back() == ':' ? "" : "/") + joined(row, ",");
+  }
+  return text;
+}
+
+std::vector<std::int64_t> tokens_of_experts(const Routing& routing, std::size_t mixture, const Choices& choices) {
+  if (routing.kind == Routing::Kind::Counts) return routing.counts[routing.counts.size() > 1 ? mixture : 0];
+  std::vector<std::int64_t> tokens(static_cast<std::size_t>(choices.experts));
+  std::int64_t left = choices.tokens * choices.each;
+  const std::int64_t mean = left / choices.experts;
+  const std::int64_t rest = left % choices.experts;
+  const double fullest = routing.factor * static_cast<double>(left) / static_cast<double>(choices.experts);
+  std::int64_t most = choices.tokens;
+  if (routing.kind == Routing::Kind::Capacity) most = std::min(most, static_cast<std::int64_t>(std::ceil(fullest)));
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    const bool one_more = static_cast<std::int64_t>(i) < rest;
+    tokens[i] = routing.kind == Routing::Kind::Balanced ? mean + (one_more ? 1 : 0) : std::min(most, left);
+    left -= tokens[i];
+  }
+  return tokens;
+}
+
 std::string_view name(Loss loss) {
   switch (loss) {
     case Loss::HuggingFace: return "hf";
@@ -140,6 +181,7 @@ std::string_view name(Loss loss) {
     case Loss::Trl: return "trl";
     case Loss::Dpo: return "dpo";
     case Loss::DpoPrecomputed: return "dpo-precomputed";
+    case Loss::DpoLogits: return "dpo-logits";
     case Loss::Reward: return "reward";
     case Loss::CenteredReward: return "reward-centered";
   }

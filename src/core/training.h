@@ -153,6 +153,8 @@ struct Fsdp {
   bool use_orig_params = false;  // The optimizer is given views of the shards, one for each parameter.
   bool limit_all_gathers = true;
   bool sync_module_states = false;
+  bool casts_buffers = false;  // buffer_dtype is given, and is `dtype`.
+  bool widens_shards = false;  // They are made in `dtype`, as the model was loaded, and accelerate casts them to fp32.
   [[nodiscard]] BackwardPrefetch backward() const { return static_cast<BackwardPrefetch>(backward_prefetch); }
   // What is made of the model at save: "sharded", nothing; "full", each weight whole in its turn and on rank 0's host;
   // "full-device", all of them whole on the device.
@@ -216,12 +218,36 @@ struct Checkpointing {
 };
 
 enum class Attention : std::uint8_t { Eager, Math, Flash, MemoryEfficient, CuDnn };
+
+// How a mixture's experts are computed: transformers' experts_implementation.
+enum class ExpertsImplementation : std::uint8_t { GroupedMm, Loop, BatchedMm };
+
+// How many tokens go to each expert.
+struct Routing {
+  // Balanced: the same number. Worst: as few experts as there can be take all tokens. Capacity: the fullest take
+  // `factor` times the mean, and the next what is left. Counts: as `counts` says.
+  enum class Kind : std::uint8_t { Balanced, Worst, Capacity, Counts };
+  Kind kind = Kind::Balanced;
+  double factor = 1;
+  std::vector<std::vector<std::int64_t>> counts;  // By mixture, or one for all, then by expert.
+};
+// "balanced", "worst", "capacity:1.5", "counts:3,1,2/2,2,2".
+[[nodiscard]] std::string name(const Routing& routing);
+struct Choices {
+  std::int64_t tokens = 0;
+  std::int64_t each = 0;  // Experts that a token takes, all of them different.
+  std::int64_t experts = 0;
+};
+// Of the mixture with this number, counted from 0. The sum is tokens * each, and no expert takes a token twice.
+[[nodiscard]] std::vector<std::int64_t> tokens_of_experts(const Routing& routing, std::size_t mixture,
+                                                          const Choices& choices);
+
 // The causal loss. HuggingFace: transformers', logits upcast to fp32. Native: the same without the upcast. Chunked:
 // torchtune's CEWithChunkedOutputLoss: head and upcast piece by piece along the sequence. Liger: its fused linear
 // cross-entropy, and nothing else of it. Trl: SFTTrainer's, of the head piece by piece. Dpo: DPOTrainer's, of pairs,
 // whose reference is another model, or the model without its adapters; DpoPrecomputed: the reference's part comes with
-// the batch. Reward: RewardTrainer's, of pairs.
-// CenteredReward: with a term that draws rewards to 0.
+// the batch. DpoLogits: the same from whole logits in fp32, as LLaMA-Factory's trainer has them. Reward:
+// RewardTrainer's, of pairs. CenteredReward: with a term that draws rewards to 0.
 enum class Loss : std::uint8_t {
   HuggingFace,
   Native,
@@ -230,17 +256,20 @@ enum class Loss : std::uint8_t {
   Trl,
   Dpo,
   DpoPrecomputed,
+  DpoLogits,
   Reward,
   CenteredReward
 };
 [[nodiscard]] constexpr bool of_rewards(Loss loss) { return loss == Loss::Reward || loss == Loss::CenteredReward; }
 [[nodiscard]] constexpr bool of_pairs(Loss loss) {
-  return loss == Loss::Dpo || loss == Loss::DpoPrecomputed || of_rewards(loss);
+  return loss == Loss::Dpo || loss == Loss::DpoPrecomputed || loss == Loss::DpoLogits || of_rewards(loss);
 }
 // TRL's fused head stands in the place of the model's own.
 [[nodiscard]] constexpr bool scores_in_pieces(Loss loss) {
   return loss == Loss::Trl || loss == Loss::Dpo || loss == Loss::DpoPrecomputed;
 }
+// By a trainer of its own, beside which no other loss is asked for.
+[[nodiscard]] constexpr bool of_trainer(Loss loss) { return scores_in_pieces(loss) || of_pairs(loss); }
 // Trainer: transformers' own. Minimal: nothing outlives its line. Script: `outputs = model(**batch);
 // outputs.loss.backward()`, whose variable holds loss and logits until the next forward has returned.
 enum class LoopKind : std::uint8_t { Trainer, Minimal, Script };
@@ -308,6 +337,8 @@ struct Training {
   Checkpointing checkpoint;
   ModelInit model_init = ModelInit::ZeroInit;  // Below ZeRO-3 as Device.
   Attention attention = Attention::Flash;
+  ExpertsImplementation experts = ExpertsImplementation::GroupedMm;
+  Routing routing;  // ExpertsImplementation::Loop only: of no other do sizes depend on it.
   Loss loss = Loss::HuggingFace;
   std::int64_t loss_chunks = 0;  // Chunked only.
   LoopKind loop = LoopKind::Trainer;
@@ -357,8 +388,10 @@ struct Training {
   }
   // In which the model is made: FSDP2 gathers parameters in another dtype than it keeps them in.
   [[nodiscard]] DType made_dtype(const Parameter& parameter) const {
-    return is_fsdp(runtime) ? parameter.dtype.value_or(master_dtype) : dtype_of(parameter);
+    return is_fsdp(runtime) ? parameter.dtype.value_or(loaded_dtype()) : dtype_of(parameter);
   }
+  // Of what is made under FSDP, before accelerate casts the shards.
+  [[nodiscard]] DType loaded_dtype() const { return fsdp.widens_shards ? dtype : master_dtype; }
   // What constructors of tensors make is wrapped: the model's own tables come in its dtype.
   [[nodiscard]] bool under_zero_init() const {
     return runtime == Runtime::DeepSpeed && zero.stage == 3 && model_init == ModelInit::ZeroInit;
@@ -383,6 +416,7 @@ struct Training {
 [[nodiscard]] std::string optimizer_text(const Training& training);
 [[nodiscard]] std::string_view name(OffloadDevice device);
 [[nodiscard]] std::string_view name(Attention attention);
+[[nodiscard]] std::string_view name(ExpertsImplementation experts);  // "grouped_mm", "eager", "batched_mm"
 [[nodiscard]] std::string_view name(Loss loss);
 [[nodiscard]] std::string_view name(CheckpointKind kind);  // "non_reentrant", "reentrant", "deepspeed"
 [[nodiscard]] std::string_view name(ModelInit init);       // "zero_init", "device", "host", "meta", "rank0"

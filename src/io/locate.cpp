@@ -352,6 +352,13 @@ ModelFiles locate_model(const std::string& argument) {
                 suggestion(argument, names, Bundled::Model));
 }
 
+std::int64_t devices_of_node(const std::string& argument) {
+  for (const auto& [name, devices] : other_names(names_file("node"), 1)) {
+    if (plain(name) == plain(argument)) return std::stoll(devices);
+  }
+  return 0;
+}
+
 std::string locate_bundled(Bundled kind, const std::string& argument) {
   const std::string name = bundled_name(kind, argument);
   if (!name.empty()) return formatted("{}/{}.json", folder_of(kind), name);

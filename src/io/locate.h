@@ -41,9 +41,11 @@ struct ModelFiles {
 // config.json.
 [[nodiscard]] ModelFiles locate_model(const std::string& argument);
 
-// A bundled name (letter case does not matter), a path, or for devices and nodes one of the names in configs/*-names.csv: the
-// path of the file. Refused otherwise, with the nearest bundled name.
+// A bundled name (letter case does not matter), a path, or for devices and nodes one of the names in
+// configs/*-names.csv: the path of the file. Refused otherwise, with the nearest bundled name.
 [[nodiscard]] std::string locate_bundled(Bundled kind, const std::string& argument);
+// How many devices a cloud's machine of this name has (configs/node-names.csv); 0: the name is none of these.
+[[nodiscard]] std::int64_t devices_of_node(const std::string& argument);
 [[nodiscard]] inline std::string locate_hardware(const std::string& argument) {
   return locate_bundled(Bundled::Hardware, argument);
 }

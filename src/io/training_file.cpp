@@ -316,6 +316,18 @@ std::optional<CheckpointEntry> read_entry(ObjectReader& reader, const Value& ite
   return entry;
 }
 
+// The tokens of each expert of one mixture.
+void read_counts(ObjectReader& reader, const Value& row, std::vector<TokenCounts>& rows) {
+  if (!row.is(Value::Kind::Array)) return reader.fault(row, "a row is a list of the tokens of each expert");
+  rows.push_back({{}, place_at(reader.document(), row.offset)});
+  for (const Value& count : row.items) {
+    if (!count.is(Value::Kind::Integer) || count.integer < 0) {
+      return reader.fault(count, "an expert has a whole number of tokens, 0 or more");
+    }
+    rows.back().tokens.push_back(count.integer);
+  }
+}
+
 }  // namespace
 
 Request read_training_file(const Document& document) {
@@ -362,6 +374,21 @@ std::vector<CheckpointEntry> read_checkpoint_file(const Document& document) {
   reader.refuse_unread("the checkpointing file");
   diagnostics.throw_if_any();
   return entries;
+}
+
+std::vector<TokenCounts> read_routing_file(const Document& document) {
+  expect_object(document, "a routing file");
+  Diagnostics diagnostics;
+  ObjectReader reader(document, document.root, diagnostics);
+  (void)read_head(reader, "routing");
+  std::vector<TokenCounts> rows;
+  if (!reader.has("counts")) reader.fault("counts", "\"counts\" is missing");
+  if (const Value* counts = reader.array("counts")) {
+    for (const Value& row : counts->items) read_counts(reader, row, rows);
+  }
+  reader.refuse_unread("the routing file");
+  diagnostics.throw_if_any();
+  return rows;
 }
 
 std::string checkpoint_file(const std::vector<CheckpointEntry>& entries, const std::string& source) {

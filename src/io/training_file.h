@@ -1,4 +1,4 @@
-// Our own training file and the two lists that it may point at.
+// Our own training file and the lists that it may point at.
 #pragma once
 
 #include <string>
@@ -17,6 +17,11 @@ namespace dsplan {
 // layers counted from 0, both ends inclusive, and mode "recompute", "store", "reentrant", "non_reentrant" or
 // "keep:OP+OP". Refused: groups out of order or overlapping. Whether the layers exist is the resolver's question.
 [[nodiscard]] std::vector<CheckpointEntry> read_checkpoint_file(const Document& document);
+
+// Kind "routing": {"dsplan": 1, "kind": "routing", "source": "...", "counts": [[tokens of each expert], ...]}, a row
+// for each mixture, or one for all. Refused: what is no whole number of at least 0. Whether the sums are a batch's is
+// the resolver's question.
+[[nodiscard]] std::vector<TokenCounts> read_routing_file(const Document& document);
 
 // The text of such a file. Entries without a form of their own are "recompute"; DeepSpeed's own are not for files.
 [[nodiscard]] std::string checkpoint_file(const std::vector<CheckpointEntry>& entries, const std::string& source);

@@ -188,6 +188,8 @@ constexpr std::array<Row, kOps> kRows = {{
      Witness::Read,
      "TensorAdvancedIndexing.cpp: index_select_backward"},
     {Op::IndexPut, rules::without_gradient, {}, Flops::Outputs, Witness::Fake, "TensorAdvancedIndexing.cpp"},
+    {Op::IndexAdd, rules::index_add, {}, Flops::Outputs, Witness::Read, "derivatives.yaml: index_add"},
+    {Op::NonZero, rules::nonzero, {}, Flops::Nothing, Witness::Read, "Nonzero.cu: nonzero_cuda_out_impl"},
     {Op::Gather, rules::gather, {}, Flops::Outputs, Witness::Read, "TensorAdvancedIndexing.cpp: gather_backward"},
     {Op::Scatter, rules::scatter, {}, Flops::Outputs, Witness::Fake, "derivatives.yaml: scatter"},
     {Op::ScatterAdd, rules::scatter_add, {}, Flops::Outputs, Witness::Fake, "derivatives.yaml: scatter_add"},

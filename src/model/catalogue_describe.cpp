@@ -98,6 +98,9 @@ Sample picking(Op op) {
   switch (op) {
     case Op::Embedding:
       return {{{"weight", Shape{11, 13}}, {"indices", Shape{5}, DType::Int64, false}}, {{"out", Shape{5, 13}}}, {}};
+    case Op::IndexAdd:
+      return {{{"self", kWide}, {"index", Shape{2}, DType::Int64, false}, {"source", out}}, {{"out", kWide}}, {}};
+    case Op::NonZero: return {{{"self", kWide}}, {{"out", Shape{4, 3}, DType::Int64, false}}, {}};
     case Op::Scatter:
     case Op::ScatterAdd:
       return {{{"self", kWide}, {"index", out, DType::Int64, false}, {"src", out}}, {{"out", kWide}}, {}};

@@ -105,6 +105,16 @@ void index_select(Writer& w) {
   w.gradient(0);
 }
 
+// The source is kept for its shape alone; its gradient is index_select of what comes.
+void index_add(Writer& w) {
+  w.save_input(1, "_saved_index", w.needs(2));
+  w.save_input(2, "_saved_source", w.needs(2));
+  w.output();
+  w.kernel();
+  w.pass(0);
+  w.gradient(2);
+}
+
 // The input is kept for its shape alone (gather_backward).
 void gather(Writer& w) {
   w.save_input(0, "_saved_self");
@@ -143,14 +153,20 @@ struct Places {
 constexpr std::int64_t kCountedAtOnce = 4096;
 constexpr std::int64_t kSelecting = 1023;
 
+std::uint8_t kernel_bytes(Writer& w, std::int64_t bytes) {
+  return w.slot(SlotKind::Temporary, 0, Bytes(bytes), DType::UInt8, Visibility::Kernel);
+}
+
+// What counting so many flags takes.
+std::int64_t counting(std::int64_t flags) {
+  const std::int64_t parts = (flags + kCountedAtOnce - 1) / kCountedAtOnce;
+  return parts < 2 ? 1 : 8 * parts;
+}
+
 Places places_of(Writer& w, std::int64_t chosen) {
   const Shape& flags = w.in(1).shape;
-  const std::int64_t all = flags.elements().value();
-  const auto kernel = [&w](std::int64_t bytes) {
-    return w.slot(SlotKind::Temporary, 0, Bytes(bytes), DType::UInt8, Visibility::Kernel);
-  };
-  const std::int64_t parts = (all + kCountedAtOnce - 1) / kCountedAtOnce;
-  return {kernel(4), kernel(parts < 2 ? 1 : 8 * parts),
+  const auto kernel = [&w](std::int64_t bytes) { return kernel_bytes(w, bytes); };
+  return {kernel(4), kernel(counting(flags.elements().value())),
           w.slot(SlotKind::Temporary, 0, storage(Elements(checked_mul(chosen, flags.rank)), DType::Int64), DType::Int64,
                  Visibility::Kernel),
           kernel(kSelecting)};
@@ -168,6 +184,25 @@ void find_places(Writer& w, const Places& places, void (Writer::*make)(std::uint
 }
 
 }  // namespace
+
+// With Node::number 1 the input does not lie row by row, and is copied.
+void nonzero(Writer& w) {
+  const bool copies = w.node().number == 1;
+  const std::uint8_t copy =
+      copies ? w.forward_temporary(w.bytes_in(0), w.in(0).dtype, Visibility::Kernel) : std::uint8_t{0};
+  const std::uint8_t count = kernel_bytes(w, 4);
+  w.forward(count);
+  const std::uint8_t sums = kernel_bytes(w, counting(w.in(0).shape.elements().value()));
+  w.forward(sums);
+  w.forward_drop(sums);
+  w.output();
+  const std::uint8_t selecting = kernel_bytes(w, kSelecting);
+  w.forward(selecting);
+  w.kernel();
+  w.forward_drop(selecting);
+  w.forward_drop(count);
+  if (copies) w.forward_drop(copy);
+}
 
 // x[mask]: the places are listed, and again in backward, where rows are added into zeros in the order of their places
 // (Indexing.cu, index_put_with_sort_kernel): numbers of 64 bits for each, sorted beside what they were.

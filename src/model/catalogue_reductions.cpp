@@ -133,8 +133,23 @@ void product(Writer& w) {
   w.gradient(0);
 }
 
+// ReduceOps.cpp, logsumexp_out_impl: the largest, and where it is infinite; exponentials of all that is left.
 void log_sum_exp(Writer& w) {
-  saving_both(w);
+  w.save_input(0, "_saved_self");
+  const DType dtype = w.out().dtype;
+  const std::uint8_t largest = w.forward_temporary(w.bytes_out(), dtype, Visibility::Kernel);
+  const std::uint8_t absolute = w.forward_temporary(w.bytes_out(), dtype, Visibility::Kernel);
+  const std::uint8_t infinite =
+      w.forward_temporary(storage(w.out().shape.elements(), DType::Bool), DType::Bool, Visibility::Kernel);
+  w.forward_drop(infinite);
+  w.forward_drop(absolute);
+  const std::uint8_t exponentials =
+      w.forward_temporary(storage(w.in(0).shape.elements(), dtype), dtype, Visibility::Kernel);
+  w.output();
+  w.kernel();
+  w.forward_drop(exponentials);
+  w.forward_drop(largest);
+  w.save_output(0, "_saved_result");
   if (!w.needs(0)) return;
   wide(w);
   wide(w);

@@ -52,6 +52,8 @@ void custom(Writer& w);
 void selection(Writer& w);
 void index(Writer& w);
 void index_select(Writer& w);
+void index_add(Writer& w);
+void nonzero(Writer& w);
 void gather(Writer& w);
 void scatter(Writer& w);
 void scatter_add(Writer& w);

@@ -9,7 +9,7 @@ std::string prefixed(const std::string& path) { return path.empty() ? "ref_model
 
 }  // namespace
 
-ModelSpec with_reference(const ModelSpec& model) {
+ModelSpec with_reference(const ModelSpec& model, std::optional<DType> kept) {
   ModelSpec both = model;
   const auto modules = static_cast<ModuleId>(model.modules.size());
   const auto parameters = static_cast<ParameterId>(model.parameters.size());
@@ -25,6 +25,7 @@ ModelSpec with_reference(const ModelSpec& model) {
     parameter.module += modules;
     if (parameter.tied_to != kNone) parameter.tied_to += parameters;
     parameter.trainable = false;
+    if (kept) parameter.dtype = kept;
     both.parameters.push_back(std::move(parameter));
   }
   for (ModelBuffer buffer : model.buffers) {

@@ -147,6 +147,7 @@ std::string_view name(SourceKind kind) {
     case SourceKind::DeepSpeed: return "deepspeed";
     case SourceKind::Training: return "training";
     case SourceKind::Checkpoint: return "checkpoint";
+    case SourceKind::Routing: return "routing";
     case SourceKind::Hardware: return "hardware";
     case SourceKind::Cluster: return "cluster";
     case SourceKind::Calibration: return "calibration";
@@ -282,9 +283,9 @@ std::vector<CheckedRank> lay_over(const FiguresOfRanks& stored, const FiguresOfR
 namespace {
 
 constexpr std::array<SourceKind, kSourceFiles> kFiles = {
-    SourceKind::Model,       SourceKind::DeepSpeed,  SourceKind::Training,
-    SourceKind::Checkpoint,  SourceKind::Hardware,   SourceKind::Cluster,
-    SourceKind::Calibration, SourceKind::LaunchFile, SourceKind::SecondLaunchFile};
+    SourceKind::Model,      SourceKind::DeepSpeed,       SourceKind::Training, SourceKind::Checkpoint,
+    SourceKind::Routing,    SourceKind::Hardware,        SourceKind::Cluster,  SourceKind::Calibration,
+    SourceKind::LaunchFile, SourceKind::SecondLaunchFile};
 
 // Where a key's value stands, if anything is read.
 void take_place(Fields& fields, std::string_view key, Place& place) {
@@ -310,10 +311,11 @@ void describe_file(Fields& fields, SourceFile& file, SourceKind kind) {
 void describe_inputs(Fields& fields, Sources& inputs) {
   fields.texts("command", inputs.command, "a word");
   for (const SourceKind kind : kFiles) {
-    // Most launch lines name no file, and baselines of before know none.
-    const bool launched = kind == SourceKind::LaunchFile || kind == SourceKind::SecondLaunchFile;
+    // Most launch lines name no file, few jobs have one of tokens, and baselines of before know none.
+    const bool rare =
+        kind == SourceKind::LaunchFile || kind == SourceKind::SecondLaunchFile || kind == SourceKind::Routing;
     const ObjectReader* before = fields.reader();
-    if (launched && !(before != nullptr ? before->value().find(name(kind)) != nullptr : inputs[kind].has_value())) {
+    if (rare && !(before != nullptr ? before->value().find(name(kind)) != nullptr : inputs[kind].has_value())) {
       continue;
     }
     const std::string what = formatted("the {} file of a baseline", name(kind));

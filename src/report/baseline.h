@@ -27,6 +27,7 @@ enum class SourceKind : std::uint8_t {
   DeepSpeed,
   Training,
   Checkpoint,
+  Routing,
   Hardware,
   Cluster,
   Calibration,
@@ -34,7 +35,7 @@ enum class SourceKind : std::uint8_t {
   SecondLaunchFile,
   Command
 };
-inline constexpr std::size_t kSourceFiles = 9;  // All but Command.
+inline constexpr std::size_t kSourceFiles = 10;  // All but Command.
 inline constexpr std::size_t kSourceKinds = kSourceFiles + 1;
 [[nodiscard]] std::string_view name(SourceKind kind);  // "model", ..., "command"
 

@@ -86,6 +86,35 @@ void RowMaker::set_aside(std::size_t from, const std::string& why) {
   }
 }
 
+// The recorder finds the model when it is first called, and then a loop's first batch is there already: what a
+// prediction makes after init.
+void explain_batch(std::vector<ComparedRow>& rows) {
+  const auto row_of = [&rows](const std::string& path) {
+    const auto found = std::find_if(rows.begin(), rows.end(), [&](const ComparedRow& row) { return row.path == path; });
+    const bool told = found != rows.end() && found->measured && found->predicted;
+    return told ? &*found : nullptr;
+  };
+  const auto takes = [](ComparedRow& row, std::int64_t bytes) {
+    row.explained = bytes;
+    row.reasons = {"the first batch was there before the model was called"};
+    settle(row);
+  };
+  for (const char* counter : {"requested", "allocated", "active"}) {
+    const std::string first = "memory.phases.first_step.marks.";
+    ComparedRow* const begin = row_of(first + "begin." + counter);
+    const ComparedRow* const forward = row_of(first + "before forward." + counter);
+    ComparedRow* const end = row_of(std::string("memory.phases.init.marks.end.") + counter);
+    ComparedRow* const peak = row_of(std::string("memory.phases.init.peak_") + counter);
+    if (begin == nullptr || forward == nullptr || end == nullptr || peak == nullptr) continue;
+    const std::int64_t batch = *forward->predicted - *begin->predicted;
+    if (batch <= 0 || begin->unexplained != batch || end->unexplained != batch) continue;
+    takes(*begin, batch);
+    takes(*end, batch);
+    const bool at_end = *peak->measured == *end->measured && *peak->predicted <= *peak->measured;
+    if (at_end && peak->unexplained <= batch) takes(*peak, peak->unexplained);
+  }
+}
+
 void RowMaker::phases() {
   for (const FigurePhase& predicted : predicted_.phases) {
     const auto measured = std::find_if(measured_.phases.begin(), measured_.phases.end(),
@@ -97,6 +126,7 @@ void RowMaker::phases() {
                                    [&](const FigurePhase& phase) { return phase.name == measured.name; });
     if (!known) phase({measured.name, {}, {}, {}, {}, {}}, measured);
   }
+  explain_batch(rows_);
 }
 
 // Marks of one name are told apart by their order, as in the CSV of a prediction.
@@ -189,7 +219,15 @@ void RowMaker::communication() {
   }
   for (const TrafficFigure& theirs : *measured_.communication) {
     const std::string path = traffic_path(theirs);
-    if (find(*predicted_.communication, path) == predicted_.communication->end()) rows(path, kNone, theirs);
+    if (find(*predicted_.communication, path) != predicted_.communication->end()) continue;
+    const std::size_t from = rows_.size();
+    rows(path, kNone, theirs);
+    if (theirs.kind != "control" || (theirs.dtype != "int64" && theirs.dtype != "int32")) continue;
+    for (std::size_t i = from; i < rows_.size(); ++i) {
+      rows_[i].state = ComparedRow::State::NotPredicted;
+      rows_[i].note = "whole numbers by which processes agree on shapes and buckets are in no prediction";
+      rows_[i].unexplained = 0;
+    }
   }
 }
 

@@ -37,6 +37,9 @@ from transformers import AutoConfig, AutoModelForCausalLM
 import known_values
 from memory_cases import CASES
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "dry"))
+from matrix.routing import tokens_of_experts
+
 DEVICE = torch.device("cuda:0")
 RELEASED = "5.17.0"  # Cases of other versions name theirs, and need it installed.
 LIGER = "0.8.5"
@@ -77,7 +80,7 @@ class Meter(TorchDispatchMode):
             # What Python asks here (is the batch packed? are all tokens unmasked?) is always so; what it draws on the
             # host (is this layer left out?) is never.
             return args[0].device == DEVICE
-        if func is aten.nonzero.default and args[0].device == DEVICE:
+        if func is aten.nonzero.default and args[0].device == DEVICE and getattr(args[0], "known", None) is None:
             # Of all rows: each has a label (deberta's head over the text).
             func, args = aten.empty.memory_format, ([args[0].numel(), args[0].dim()],)
             kwargs = {"dtype": torch.int64, "device": DEVICE}
@@ -171,8 +174,11 @@ def model_of(case, meter):
     with torch.device(DEVICE):
         model = maker_of(case)(
             config, **{"torch_dtype" if OLD else "dtype": DTYPES[training["dtype"]]},
-            attn_implementation="eager" if training["attention"] == "eager" else "sdpa")
+            attn_implementation="eager" if training["attention"] == "eager" else "sdpa",
+            **({"experts_implementation": training["experts"]} if "experts" in training else {}))
     model.train()
+    if "routing" in training:
+        with_routing(model, training["routing"])
     if "liger_kernels" in training:
         with_liger_kernels(model, training["liger_kernels"])
     if "tp" in training:
@@ -195,6 +201,21 @@ def model_of(case, meter):
         if case.get("input_require_grads"):
             base.enable_input_require_grads()
     return model
+
+
+def with_routing(model, rule):
+    """Each mixture's experts are told which tokens are whose: expert by expert, as many as the rule gives it, taken from
+    the tokens in turn, so that none goes to an expert twice."""
+    found = [module for name, module in model.named_modules() if name.endswith(".experts")]
+    for at, experts in enumerate(found):
+        def routed(hidden, index, weights, experts=experts, at=at, forward=experts.forward):
+            counts = tokens_of_experts(rule, *index.shape, experts.num_experts, at)
+            with known_values._disable_current_modes():
+                of_pair = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts))
+                index.known = of_pair.reshape(index.shape[1], index.shape[0]).T.contiguous()
+            return forward(hidden, index, weights)
+
+        experts.forward = routed
 
 
 def with_adapters(model, lora, task):
@@ -251,7 +272,7 @@ class Run:
     def __init__(self, case, with_hooks):
         self.case = case
         self.training = case["training"]
-        self.meter = Meter("image_size" in self.training)
+        self.meter = Meter("image_size" in self.training or "routing" in self.training)
         self.ready = []
         self.layers = []
         self.in_forward = False
@@ -685,10 +706,17 @@ def added_bias(query, key, flags):
     return bias.expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
 
 
+def one_hot(index, num_classes):
+    """What it is for tensors of a GPU; that of a fake one is put together of other operators (Onehot.cpp)."""
+    out = torch.zeros((*index.shape, num_classes), dtype=index.dtype, device=index.device)
+    return out.scatter_(-1, index.unsqueeze(-1), 1)
+
+
 def patch():
     """Questions that a fake tensor, or a machine without a GPU, answers differently from a training run."""
     F.scaled_dot_product_attention = attention
     F.linear = linear
+    F.one_hot = one_hot
     import transformers.masking_utils
     if hasattr(transformers.masking_utils, "is_tracing"):
         transformers.masking_utils.is_tracing = lambda tensor=None: False  # A fake tensor counts as tracing.

@@ -221,6 +221,42 @@ MINICPM3 = config("minicpm3", vocab_size=967, q_lora_rank=24, kv_lora_rank=40, q
 MINIMAX_M2 = config("minimax_m2", vocab_size=971, head_dim=16, num_local_experts=6, num_experts_per_tok=2,
                     bos_token_id=0, eos_token_id=1)
 
+
+
+def mixtures():
+    """Both of the experts' implementations beside the default, and each rule of routing."""
+    made = {}
+    for name, config, each, experts in (("mixtral", MIXTRAL, 2, 4), ("qwen3-moe", QWEN3_MOE, 3, 8), ("qwen2-moe", QWEN2_MOE, 2, 6),
+                                        ("deepseek-v3", DEEPSEEK_V3, 2, 8), ("gpt-oss", GPT_OSS, 2, 4)):
+        kernel = {"gpt-oss": {"attention": "eager"}, "deepseek-v3": {"attention": "mem-efficient"}}.get(name, {})
+        loop = {"experts": "eager", "micro_batch": 2, **kernel}
+        odd = [[83 - 3 * i for i in range(experts)], [0, 1] + [5] * (experts - 2)]  # An expert without tokens.
+        for row in odd:
+            left = 83 * each - sum(row)
+            for i in reversed(range(experts)):
+                more = max(-row[i], min(83 - row[i], left)) if row[i] else 0
+                row[i], left = row[i] + more, left - more
+        counts = "/".join(",".join(map(str, row)) for row in (odd if name != "deepseek-v3" else odd[1:]))
+        made.update({
+            f"{name}-loop": case(config, seq=72, routing="balanced", **loop),
+            f"{name}-loop-worst": case(config, seq=72, routing="worst", **loop),
+            f"{name}-loop-uneven": case(config, seq=72, routing="capacity:1.3", **loop),
+            f"{name}-loop-checkpoint": case(config, seq=64, checkpoint="full", routing="balanced", **loop),
+            f"{name}-loop-frozen": case(config, seq=64, routing="balanced", freeze=["model.layers.0.*", "*down_proj*"], **loop),
+            f"{name}-loop-counts": case(config, seq=83, routing="counts:" + counts, grad_accum=2, **{**loop, "micro_batch": 1}),
+        })
+        batched = {"experts": "batched_mm", **kernel}
+        mixed = {"dtype": "fp32", "autocast": "bf16"}
+        if name != "deepseek-v3":  # Whose attention is not predicted under autocast.
+            made[f"{name}-loop-autocast"] = case(config, seq=64, routing="balanced", **loop, **mixed)
+        if name not in ("deepseek-v3", "gpt-oss"):
+            made[f"{name}-batched-autocast"] = case(config, seq=64, **batched, **mixed)
+        if name != "gpt-oss":
+            made[f"{name}-batched"] = case(config, micro_batch=2, seq=72, **batched)
+            made[f"{name}-batched-checkpoint"] = case(config, seq=64, checkpoint="full", **batched)
+    return made
+
+
 FAMILIES = {
     **family("gemma", GEMMA, odd={"num_key_value_heads": 1}),
     **family("gemma3", GEMMA3, odd={"num_key_value_heads": 4}),
@@ -859,6 +895,7 @@ CASES = {
     **{f"llama-{name}": case(config("llama", num_hidden_layers=1, hidden_act=name), seq=40) for name in ACTIVATIONS},
     **{f"gpt2-{name}": case(gpt2(n_layer=1, activation_function=name), seq=40)
        for name in ("relu", "quick_gelu", "gelu_fast", "linear", "gelu_10")},
+    **mixtures(),
     "mixtral-relu2": case({**MIXTRAL, "hidden_act": "relu2", "num_hidden_layers": 1}, seq=40),
     "llama-quick_gelu-autocast": case(config("llama", num_hidden_layers=1, hidden_act="quick_gelu"), seq=40,
                                       dtype="fp32", autocast="bf16", checkpoint="full"),

@@ -2,13 +2,18 @@
 
     tools/dry/run --device a100-sxm-80 -- python tools/oracles/trl_losses.py OUT.json [NAME...]
     tools/dry/run ... -- python tools/oracles/trl_losses.py --events OUT.txt NAME
+    PYTHONPATH=TRL_1.9.0 tools/dry/run ... -- python tools/oracles/trl_losses.py tests/witnesses/axolotl_losses.json
 
 Each case is a process of its own: SFTTrainer, DPOTrainer or RewardTrainer of a small model, its compute_loss under a
 loop of forward, backward and step, twice. A row for each phase: peaks of requested, allocated and reserved bytes since
 the phase began, and what is requested at its end. Every token counts but each row's first: kernels do not run, so that
 the dry device says so to aten::nonzero.
+
+Cases called rows-* are those of TRL 1.9.0, which axolotl 0.19.0 brings: DPOTrainer without a fused head, and after each
+backward what AxolotlDPOTrainer.training_step adds (gc.collect(), torch.cuda.empty_cache()).
 """
 
+import gc
 import json
 import os
 import subprocess
@@ -29,6 +34,7 @@ def case(trainer, config=None, **training):
 
 
 PURE = {"dtype": "bf16", "mixed_precision": None}
+HALF = {"dtype": "bf16"}
 WHOLE = {"checkpoint": None, "checkpoint_impl": None}
 CASES = {
     "sft": case("trl"),
@@ -42,6 +48,13 @@ CASES = {
     "dpo-lora": case("dpo", lora=LORA),
     "dpo-lora-bf16": case("dpo", lora={**LORA, "dtype": "bf16"}, **PURE),
     "dpo-precomputed": case("dpo-precomputed"),
+    "rows-lora": case("dpo-rows", lora=LORA, **HALF),
+    "rows-lora-whole": case("dpo-rows", lora=LORA, **HALF, **WHOLE),
+    "rows-lora-one": case("dpo-rows", {"vocab_size": 30000}, lora=LORA, micro_batch=1, seq=1000, **HALF),
+    "rows-lora-qwen2": case("dpo-rows", {"model_type": "qwen2", "tie_word_embeddings": True}, lora=LORA, micro_batch=3, seq=328,
+                            **HALF),
+    "rows": case("dpo-rows", **HALF),
+    "rows-whole": case("dpo-rows", {"vocab_size": 30000}, **HALF, **WHOLE),
     "reward": case("reward"),
     "reward-bf16": case("reward", **PURE, **WHOLE),
     "reward-centered": case("reward-centered"),
@@ -93,8 +106,15 @@ def trainer_of(job, folder):
 
         made = DPOTrainer, DPOConfig, [{"prompt": "b", "chosen": " a" * (2 * seq), "rejected": " c" * (2 * seq)}]
         common["precompute_ref_log_probs"] = job["trainer"] == "dpo-precomputed"
+        if job["trainer"] == "dpo-rows":
+            del common["model_init_kwargs"]  # axolotl loads the models itself.
     kind, arguments, rows = made
-    trainer = kind(model=folder, args=arguments(**common), train_dataset=Dataset.from_list(rows * 8), peft_config=peft)
+    model, reference = folder, {}
+    if job["trainer"] == "dpo-rows":
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
+        if peft is None:
+            reference["ref_model"] = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
+    trainer = kind(model=model, **reference, args=arguments(**common), train_dataset=Dataset.from_list(rows * 8), peft_config=peft)
     if training.get("lora", {}).get("dtype") == "bf16":
         for parameter in trainer.model.parameters():
             if parameter.requires_grad:
@@ -141,6 +161,9 @@ def measure(job, events=None):
         mark(step + ".forward")
         loss.backward()
         del loss
+        if job["trainer"] == "dpo-rows":
+            gc.collect()
+            torch.cuda.empty_cache()
         mark(step + ".backward")
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
@@ -163,11 +186,13 @@ def main():
         out, name = words[1:]
         subprocess.run([sys.executable, __file__, "--one", name, out + ".json", out], check=True)
         return
-    out, names = words[0], words[1:] or list(CASES)
     import peft
     import torch
     import transformers
     import trl
+
+    rows = trl.__version__ == "1.9.0"
+    out, names = words[0], words[1:] or [name for name in CASES if name.startswith("rows") == rows]
 
     found = json.load(open(out)) if os.path.exists(out) else {"cases": {}}
     found["versions"] = {"torch": torch.__version__.partition("+")[0], "transformers": transformers.__version__,

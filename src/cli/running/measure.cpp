@@ -222,14 +222,21 @@ std::optional<DryRun> dry_run(const Receipt& receipt) {
   if (!fs::exists(path, none)) return std::nullopt;
   const Document document = read_document(path);
   DryRun run;
+  std::int64_t ended = 0;
   if (const Value* steps = document.root.find("steps")) {
     for (const Value& row : steps->items) {
       run.steps = std::max(run.steps, whole(row, "step"));
+      const Value* at = row.find("at");
+      const std::string mark = at == nullptr ? std::string() : at->string;
+      if (mark == "after step") ended = std::max(ended, whole(row, "step"));
+      if (mark == "end") ended = std::max(ended, whole(row, "step") - 1);  // Of what came before that step.
       run.retries = std::max(run.retries, whole(row, "retries"));
       run.mallocs = std::max(run.mallocs, whole(row, "mallocs"));
       if (whole(row, "step") > 2) run.later_reserved = std::max(run.later_reserved, whole(row, "peak_reserved"));
     }
   }
+  // A step that something stopped on the way is none.
+  if (receipt.outcome != Receipt::Outcome::Ran) run.steps = std::min(run.steps, ended);
   run.answered = calls_of(document.root.find("answered"));
   if (const Value* libraries = document.root.find("libraries")) {
     run.stubs = calls_of(libraries->find("stubs"));
@@ -279,8 +286,8 @@ std::string phase_table(const RankFigures& rank) {
 std::string dry_lines(const Receipt& receipt, const RankFigures& rank) {
   const std::optional<DryRun> run = dry_run(receipt);
   if (!run) return {};
-  std::string text =
-      formatted("  {} optimizer steps, {} cudaMalloc calls, {} retries\n", run->steps, run->mallocs, run->retries);
+  std::string text = formatted("  {} optimizer step{}, {} cudaMalloc calls, {} retries\n", run->steps,
+                               run->steps == 1 ? "" : "s", run->mallocs, run->retries);
   const std::optional<Bytes> reserved = rank.peak[Counter::Reserved];
   if (reserved && run->later_reserved > reserved->value()) {
     text += formatted("  reserved grew after the second step, to {} bytes\n", grouped(run->later_reserved));
@@ -288,6 +295,15 @@ std::string dry_lines(const Receipt& receipt, const RankFigures& rank) {
   text += listed("  answered by name, as no kernel ran: ", run->answered, 4);
   text += listed("  answered by a guess: ", run->guesses, 4);
   text += listed("  calls that nobody has written: ", run->stubs, 4);
+  return text;
+}
+
+// What the recorder saw in the job that no prediction has: rows part by it.
+std::string known_to_part(const Receipt& receipt) {
+  std::string text;
+  for (const Absence& one : receipt.ranks.front().absent) {
+    if (one.what == "use_cache" || one.what == "batch.labels") text += wrapped("  ", "part by it: " + one.why, 2);
+  }
   return text;
 }
 
@@ -307,7 +323,8 @@ std::string prediction_line(const Receipt& receipt) {
                    formatted("predicted from the same inputs: peak {} reserved; {} rows equal, {} not: `dsplan compare "
                              "{} --re-predict`",
                              gib(peak), equal, apart, receipt.path),
-                   2);
+                   2) +
+           (apart > 0 ? known_to_part(receipt) : std::string());
   } catch (const Refusal& refusal) {
     const std::string why = refusal.diagnostics().empty() ? refusal.what() : refusal.diagnostics().front().message;
     return wrapped("  ", formatted("not predicted from the same inputs: {}", why), 2);

@@ -16,7 +16,7 @@ constexpr std::string_view kAttention = "an attention of axolotl's own";
 constexpr std::string_view kLoss = "another loss than the model's own";
 
 constexpr std::string_view kNeedsPacking = "it needs sample_packing";
-constexpr std::string_view kNeedsPreference = "it needs rl";
+constexpr std::string_view kNeedsPreference = "it needs rl, and another than dpo";
 constexpr std::string_view kNeedsPose = "it needs use_pose";
 constexpr std::string_view kNeedsBitsAndBytes = "it needs load_in_4bit or load_in_8bit";
 
@@ -55,6 +55,8 @@ constexpr DialectKey kAxolotlHonoured[] = {
     honoured("lora_qkv_kernel", "lora", kOther<&ForeignInput::lora_kernels>, Reading::Kernels),
     honoured("lora_o_kernel", "lora", kOther<&ForeignInput::lora_kernels>, Reading::Kernels),
     honoured("lora_embedding_kernel", "lora", kOther<&ForeignInput::lora_kernels>, Reading::Kernels),
+    choice(honoured("rl", "loss", kOther<&ForeignInput::trainer>), "dpo|ipo|orpo|kto|simpo|grpo|gdpo|ebft"),
+    refused("dpo_loss_type", "another loss of pairs than sigmoid", "sigmoid"),
     honoured("optimizer", "optimizer.name", kSays<&Request::optimizer>, kTrainer<&TrainingArguments::optim>),
     honoured("learning_rate", "compared with the DeepSpeed JSON", kTrainer<&TrainingArguments::learning_rate>),
     honoured("weight_decay", "optimizer.weight_decay", kTrainer<&TrainingArguments::weight_decay>),
@@ -121,7 +123,7 @@ constexpr DialectKey kAxolotlRefused[] = {
     refused("flash_optimum", kKernels),
     refused("fused_attn_kernel", kKernels),
     refused("use_kernels", "kernels of the hub"),
-    refused("experts_implementation", "another way to run experts"),
+    honoured("experts_implementation", "experts", kSays<&Request::experts>),
     refused("llama4_linearized_experts", "another way to run experts"),
     refused("tiled_mlp", "tiled MLPs"),
     refused("chunked_cross_entropy", "axolotl's chunked loss"),
@@ -143,7 +145,10 @@ constexpr DialectKey kAxolotlRefused[] = {
     refused("fp32_norms", "norms in fp32"),
     refused("fp32_norm_classes", "norms in fp32"),
     refused("embeddings_skip_upcast", "embeddings of another dtype"),
-    refused("rl", "preference training by axolotl, which empties the cache after each step and brings TRL 1.9.0,"),
+    refused("dpo_use_weighting", "weighted pairs"),
+    refused("dpo_padding_free", "pairs without padding"),
+    refused("dpo_use_liger_kernel", "Liger's loss of pairs"),
+    refused("precompute_ref_log_probs", "a reference that is asked beforehand, by axolotl,"),
     refused("reward_model", "reward modelling"),
     refused("process_reward_model", "reward modelling"),
     refused("num_labels", "classification"),
@@ -266,10 +271,9 @@ constexpr Names kAxolotlInert[] = {
      "sample_packing_group_size sample_packing_bin_size sample_packing_sequentially sample_packing_mp_start_method "
      "sample_packing_eff_est pretrain_multipack_buffer_size pretrain_multipack_attn"},
     {kNeedsPreference,
-     "trl vllm dpo_use_weighting dpo_label_smoothing precompute_ref_log_probs dpo_use_liger_kernel dpo_padding_free "
-     "dpo_loss_type dpo_loss_weights dpo_norm_loss dpo_beta dpo_generate_during_eval dpo_use_logits_to_keep "
-     "orpo_alpha rpo_alpha simpo_gamma cpo_alpha kto_desirable_weight kto_undesirable_weight rl_beta "
-     "center_rewards_coefficient"},
+     "trl vllm dpo_norm_loss dpo_generate_during_eval dpo_use_logits_to_keep orpo_alpha rpo_alpha simpo_gamma "
+     "cpo_alpha kto_desirable_weight kto_undesirable_weight center_rewards_coefficient"},
+    {"a factor of the loss changes no size", "dpo_label_smoothing dpo_loss_weights dpo_beta rl_beta"},
     {kNeedsPose, "pose_split_on_token_ids pose_max_context_len pose_num_chunks"},
     {kNeedsBitsAndBytes, "qlora_sharded_model_loading model_quantization_config_kwargs"},
     {"it needs relora", "relora_prune_ratio relora_prune_method relora_cpu_offload"},

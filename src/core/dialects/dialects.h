@@ -19,6 +19,7 @@ namespace dsplan {
 struct ShardingInput {
   Setting<bool> on;                            // distributed_type: FSDP, use_fsdp; TrainingArguments' fsdp.
   Setting<std::string> version;                // 1|2
+  Setting<std::string> strategy;               // sharding_strategy, read under version 1; a word of the Trainer's fsdp.
   Setting<std::string> reshard_after_forward;  // true|false, under version 2.
   Setting<std::string> wrap_policy;
   Setting<std::vector<std::string>> classes;  // transformer_layer_cls_to_wrap
@@ -29,6 +30,12 @@ struct ShardingInput {
   Setting<bool> checkpoints;       // activation_checkpointing
   Setting<std::int64_t> replicas;  // parallelism_config: dp_replicate_size
   Setting<std::int64_t> shards;    // dp_shard_size
+  // Under version 1.
+  Setting<std::string> backward_prefetch;  // BACKWARD_PRE|BACKWARD_POST|NO_PREFETCH
+  Setting<bool> forward_prefetch;
+  Setting<bool> use_orig_params;
+  Setting<bool> limits_gathers;            // limit_all_gathers
+  Setting<std::int64_t> least_parameters;  // min_num_params, of SIZE_BASED_WRAP.
 };
 [[nodiscard]] ShardingInput overlay(const ShardingInput& below, const ShardingInput& above);
 

@@ -10,7 +10,7 @@ constexpr std::string_view kMultimodal = "it is for images, video and sound; a l
 constexpr std::string_view kInference = "it is for generating text, not for training";
 constexpr std::string_view kExport = "it is for exporting a model";
 constexpr std::string_view kRates = "learning rates change no size";
-constexpr std::string_view kNeedsStage = "it needs a stage of preference training";
+constexpr std::string_view kNeedsStage = "it needs a stage or a loss that is refused";
 constexpr std::string_view kNeedsQuantizationBit = "it needs quantization_bit";
 
 constexpr DialectKey kFactoryRows[] = {
@@ -36,10 +36,8 @@ constexpr DialectKey kFactoryRows[] = {
     honoured("disable_gradient_checkpointing", "checkpoint", kTrainer<&TrainingArguments::gradient_checkpointing>,
              Reading::NoCheckpointing),
     honoured("use_reentrant_gc", "checkpoint_impl", kSays<&Request::checkpoint_impl>, Reading::Reentrant),
-    refused("stage",
-            "a stage other than sft and pt (its own trainers take whole logits in fp32 for dpo and kto, and a head of "
-            "values beside the language model's for rm and ppo)",
-            "sft|pt"),
+    choice(honoured("stage", "loss", kOther<&ForeignInput::trainer>), "pt|sft|rm|ppo|dpo|kto"),
+    refused("pref_loss", "another loss of pairs than sigmoid", "sigmoid"),
     honoured("quantization_bit", "quantization", kOther<&ForeignInput::bits>),
     choice(honoured("quantization_type", "quantization", kOther<&ForeignInput::bits_kind>), "nf4|fp4"),
     honoured("double_quantization", "double_quant", kOther<&ForeignInput::bits_nested>),
@@ -79,7 +77,9 @@ constexpr DialectKey kFactoryRows[] = {
     refused("fp8", "fp8 training"),
     refused("ref_model", kPreference),
     refused("reward_model", kPpo),
-    refused("pref_ftx", kPreference),
+    refused("pref_ftx", "a supervised part of a loss of pairs"),
+    refused("pref_bco_weight", "a BCO part of a loss of pairs"),
+    refused("ld_alpha", "LD-DPO"),
     refused("device_map", "a map of devices", "auto"),
 };
 
@@ -114,9 +114,10 @@ constexpr Names kFactoryInert[] = {
     {"it chooses the adapters' first values", "pissa_init pissa_iter pissa_convert"},
     {kNeedsQuantizationBit, "quantization_device_map"},
     {kNeedsStage,
-     "pref_beta pref_bco_weight pref_loss dpo_label_smoothing kto_chosen_weight kto_rejected_weight simpo_gamma "
+     "kto_chosen_weight kto_rejected_weight simpo_gamma "
      "ppo_buffer_size ppo_epochs ppo_score_norm ppo_target ppo_whiten_rewards ref_model_adapters "
-     "ref_model_quantization_bit reward_model_adapters reward_model_quantization_bit reward_model_type ld_alpha"},
+     "ref_model_quantization_bit reward_model_adapters reward_model_quantization_bit reward_model_type"},
+    {"a factor of the loss changes no size", "pref_beta dpo_label_smoothing"},
     {"it needs finetuning_type: freeze", "freeze_trainable_layers freeze_trainable_modules freeze_extra_modules"},
     {"it needs finetuning_type: oft", "module_dropout oft_rank oft_block_size oft_target"},
     {"it needs use_galore",

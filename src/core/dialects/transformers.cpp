@@ -11,7 +11,6 @@ using Treatment = DialectKey::Treatment;
 constexpr std::string_view kHub = "it concerns uploads";
 constexpr std::string_view kParts = "it says which parts of the script run; training is predicted";
 constexpr std::string_view kNeedsFsdp = "it needs fsdp";
-constexpr std::string_view kOfVersion1 = "it is FSDP1's (version: 1), and version 2 does not read it";
 constexpr std::string_view kPairs = "another loss of pairs than DPO's sigmoid";
 constexpr std::string_view kOlder = "preference training of TRL before 1.0";
 constexpr std::string_view kOnCpu = "training on the CPU";
@@ -79,6 +78,20 @@ constexpr DialectKey kTrainerSharding[] = {
     honoured("fsdp_config.fsdp_state_dict_type", "compared with version", kShards<&ShardingInput::state_dict>),
     honoured("fsdp_config.activation_checkpointing", "checkpoint", kShards<&ShardingInput::checkpoints>),
     honoured("fsdp_config.fsdp_activation_checkpointing", "checkpoint", kShards<&ShardingInput::checkpoints>),
+    honoured("fsdp_config.forward_prefetch", "fsdp.forward_prefetch", kShards<&ShardingInput::forward_prefetch>),
+    honoured("fsdp_config.fsdp_forward_prefetch", "fsdp.forward_prefetch", kShards<&ShardingInput::forward_prefetch>),
+    honoured("fsdp_config.backward_prefetch", "fsdp.backward_prefetch", kShards<&ShardingInput::backward_prefetch>,
+             Reading::Scalar),
+    honoured("fsdp_config.fsdp_backward_prefetch", "fsdp.backward_prefetch", kShards<&ShardingInput::backward_prefetch>,
+             Reading::Scalar),
+    honoured("fsdp_config.use_orig_params", "fsdp.use_orig_params", kShards<&ShardingInput::use_orig_params>),
+    honoured("fsdp_config.fsdp_use_orig_params", "fsdp.use_orig_params", kShards<&ShardingInput::use_orig_params>),
+    honoured("fsdp_config.sync_module_states", "fsdp.sync_module_states", kShards<&ShardingInput::synchronises>),
+    honoured("fsdp_config.fsdp_sync_module_states", "fsdp.sync_module_states", kShards<&ShardingInput::synchronises>),
+    honoured("fsdp_config.limit_all_gathers", "fsdp.limit_all_gathers", kShards<&ShardingInput::limits_gathers>),
+    honoured("fsdp_config.fsdp_limit_all_gathers", "fsdp.limit_all_gathers", kShards<&ShardingInput::limits_gathers>),
+    honoured("fsdp_config.min_num_params", "fsdp.wrap", kShards<&ShardingInput::least_parameters>),
+    honoured("fsdp_config.fsdp_min_num_params", "fsdp.wrap", kShards<&ShardingInput::least_parameters>),
     refused("fsdp_config.xla", "training on TPUs"),
     honoured("use_liger_kernel", "liger_kernels", kSays<&Request::liger_kernels>, Reading::Liger),
 };
@@ -145,13 +158,6 @@ constexpr Names kTrainerInert[] = {
     {kParts, "do_train do_eval do_predict"},
     {"TF32 changes how products are rounded, no buffer", "tf32"},
     {kNeedsFsdp, "fsdp_min_num_params fsdp_transformer_layer_cls_to_wrap"},
-    {kOfVersion1,
-     "fsdp_config.forward_prefetch fsdp_config.fsdp_forward_prefetch fsdp_config.backward_prefetch "
-     "fsdp_config.fsdp_backward_prefetch fsdp_config.use_orig_params fsdp_config.fsdp_use_orig_params "
-     "fsdp_config.sync_module_states fsdp_config.fsdp_sync_module_states fsdp_config.limit_all_gathers "
-     "fsdp_config.fsdp_limit_all_gathers"},
-    {"it needs auto_wrap_policy: SIZE_BASED_WRAP, which is refused",
-     "fsdp_config.min_num_params fsdp_config.fsdp_min_num_params"},
     {"it needs xla", "fsdp_config.xla_fsdp_v2 fsdp_config.xla_fsdp_settings fsdp_config.xla_fsdp_grad_ckpt"},
     {"it needs Apex", "fp16_opt_level"},
     {"it needs use_reentrant: false, and raises or prints only",

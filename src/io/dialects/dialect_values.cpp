@@ -225,9 +225,8 @@ void take_sharding(const Spoken& said, ForeignInput& foreign, Diagnostics& fault
                                                     "hybrid_shard_zero2"};
   for (const std::string& option : *options) {
     const bool strategy = std::find(strategies.begin(), strategies.end(), option) != strategies.end();
-    if (strategy && !into.reshard_after_forward.given()) {
-      const std::string now = option == "full_shard" ? "true" : option == "shard_grad_op" ? "false" : option;
-      into.reshard_after_forward = {now, said.place};
+    if (strategy) {
+      into.strategy = {option, said.place};
     } else if (option == "offload" && !into.offload.given()) {
       into.offload = {true, said.place};
     } else if (!strategy && option != "offload" && option != "auto_wrap") {

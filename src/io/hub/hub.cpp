@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <map>
 
 #include "core/error.h"
 #include "core/format.h"
@@ -204,7 +205,9 @@ HubFile hub_file(const std::string& id, std::string_view name, const HttpAnswer&
   return file;
 }
 
-std::string fetch_from_hub(const std::string& id) {
+namespace {
+
+std::string fetched(const std::string& id) {
   const HubFile config = *fetch(id, kConfig, true);
   const std::optional<HubFile> index = fetch(id, kIndex, false);
   const fs::path folder = hub_folder(id);
@@ -218,6 +221,20 @@ std::string fetch_from_hub(const std::string& id) {
                   "set HF_HUB_CACHE to a folder of your own");
   }
   return (folder / "snapshots" / config.commit).string();
+}
+
+}  // namespace
+
+// A command looks for its model several times, and nobody waits for one refusal more than once.
+std::string fetch_from_hub(const std::string& id) {
+  static std::map<std::string, Refusal> refused;
+  if (const auto known = refused.find(id); known != refused.end()) throw Refusal(known->second);
+  try {
+    return fetched(id);
+  } catch (const Refusal& refusal) {
+    refused.emplace(id, refusal);
+    throw;
+  }
 }
 
 }  // namespace dsplan

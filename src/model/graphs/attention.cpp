@@ -112,19 +112,18 @@ TensorId scores(GraphBuilder& g, const AttentionCall& call, const Heads& query, 
   return weights;
 }
 
-// softmax(dtype=float32).to(dtype): bf16 is copied to fp32 first, the fp16 kernel writes fp32 itself
-// (aten/src/ATen/native/SoftMax.cpp).
-TensorId wide_softmax(GraphBuilder& g, TensorId weights) {
-  const DType narrow = g.dtype(weights);
+// softmax(dtype=float32).to(query.dtype): bf16 is copied to fp32 first, the fp16 kernel writes fp32 itself
+// (aten/src/ATen/native/SoftMax.cpp). Under autocast a mask in fp32 has made the scores wider than the query is.
+TensorId wide_softmax(GraphBuilder& g, TensorId weights, DType as) {
   TensorId wide = kNone;
-  if (narrow == DType::Float16) {
+  if (g.dtype(weights) == DType::Float16) {
     wide = g.make(Op::Softmax, g.shape(weights), DType::Float32, {weights}, true);
   } else {
     const TensorId upcast = g.cast(weights, DType::Float32);
     wide = g.unary(Op::Softmax, upcast);
     g.drop({upcast});
   }
-  const TensorId result = g.cast(wide, narrow);
+  const TensorId result = g.cast(wide, as);
   g.drop({wide, weights});
   return result;
 }
@@ -138,7 +137,7 @@ TensorId plain_softmax(GraphBuilder& g, TensorId weights, DType as) {
 }
 
 // gpt_oss: softmax(cat(weights, sinks) - its maximum), of which the sinks' column is dropped again. `held` takes what
-// the function's variables hold until it returns.
+// the function's variables hold until it returns; `weights` stay the caller's.
 TensorId softened_with_sinks(GraphBuilder& g, TensorId sinks, TensorId weights, std::vector<TensorId>& held) {
   const Shape shape = g.shape(weights);
   const Shape row{shape.dims[0], shape.dims[1], shape.dims[2], 1};
@@ -150,15 +149,14 @@ TensorId softened_with_sinks(GraphBuilder& g, TensorId sinks, TensorId weights, 
   g.drop({places});
   const TensorId centred = g.binary(Op::Sub, joint, highest);
   g.drop({joint, highest});
-  const TensorId soft = g.unary(Op::Softmax, centred);
+  const TensorId soft = g.make(Op::Softmax, g.shape(centred), g.dtype(centred), {centred}, true);
   const TensorId scores = g.slice(soft, 3, 0, shape.dims[3]);
-  g.drop({weights});
   held.insert(held.end(), {spread, centred, soft});
   return scores;
 }
 
 TensorId softened(GraphBuilder& g, const AttentionCall& call, TensorId weights) {
-  if (call.softmax == SoftmaxKind::Wide) return wide_softmax(g, weights);
+  if (call.softmax == SoftmaxKind::Wide) return wide_softmax(g, weights, g.dtype(call.q));
   if (call.softmax == SoftmaxKind::Values) return plain_softmax(g, weights, g.dtype(call.v));
   const TensorId soft = g.unary(Op::Softmax, weights);
   g.drop({weights});
@@ -173,9 +171,16 @@ Attended eager(GraphBuilder& g, const AttentionCall& call) {
   const Heads value = repeated(g, call.v, heads, call.values_by_head);
   TensorId weights = scores(g, call, query, key);
   std::vector<TensorId> held;
-  weights = call.sinks == kNone ? softened(g, call, weights) : softened_with_sinks(g, call.sinks, weights, held);
-  const TensorId dropped = g.dropout(weights, call.dropout);
+  const TensorId own = weights;
+  const bool sinks = call.sinks != kNone;
+  weights = sinks ? softened_with_sinks(g, call.sinks, own, held) : softened(g, call, own);
+  TensorId dropped = g.dropout(weights, call.dropout);
   g.drop({weights});
+  if (sinks) {
+    const TensorId narrow = g.cast(dropped, g.dtype(value.tensor));
+    g.drop({dropped, own});
+    dropped = narrow;
+  }
   const Heads low_value{g.lowered(value.tensor), value.layout};
   const TensorId low_weights = g.lowered(dropped);
   const TensorId v = flattened(g, low_value);

@@ -122,7 +122,8 @@ TensorId GraphBuilder::buffer(std::string_view leaf) {
     const ModelBuffer& named = model_.buffers[at];
     if (named.name != name) continue;
     if (buffer_tensors_[at] == kNone) {
-      const bool narrow = options_->narrow_tables && named.dtype == DType::Float32 && !named.converted;
+      const bool made_narrow = options_->narrow_tables && named.dtype == DType::Float32 && !named.converted;
+      const bool narrow = made_narrow || (options_->casts_buffers && is_floating(named.dtype));
       const DType follows = narrow ? options_->dtype : options_->kept_dtype.value_or(options_->dtype);
       const DType dtype = named.follows_model_dtype || narrow ? follows : named.dtype;
       graph_.storages.push({storage(named.shape.elements(), dtype), kNone, static_cast<std::int32_t>(at)});

@@ -31,10 +31,13 @@ struct GraphOptions {
   std::optional<DType> autocast;
   bool outputs_to_fp32 = false;
   std::optional<DType> kept_dtype;  // Of buffers that follow the model's, where it computes in another (fully_shard).
+  bool casts_buffers = false;       // FSDP1 has cast all that float to `dtype`.
   bool copies_outputs = false;      // DistributedDataParallel's _DDPSink, which looks for unused parameters.
   AttentionKernel attention = AttentionKernel::Flash;
   bool eager_attention = false;  // Composed of products and softmax: `attention` plays no part.
   bool math_attention = false;   // PyTorch's math kernel: operators as well.
+  ExpertsImplementation experts = ExpertsImplementation::GroupedMm;
+  Routing routing;
   Loss loss = Loss::HuggingFace;
   bool casts_inputs = false;  // fully_shard casts what the model is given to `dtype`,
   bool casts_tables = false;  // what a tower's layers are given, which have groups of their own,

@@ -6,6 +6,7 @@
 #include "model/graphs/attention.h"
 #include "model/graphs/grid_tower.h"
 #include "model/graphs/loss.h"
+#include "model/graphs/pairs/preference.h"
 #include "model/graphs/pieces.h"
 #include "model/graphs/tower.h"
 #include "model/graphs/trl.h"
@@ -94,6 +95,17 @@ class DecoderGraph {
         model_ = text_body(g_, p_);
         return body(ids, ones, {});
       });
+    }
+    if (g_.options().loss == Loss::DpoLogits) {
+      const auto answering = [this](TensorId ids, TensorId ones) {
+        model_ = text_body(g_, p_);
+        const TensorId hidden = body(ids, ones, {});
+        const TensorId logits = logits_of(hidden);
+        g_.drop({hidden});
+        return logits;
+      };
+      const bool by_row = g_.options().loss_chunks == 1;
+      return by_row ? rowwise_preference_model(g_, answering) : whole_preference_model(g_, answering);
     }
     if (of_rewards(g_.options().loss)) {
       return reward_model(g_, [this](TensorId ids, TensorId ones) {

@@ -363,18 +363,26 @@ std::optional<std::string> picture_unsupported(const ModelSpec& model, const Tra
   return "one picture at a time, whose class token takes its gradient as a part of another";
 }
 
-// TRL's trainers. Their head reads lm_head.weight without calling the module; a second model is prepared apart.
-std::optional<std::string> trl_unsupported(const ModelSpec& model, const Training& training) {
-  if (training.transformers < Version{5, 0, 0}) return "TRL's losses under transformers 4";
+// Trainers of TRL and LLaMA-Factory. TRL's head reads lm_head.weight without calling the module; a second model is
+// prepared apart.
+std::optional<std::string> trainers_unsupported(const ModelSpec& model, const Training& training) {
+  if (training.transformers < Version{5, 0, 0}) {
+    return formatted("{} under transformers 4", training.loss == Loss::DpoLogits ? "a loss of pairs" : "TRL's losses");
+  }
   if (of_rewards(training.loss)) {
     const bool classes = model.parts != nullptr && model.parts->head == TextHead::Text && model.dims.labels == 1;
     if (!classes) return formatted("rewards of {}, which has no head of one label", model.graph_class);
     return std::nullopt;
   }
-  if (const auto head = fused_head_unsupported(model)) return formatted("TRL's fused head and {}", *head);
-  if (training.runtime == Runtime::Fsdp1) return "TRL's fused head under FSDP1";
+  const bool whole = training.loss == Loss::DpoLogits;
+  const std::string_view what = whole ? "a loss of pairs" : "TRL's fused head";
+  if (const auto head = fused_head_unsupported(model)) return formatted("{} and {}", what, *head);
+  const bool wide = training.outputs_to_fp32 || (!training.autocast && training.dtype == DType::Float32);
+  if (whole && training.loss_chunks == 1 && !wide) return "log-probabilities row by row of logits in 16 bits";
+  if (training.runtime == Runtime::Fsdp1) return formatted("{} under FSDP1", what);
+  if (whole && is_fsdp(training.runtime)) return formatted("{} under fully_shard", what);
   if (training.runtime != Runtime::DeepSpeed) return std::nullopt;
-  if (training.zero.stage == 3) return "TRL's fused head under ZeRO-3";
+  if (training.zero.stage == 3) return formatted("{} under ZeRO-3", what);
   if (model.reference != kNone) return "a reference model in a DeepSpeed engine of its own";
   return std::nullopt;
 }
@@ -428,6 +436,18 @@ std::optional<std::string> distances_unsupported(const ModelSpec& model, const T
   return std::nullopt;
 }
 
+// Of experts that run as experts_implementation says.
+std::optional<std::string> mixture_unsupported(const ModelSpec& model, const Training& training) {
+  if (model.dims.experts == 0 || model.parts->experts.router == Router::Scattered) return std::nullopt;
+  if (model.parts->experts.biased && training.experts == ExpertsImplementation::BatchedMm) {
+    return formatted("experts \"batched_mm\" of {}, which adds biases to a view in place", model.family);
+  }
+  if (training.autocast && training.experts == ExpertsImplementation::GroupedMm) {
+    return "a mixture's grouped product under autocast (--experts eager and batched_mm have none)";
+  }
+  return std::nullopt;
+}
+
 // Of the model as one rank has it.
 std::optional<std::string> unsupported_on_rank(const ModelSpec& model, const Training& training) {
   if (const auto version = version_unsupported(model, training)) return version;
@@ -439,8 +459,8 @@ std::optional<std::string> unsupported_on_rank(const ModelSpec& model, const Tra
   }
   if (const auto kernels = liger_kernels_unsupported(model, training)) return kernels;
   if (const auto kernels = adapter_kernels_unsupported(model, training)) return kernels;
-  if (scores_in_pieces(training.loss) || of_rewards(training.loss)) {
-    if (const auto loss = trl_unsupported(model, training)) return loss;
+  if (of_trainer(training.loss)) {
+    if (const auto loss = trainers_unsupported(model, training)) return loss;
   }
   if (const auto head = head_unsupported(model, training)) return head;
   if (const auto mixer = mixer_unsupported(model, training)) return mixer;
@@ -450,9 +470,7 @@ std::optional<std::string> unsupported_on_rank(const ModelSpec& model, const Tra
   const bool other = training.loss != Loss::HuggingFace && !of_rewards(training.loss);
   if (!causal && other) return formatted("another loss than hf of {}", model.graph_class);
   if (const auto packed = packed_unsupported(model, training)) return packed;
-  const bool grouped = model.dims.experts > 0 && model.parts->experts.router != Router::Scattered;
-  if (grouped && training.autocast) return "a mixture's grouped product under autocast";
-  return std::nullopt;
+  return mixture_unsupported(model, training);
 }
 
 }  // namespace

@@ -18,14 +18,19 @@ void lay_out(FlatUnit& unit, const ModelSpec& model, const Training& training, s
   const auto pad_to = [&](std::int64_t multiple) {
     const std::int64_t over = unit.total.value() % multiple;
     if (over == 0) return;
-    unit.pieces.push_back({kNone, unit.total, Elements(multiple - over)});
+    unit.pieces.push_back({kNone, unit.total, Elements(multiple - over), false});
     unit.total += unit.pieces.back().elements;
   };
   const std::int64_t aligned = kAlignment / bytes_per_element(training.dtype);
   for (const ParameterId id : parameters) {
     if (training.fsdp.use_orig_params) pad_to(aligned);
-    const Elements elements = model.parameters[static_cast<std::size_t>(id)].shape.elements();
-    unit.pieces.push_back({id, unit.total, elements});
+    const Parameter& parameter = model.parameters[static_cast<std::size_t>(id)];
+    const Elements elements = parameter.shape.elements();
+    const bool trained = parameter.trainable &&
+                         std::none_of(training.freeze.begin(), training.freeze.end(),
+                                      [&](const std::string& glob) { return glob_matches(glob, parameter.name); });
+    unit.pieces.push_back({id, unit.total, elements, trained});
+    unit.trains = unit.trains || trained;
     unit.total += elements;
   }
   if (training.fsdp.use_orig_params) pad_to(ranks);
@@ -82,7 +87,9 @@ std::vector<FlatSlice> slices_of(const FlatUnit& unit, std::int64_t rank) {
   for (const FlatPiece& piece : unit.pieces) {
     const std::int64_t from = std::max(begin, piece.from.value());
     const std::int64_t to = std::min(end, piece.from.value() + piece.elements.value());
-    if (piece.id != kNone && from < to) slices.push_back({piece.id, Elements(from - begin), Elements(to - from)});
+    if (piece.id != kNone && from < to) {
+      slices.push_back({piece.id, Elements(from - begin), Elements(to - from), piece.trained});
+    }
   }
   return slices;
 }

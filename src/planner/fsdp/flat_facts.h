@@ -17,6 +17,7 @@ struct FlatPiece {
   ParameterId id = kNone;  // kNone: padding.
   Elements from;
   Elements elements;
+  bool trained = false;
 };
 
 struct FlatUnit {
@@ -26,6 +27,7 @@ struct FlatUnit {
   Elements shard;                 // and what each rank keeps, with zeros behind the last ones.
   std::vector<ModuleId> breadth;  // The modules that it takes, breadth first.
   std::int64_t order = 0;         // When it was wrapped: what lies inside comes before.
+  bool trains = false;            // One of the pieces is trained: then all have gradients.
 };
 // In the order of their modules, the model's own first.
 [[nodiscard]] std::vector<FlatUnit> flat_units(const ModelSpec& model, const Job& job);
@@ -35,11 +37,14 @@ struct FlatSlice {
   ParameterId id = kNone;
   Elements from;  // In the shard.
   Elements elements;
+  bool trained = false;
 };
 // But for padding; those of which the rank has nothing are left out.
 [[nodiscard]] std::vector<FlatSlice> slices_of(const FlatUnit& unit, std::int64_t rank);
 
-// Parameters are gathered in another dtype than they are kept in.
-[[nodiscard]] inline bool mixes_precision(const Training& training) { return training.dtype != training.master_dtype; }
+// The optimizer's are cast to fp32 where accelerate casts any.
+[[nodiscard]] inline DType kept_dtype(const FlatUnit& unit, const Training& training) {
+  return unit.trains ? training.master_dtype : training.loaded_dtype();
+}
 
 }  // namespace dsplan

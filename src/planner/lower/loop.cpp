@@ -9,7 +9,7 @@ namespace dsplan {
 namespace {
 
 DType made_in(const ModelBuffer& buffer, const Training& training) {
-  if (is_fsdp(training.runtime) && buffer.follows_model_dtype) return training.master_dtype;
+  if (is_fsdp(training.runtime) && buffer.follows_model_dtype) return training.loaded_dtype();
   return buffer_dtype(buffer, training);
 }
 
@@ -114,6 +114,8 @@ void Loop::backward(Tape& tape) {
   print("Engine after backward");
   for (Variable& loss : scaled) loss.reset();
   tape.drop_loss();
+  // AxolotlDPOTrainer.training_step: torch.cuda.empty_cache() after each.
+  if (job_.training.loss == Loss::DpoLogits && job_.training.loss_chunks == 1) emitter_.empty_cache();
   mark(Moment::BackwardEnds);
 }
 

@@ -60,19 +60,23 @@ Schedule lower_part(const ModelSpec& model, const Job& job, const std::vector<Sh
   emitter.attach(recording);
   const std::unique_ptr<TrainingRuntime> runtime = make_runtime(job, model, rank, emitter);
   Loop loop(model, job, emitter, *runtime);
-  const std::vector<BufferId> buffers = loop.init();
+  std::vector<BufferId> buffers = loop.init();
 
   Workspaces workspaces(library_workspaces(job), emitter);
   const bool asynchronous = job.training.deepspeed >= kAsynchronousOffload;
   DeepSpeedCheckpoints deepspeed(checkpointing.deepspeed, asynchronous, job.parallelism.tp, emitter);
   std::vector<std::unique_ptr<Tape>> tapes;
-  for (const ShapeView& shape : shapes) {
-    tapes.push_back(
-        std::make_unique<Tape>(model, *shape.graph, *shape.recipes, checkpointing, emitter, *runtime, buffers));
-    tapes.back()->attach(workspaces);
-    tapes.back()->attach(deepspeed);
-  }
+  const auto make_tapes = [&] {
+    if (runtime->replace_buffers) runtime->replace_buffers(buffers);
+    for (const ShapeView& shape : shapes) {
+      tapes.push_back(
+          std::make_unique<Tape>(model, *shape.graph, *shape.recipes, checkpointing, emitter, *runtime, buffers));
+      tapes.back()->attach(workspaces);
+      tapes.back()->attach(deepspeed);
+    }
+  };
   const auto tape_of = [&](std::int64_t batch) -> Tape& {
+    if (tapes.empty()) make_tapes();
     const bool first = batch == 0 && shapes.back().length < 0;
     const std::int64_t length = first ? -1 : job.training.seq_of(batch);
     const auto shape =

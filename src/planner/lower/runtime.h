@@ -38,6 +38,8 @@ class TrainingRuntime {
 
   // On which several gradients of one parameter are summed: the stream on which the node that takes them was made.
   StreamId sums_gradients_on = kComputeStream;
+  // As the first step begins others take the places of the model's buffers; empty: none do.
+  std::function<void(std::vector<BufferId>&)> replace_buffers;
 
   // All parameters, and the buffers of each module by `buffers_of`: on the device in the order in which constructors
   // run; made on no device, in the order in which to_empty goes. In the host's memory buffers are there already, and

@@ -5,6 +5,7 @@
 #include "core/format.h"
 #include "model/graphs/graphs.h"
 #include "model/parts.h"
+#include "planner/fsdp/flat_facts.h"
 #include "planner/fsdp/fsdp_facts.h"
 #include "planner/lower/runtimes/named_parameters.h"
 
@@ -35,7 +36,8 @@ GraphOptions graph_options(const ModelSpec& model, const Job& job) {
   options.images = job.training.images;
   options.image_size = job.training.image_size;
   options.dtype = job.training.dtype;
-  if (is_fsdp(job.training.runtime)) options.kept_dtype = job.training.master_dtype;
+  if (is_fsdp(job.training.runtime)) options.kept_dtype = job.training.loaded_dtype();
+  options.casts_buffers = job.training.fsdp.casts_buffers;
   options.one_dtype = job.training.casts_parameters();
   options.autocast = job.training.autocast;
   options.outputs_to_fp32 = job.training.outputs_to_fp32;
@@ -48,6 +50,8 @@ GraphOptions graph_options(const ModelSpec& model, const Job& job) {
                                                                            : AttentionKernel::Flash;
   options.eager_attention = job.training.attention == Attention::Eager;
   options.math_attention = job.training.attention == Attention::Math;
+  options.experts = job.training.experts;
+  options.routing = job.training.routing;
   options.loss = job.training.loss;
   options.liger_kernels = job.training.liger_kernels;
   options.lora_kernels = job.training.lora_kernels;
@@ -63,6 +67,13 @@ GraphOptions graph_options(const ModelSpec& model, const Job& job) {
   options.stage3_linear = job.training.runtime == Runtime::DeepSpeed && job.training.zero.stage == 3;
   options.checkpointed_modules = job.training.checkpoint.modules;
   options.trainable = trained_parameters(model, job.training);
+  if (job.training.runtime == Runtime::Fsdp1) {  // Views of a flat parameter that is trained have gradients.
+    for (const FlatUnit& unit : flat_units(model, job)) {
+      for (const FlatPiece& piece : unit.pieces) {
+        if (piece.id != kNone) options.trainable[at(piece.id)] = unit.trains;
+      }
+    }
+  }
   return options;
 }
 

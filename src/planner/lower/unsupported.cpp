@@ -7,6 +7,7 @@
 #include "model/lora.h"
 #include "model/parts.h"
 #include "model/quantized.h"
+#include "planner/fsdp/flat_facts.h"
 #include "planner/fsdp/fsdp_facts.h"
 #include "planner/lower/runtimes/named_parameters.h"
 #include "planner/lower/runtimes/runtime_base.h"
@@ -158,7 +159,8 @@ std::optional<std::string> fsdp_unsupported(const ModelSpec& model, const Job& j
 }
 
 // A model, or parts of one, that FullyShardedDataParallel's hooks are not followed through yet.
-std::optional<std::string> flattened_unsupported(const ModelSpec& model, const Training& training) {
+std::optional<std::string> flattened_unsupported(const ModelSpec& model, const Job& job) {
+  const Training& training = job.training;
   if (model.dims.experts > 0) return "mixtures of experts under FSDP1, not compared with PyTorch yet";
   if (packing_of(model)) return "packed weights under FSDP1";
   for (const FsdpGroup& group : fsdp_groups(model, training.fsdp)) {
@@ -167,14 +169,21 @@ std::optional<std::string> flattened_unsupported(const ModelSpec& model, const T
     });
     if (calls > 1) return "a unit of FSDP1 that is called several times";
   }
-  const std::vector<NamedParameter> named = named_parameters(model, training);
-  if (std::any_of(named.begin(), named.end(), [](const NamedParameter& p) { return !p.trainable; })) {
-    return "frozen parameters under FSDP1";
+  for (const FlatUnit& unit : flat_units(model, job)) {
+    const Parameter& first = model.parameters[static_cast<std::size_t>(unit.pieces.front().id)];
+    for (const FlatPiece& piece : unit.pieces) {
+      if (piece.id == kNone) continue;
+      const Parameter& parameter = model.parameters[static_cast<std::size_t>(piece.id)];
+      if (training.made_dtype(parameter) != training.made_dtype(first)) {
+        return formatted("{} and {} in {} and {}, which FSDP1 refuses to flatten together", first.name, parameter.name,
+                         name(training.made_dtype(first)), name(training.made_dtype(parameter)));
+      }
+      if (piece.trained != unit.trains && !training.fsdp.use_orig_params) {
+        return "frozen parameters beside trained ones without use_orig_params, which FSDP1 refuses to flatten together";
+      }
+    }
+    if (!unit.trains && unit.module != 0) return "units of FSDP1 of which nothing is trained";
   }
-  const bool differ = std::any_of(model.parameters.begin(), model.parameters.end(), [&](const Parameter& p) {
-    return training.made_dtype(p) != training.made_dtype(model.parameters.front());
-  });
-  if (differ) return "parameters of several dtypes under FSDP1, which refuses to flatten them together";
   return groups_unsupported(model, training);
 }
 
@@ -185,13 +194,14 @@ std::optional<std::string> fsdp1_unsupported(const ModelSpec& model, const Job& 
   if (job.parallelism.tp > 1) return "FSDP1 under tensor parallelism";
   if (sharding_ranks(job) == 1) return "FSDP1 over one rank, which PyTorch turns into NO_SHARD";
   if (training.dtype == DType::Float16 || training.communication_dtype == DType::Float16) return "FSDP1 in fp16";
-  if (training.autocast) return "autocast under FSDP1";
+  if (training.autocast && *training.autocast != training.dtype) {
+    return "autocast over flat parameters in another dtype, of which it would keep no copies";
+  }
   if (!training.zero_grad_to_none) return "zero_grad(set_to_none=False) under FSDP1";
   if (training.loss == Loss::Liger) return "Liger's loss under FSDP1";
-  if (training.fsdp.cpu_offload) return "CPUOffload under FSDP1";
-  if (training.gradient_clipping > 0) return "clip_grad_norm_ of FSDP1";
-  if (training.param_groups != ParamGroups::Single) return "several parameter groups under FSDP1";
-  if (training.fsdp.sync_module_states) return "sync_module_states under FSDP1";
+  if (training.fsdp.cpu_offload && training.fsdp.sync_every && training.grad_accum > 1) {
+    return "gradients summed on the host outside of no_sync(), which FSDP1 does not do right";
+  }
   if (training.model_init != ModelInit::Host && training.model_init != ModelInit::Device) {
     return "FSDP1 of a model that is made on no device";
   }
@@ -200,9 +210,9 @@ std::optional<std::string> fsdp1_unsupported(const ModelSpec& model, const Job& 
     return "optimizers other than Adam and SGD under FSDP1";
   }
   for (const CheckpointGroup& group : training.checkpoint.groups) {
-    if (group.kind != CheckpointKind::NonReentrant) return "reentrant checkpoints under FSDP1";
+    if (group.kind == CheckpointKind::DeepSpeed) return "DeepSpeed's checkpoints under FSDP1";
   }
-  return flattened_unsupported(model, training);
+  return flattened_unsupported(model, job);
 }
 
 // Where nothing is cast between a layer and its adapters, a gradient that comes back to the layer's result is added in

@@ -55,8 +55,10 @@ void Simulations::ahead(const std::vector<const Candidate*>& candidates, Wanted 
   for (const Candidate* one : candidates) {
     const std::string key = key_of(*one);
     const auto asked = verdicts_.find(key);
-    if (asked != verdicts_.end() && asked->second.answers(wanted)) continue;
+    const bool known = asked != verdicts_.end() && asked->second.answers(wanted);
     Known& made = ahead_[key];
+    if (first_of_all && one == candidates.front() && (known || made.answers(wanted))) return;
+    if (known) continue;
     const bool twice = std::any_of(work.begin(), work.end(), [&](const auto& other) { return other.second == &made; });
     if (!twice && !made.answers(wanted)) work.emplace_back(one, &made);
   }

@@ -133,7 +133,7 @@ constexpr CanonicalLine kLines[] = {
     {Line::Loss, "loss"},
     {Line::Loop, "loop"},
     {Line::Liger, "liger", [](const Job& j) { return j.training.liger != kWitnessLiger; }},
-    {Line::LossChunks, "loss chunks", [](const Job& j) { return j.training.loss == Loss::Chunked; }},
+    {Line::LossChunks, "loss chunks", [](const Job& j) { return j.training.loss_chunks > 0; }},
     {Line::Level, "level dispatch", [](const Job& j) { return j.training.level == Level::Dispatch; }, true},
     {.line = Line::Freeze, .own = add_frozen},
     {Line::Versions, "versions"},
@@ -194,6 +194,8 @@ constexpr CanonicalLine kLines[] = {
     {Line::DdpOptimizer, "zero redundancy", [](const Job& j) { return j.training.ddp.zero_redundancy; }, true},
     {Line::AdapterKernels, "adapter kernels", [](const Job& j) { return j.training.lora_kernels.any(); }},
     {Line::FsdpFlat, "fsdp flat", [](const Job& j) { return j.training.runtime == Runtime::Fsdp1; }},
+    {Line::Experts, "experts", [](const Job& j) { return j.training.experts != ExpertsImplementation::GroupedMm; }},
+    {Line::Routing, "routing", [](const Job& j) { return j.training.experts == ExpertsImplementation::Loop; }},
 };
 
 // A field as one word of its line.

@@ -484,7 +484,7 @@ Bytes spectrum_bytes(const ModelSpec& model, const Training& t) {
 }
 
 // Tokens and a mask; labels, or which tokens are a completion's. The number of labels; the reference's sums of a pair.
-bool add_batch_of_trl(const Training& t, Footprint& result) {
+bool add_batch_of_trainer(const Training& t, Footprint& result) {
   const Bytes tokens = storage(Elements(last_tokens(t)), DType::Int64);
   Bytes& inputs = result.persistent[Role::Inputs];
   inputs = tokens * (of_rewards(t.loss) ? 2 : 3);
@@ -501,7 +501,7 @@ bool add_batch(const ModelSpec& model, const Training& training, Footprint& resu
     }
     return true;
   }
-  if (scores_in_pieces(training.loss) || of_rewards(training.loss)) return add_batch_of_trl(training, result);
+  if (of_trainer(training.loss)) return add_batch_of_trainer(training, result);
   const std::optional<Answers> answers = answers_of(model, training);
   if (!answers) return false;
   Bytes& inputs = result.persistent[Role::Inputs];
@@ -610,8 +610,9 @@ bool kept_in_fp32(const ModelBuffer& buffer, const Training& training) {
 
 DType dtype_of(const ModelBuffer& buffer, const Training& training) {
   if (kept_in_fp32(buffer, training)) return DType::Float32;
-  const DType made = is_fsdp(training.runtime) ? training.master_dtype : training.dtype;
-  const DType type = buffer.follows_model_dtype ? made : buffer.dtype;
+  if (training.fsdp.casts_buffers && is_floating(buffer.dtype)) return training.dtype;  // With the first forward.
+  const bool kept = is_fsdp(training.runtime) && !training.fsdp.widens_shards;
+  const DType type = buffer.follows_model_dtype ? (kept ? training.master_dtype : training.dtype) : buffer.dtype;
   // zero.Init makes every floating-point tensor in the model's dtype, unless its maker converts integers.
   return training.under_zero_init() && type == DType::Float32 && !buffer.converted ? training.dtype : type;
 }

@@ -12,7 +12,7 @@ namespace {
 
 struct Flat {
   std::int64_t elements = 0;
-  std::vector<std::pair<std::int64_t, std::int64_t>> real;  // Where each parameter begins and ends.
+  std::vector<std::pair<std::int64_t, std::int64_t>> trained;  // Where each parameter begins and ends.
   bool root = false;
 };
 
@@ -45,11 +45,20 @@ std::vector<Flat> flats(const ModelSpec& model, const Job& job) {
     if (fsdp.use_orig_params) flat.elements = up(flat.elements, lanes);
     const std::int64_t begin = flat.elements;
     flat.elements += p.shape.elements().value();
-    flat.real.emplace_back(begin, flat.elements);
+    const bool frozen = !p.trainable || std::any_of(job.training.freeze.begin(), job.training.freeze.end(),
+                                                    [&](const auto& glob) { return glob_matches(glob, p.name); });
+    if (!frozen) flat.trained.emplace_back(begin, flat.elements);
   }
   std::vector<Flat> all;
   for (auto& [module, flat] : units) all.push_back(std::move(flat));
   return all;
+}
+
+// A zero, for ranks without gradients, and the norm that the Trainer holds.
+Bytes numbers_of_clipping(const Training& t) {
+  if (t.gradient_clipping <= 0) return Bytes(0);
+  const bool held = t.loop == LoopKind::Trainer && !t.fsdp.cpu_offload;
+  return Bytes(4 + (held ? bytes_per_element(t.master_dtype) : 0));
 }
 
 }  // namespace
@@ -62,9 +71,12 @@ void fsdp1_footprint(const ModelSpec& model, const Job& job, std::int64_t rank, 
   const Bytes step(o.kind != OptimizerKind::Sgd && o.implementation == Implementation::Fused ? 4 : 0);
   for (const Flat& flat : flats(model, job)) {
     const std::int64_t mine = part(flat, ranks);
-    const Bytes kept = storage(Elements(mine), t.master_dtype);
-    result.persistent[Role::Parameters] += kept;
+    const bool frozen = flat.trained.empty();  // accelerate leaves it as it was loaded.
+    const Bytes kept = storage(Elements(mine), frozen && t.fsdp.widens_shards ? t.dtype : t.master_dtype);
+    if (!t.fsdp.cpu_offload) result.persistent[Role::Parameters] += kept;
+    if (frozen) continue;
     result.states.gradients += kept;
+    if (t.fsdp.cpu_offload) continue;  // The optimizer is the host's, and its gradients.
     // Gradients of views are dropped by name alone: the flat one waits for the next forward.
     if (t.fsdp.use_orig_params) result.persistent[Role::Gradients] += kept;
     if (!t.fsdp.use_orig_params) {
@@ -72,11 +84,12 @@ void fsdp1_footprint(const ModelSpec& model, const Job& job, std::int64_t rank, 
       continue;
     }
     const std::int64_t begin = mine * (rank % ranks);
-    for (const auto& [from, to] : flat.real) {
+    for (const auto& [from, to] : flat.trained) {
       const std::int64_t in = std::min(to, begin + mine) - std::max(from, begin);
       if (in > 0) result.persistent[Role::Optimizer] += storage(Elements(in), t.master_dtype) * copies + step;
     }
   }
+  result.persistent[Role::Temporaries] += numbers_of_clipping(t);
 }
 
 std::vector<TrafficRow> fsdp1_traffic(const ModelSpec& model, const Job& job) {
@@ -94,7 +107,7 @@ std::vector<TrafficRow> fsdp1_traffic(const ModelSpec& model, const Job& job) {
     const std::int64_t gathers = t.fsdp.reshard_after_forward == 1 ? t.grad_accum : times;
     forward += storage(whole, t.dtype) * gathers;
     if (again) backward += storage(whole, t.dtype) * t.grad_accum;
-    reduced += whole;
+    if (!flat.trained.empty()) reduced += whole;
   }
   const auto row = [&](Collective collective, Group group, Pass pass, DType type, Bytes payload) {
     return TrafficRow{collective, group, pass, type, TrafficKind::Data, 0, payload, Bytes(0)};

@@ -65,6 +65,12 @@ std::int64_t ranks_of_triple(Resolver& resolver, const Batch& batch) {
   return *batch.train / rows;
 }
 
+// Nothing of these runtimes is of use on one GPU.
+bool wants_ranks(const Resolver& resolver) {
+  const std::string runtime = resolver.request.runtime.value_or("");
+  return resolver.stage() >= 1 || runtime.starts_with("fsdp") || runtime == "hsdp" || runtime == "ddp";
+}
+
 void resolve_world(Resolver& resolver, const Batch& batch) {
   const Request& request = resolver.request;
   Parallelism& p = resolver.job.parallelism;
@@ -81,6 +87,9 @@ void resolve_world(Resolver& resolver, const Batch& batch) {
   } else if (const std::int64_t dp = ranks_of_triple(resolver, batch); dp > 0) {
     p.world = checked_mul(dp, model_ranks);
     resolver.derived("GPUs", std::to_string(p.world), "train_batch_size / (micro-batch x accumulation)", "--gpus");
+  } else if (per_node > 1 && wants_ranks(resolver)) {
+    p.world = checked_mul(nodes > 0 ? nodes : 1, per_node);
+    resolver.assumed("GPUs", std::to_string(p.world), formatted("one node of {}", per_node), "--gpus");
   } else if (resolver.stage() >= 1) {
     p.world = model_ranks;
     resolver.fault(option("--gpus"), formatted("ZeRO stage {} needs the number of GPUs", resolver.stage()),

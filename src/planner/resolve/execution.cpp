@@ -235,16 +235,17 @@ void resolve_attention(Resolver& resolver) {
   }
 }
 
-std::optional<Loss> trl_loss(std::string_view text) {
-  for (const Loss one : {Loss::Trl, Loss::Dpo, Loss::DpoPrecomputed, Loss::Reward, Loss::CenteredReward}) {
+std::optional<Loss> trainers_loss(std::string_view text) {
+  for (const Loss one :
+       {Loss::Trl, Loss::Dpo, Loss::DpoPrecomputed, Loss::DpoLogits, Loss::Reward, Loss::CenteredReward}) {
     if (text == name(one)) return one;
   }
   return std::nullopt;
 }
 
-void announce_trl(Resolver& resolver, const Place& place) {
+void announce_trainer(Resolver& resolver, const Place& place) {
   const Training& training = resolver.job.training;
-  if (!of_rewards(training.loss)) {
+  if (scores_in_pieces(training.loss)) {
     resolver.announce(place,
                       "TRL 1.16.0's head, piece by piece of the logits, with every token counted but each row's first; "
                       "releases without it take the whole logits: --loss hf");
@@ -269,15 +270,20 @@ void resolve_given_loss(Resolver& resolver, const Setting<std::string>& wished) 
     training.loss = Loss::Native;
   } else if (text == "liger") {
     training.loss = Loss::Liger;
-  } else if (const std::optional<Loss> trl = trl_loss(text)) {
-    training.loss = *trl;
-    announce_trl(resolver, wished.place);
+  } else if (text == "dpo-rows") {
+    training.loss = Loss::DpoLogits;
+    training.loss_chunks = 1;
+    announce_trainer(resolver, wished.place);
+  } else if (const std::optional<Loss> trainers = trainers_loss(text)) {
+    training.loss = *trainers;
+    announce_trainer(resolver, wished.place);
   } else if (text != "hf") {
-    const std::string_view meant =
-        nearest(text, {"hf", "native", "liger", "trl", "dpo", "dpo-precomputed", "reward", "reward-centered"});
+    const std::string_view meant = nearest(text, {"hf", "native", "liger", "trl", "dpo", "dpo-precomputed",
+                                                  "dpo-logits", "dpo-rows", "reward", "reward-centered"});
     return resolver.fault(
         wished.place, formatted("loss \"{}\" is not known", text),
-        meant.empty() ? "it is one of hf, native, chunked:N, liger, trl, dpo, dpo-precomputed, reward, reward-centered"
+        meant.empty() ? "it is one of hf, native, chunked:N, liger, trl, dpo, dpo-precomputed, dpo-logits, dpo-rows, "
+                        "reward, reward-centered"
                       : did_you_mean(meant));
   }
   resolver.given("loss", std::string(text), wished.place, "--loss");
@@ -501,6 +507,7 @@ void resolve_execution(Resolver& resolver) {
   resolve_images(resolver);
   resolve_attention(resolver);
   resolve_loss_and_loop(resolver);
+  resolve_experts(resolver);
   resolve_level(resolver);
   resolve_freeze(resolver);
   resolve_lora(resolver);

@@ -158,6 +158,7 @@ std::int64_t resolve_mesh(Resolver& resolver) {
   const auto degree = [&](const Setting<std::string>& in_file, std::string_view key) -> std::int64_t {
     const Setting<std::string> wished = said(resolver, in_file, key);
     if (!wished.given() || *wished == "-1") return 0;
+    if (*wished == "node" && p.dp % p.gpus_per_node == 0) return p.gpus_per_node;  // HYBRID_SHARD by itself.
     const std::int64_t value = whole_number(*wished).value_or(0);
     if (value < 1) resolver.fault(wished.place, formatted("\"{}\" is \"{}\", no number of ranks", key, *wished));
     if (value >= 1 && p.dp % value != 0) {
@@ -295,6 +296,11 @@ void resolve_flattened(Resolver& resolver) {
               "is fully_shard's word, which FSDP1 does not take", "it needs --runtime fsdp2");
   (void)resolve_mesh(resolver);
   resolve_wrap(resolver);
+  if (resolver.request.lora.given() && resolver.request.training_arguments) {
+    resolver.not_modelled(
+        resolver.request.lora.place,
+        "adapters under the Trainer's FSDP1, which wraps each by itself (peft's fsdp_auto_wrap_policy),");
+  }
   const FsdpInput& in = resolver.request.fsdp;
   Fsdp& fsdp = resolver.training().fsdp;
   if (("+" + fsdp.wrap + "+").find("+ends+") != std::string::npos) {
@@ -354,12 +360,51 @@ void widen_trained(Resolver& resolver, const Setting<DType>& precision) {
   resolver.derived("dtype of shards", "fp32", "accelerate keeps what is trained in fp32", "--dtype");
 }
 
+// accelerate's MixedPrecision has all three dtypes; behind its wrapping shards that are trained become fp32 (accelerate
+// 1.15, utils/dataclasses.py, set_mixed_precision; accelerator.py, prepare_model).
+void resolve_flat_dtypes(Resolver& resolver, const Setting<DType>& precision) {
+  Training& training = resolver.training();
+  const FsdpInput& in = resolver.request.fsdp;
+  auto param = dtype_of(resolver, said(resolver, in.param_dtype, "fsdp.param_dtype"), "fsdp.param_dtype");
+  auto reduce = dtype_of(resolver, said(resolver, in.reduce_dtype, "fsdp.reduce_dtype"), "fsdp.reduce_dtype");
+  const Setting<std::string> buffers = said(resolver, in.buffer_dtype, "fsdp.buffer_dtype");
+  auto buffer = dtype_of(resolver, buffers, "fsdp.buffer_dtype");
+  if (precision.given()) {
+    if (param && *param != *precision) {
+      return resolver.not_modelled(precision.place, "accelerate's autocast over parameters in another dtype");
+    }
+    const DType loaded = training.dtype;
+    training.fsdp.widens_shards = loaded != DType::Float32;
+    if (loaded != DType::Float32 && loaded != *precision) {
+      return resolver.not_modelled(precision.place, formatted("mixed precision in {} of a model that is loaded in {}",
+                                                              name(*precision), name(loaded)));
+    }
+    if (training.fsdp.widens_shards) {
+      resolver.derived("dtype of shards", "fp32", "accelerate casts what it has wrapped", "--dtype");
+    }
+    if (!param) resolver.given("fsdp.param_dtype", std::string(name(*precision)), precision.place, "--set");
+    param = param.value_or(*precision);
+    reduce = reduce.value_or(*precision);
+    buffer = buffer.value_or(*precision);
+  }
+  training.fsdp.casts_parameters = param.has_value();
+  training.master_dtype = training.fsdp.widens_shards ? DType::Float32 : training.dtype;
+  training.dtype = param.value_or(training.dtype);
+  training.communication_dtype = reduce.value_or(training.dtype);
+  training.grad_accum_dtype = training.communication_dtype;
+  if (buffer && *buffer != training.dtype && *buffer != DType::Float32) {
+    return resolver.not_modelled(buffers.place, "\"fsdp.buffer_dtype\" other than fp32 and the dtype of parameters");
+  }
+  training.fsdp.casts_buffers = buffer && *buffer != DType::Float32;
+}
+
 }  // namespace
 
 // accelerate's MixedPrecisionPolicy has all three dtypes (utils/dataclasses.py, set_mixed_precision), and what is
 // trained is kept in fp32 (utils/fsdp_utils.py, fsdp2_prepare_model).
 void resolve_fsdp_dtypes(Resolver& resolver, const Setting<DType>& precision) {
   Training& training = resolver.training();
+  if (training.runtime == Runtime::Fsdp1) return resolve_flat_dtypes(resolver, precision);
   const FsdpInput& in = resolver.request.fsdp;
   auto param = dtype_of(resolver, said(resolver, in.param_dtype, "fsdp.param_dtype"), "fsdp.param_dtype");
   auto reduce = dtype_of(resolver, said(resolver, in.reduce_dtype, "fsdp.reduce_dtype"), "fsdp.reduce_dtype");
@@ -405,7 +450,8 @@ void resolve_fsdp(Resolver& resolver) {
     return;
   }
   if (resolver.training().runtime == Runtime::Fsdp1) return resolve_flattened(resolver);
-  refuse_keys(resolver, {"fsdp.use_orig_params", "fsdp.limit_all_gathers", "fsdp.sync_module_states"},
+  refuse_keys(resolver,
+              {"fsdp.use_orig_params", "fsdp.limit_all_gathers", "fsdp.sync_module_states", "fsdp.buffer_dtype"},
               "is FSDP1's word, which fully_shard does not take", "it needs --runtime fsdp1");
   const std::int64_t ranks = resolve_mesh(resolver);
   resolve_wrap(resolver);

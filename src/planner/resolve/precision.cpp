@@ -308,7 +308,7 @@ Setting<DType> sharding_precision(const Resolver& resolver) {
 // Around the forward: an option's plain torch.autocast, or accelerate's, which makes the outputs fp32 as well.
 void resolve_autocast(Resolver& resolver) {
   Training& training = resolver.training();
-  const bool shards = is_fsdp(training.runtime);
+  const bool shards = training.runtime == Runtime::Fsdp2;  // Around FullyShardedDataParallel's forward it is both.
   const Setting<std::string>& wished = resolver.request.autocast;
   const Setting<std::string>* launched = shards ? nullptr : mixed_precision(resolver);
   const Setting<bool>* trained = shards ? nullptr : trainer_precision(resolver);

@@ -55,13 +55,38 @@ void pack_rows(const ForeignInput& foreign, Request& request) {
 // check_auto_enable_lora_kernels (utils/schemas/config.py).
 void choose_adapter_kernels(const ForeignInput& foreign, const Place& usual, Request& request, Diagnostics& faults) {
   const std::int64_t bits = foreign.bits.value_or(0);
-  const bool usually = !foreign.lora_kernels.given();
+  const bool usually = !foreign.lora_kernels.given() && !foreign.trainer.given();  // With `rl` none by itself.
   if (usually && bits != 8) request.lora_kernels = {"all", usual};
   if (bits == 0 || request.lora_kernels.value_or("none") == "none") return;
   faults.add(
       foreign.adapters.place.says(formatted("axolotl's kernels for adapters{} are not modelled yet over packed weights",
                                             usually ? ", which it turns on by itself," : ""),
                                   "say lora_mlp_kernel: false, which turns all of them off"));
+}
+
+// Of a program's trainers of preferences `known` is modelled.
+void only_known(const ForeignInput& foreign, std::string_view known, std::string_view what, Diagnostics& faults) {
+  const std::string trainer = foreign.trainer.value_or("");
+  if (trainer == known) return;
+  const std::string why = formatted("{} {} is not modelled yet", what, trainer);
+  faults.add(foreign.trainer.place.says(why, formatted("{} is", known)));
+}
+
+// train/tuner.py: each stage has a trainer of its own. Of Liger's parts a stage of pairs takes all but the loss.
+void take_factory_stage(const ForeignInput& foreign, Request& request, Diagnostics& faults) {
+  const std::string stage = foreign.trainer.value_or("sft");
+  if (stage == "sft" || stage == "pt") return;
+  only_known(foreign, "dpo", "LLaMA-Factory's stage", faults);
+  const bool ligers = request.loss.given() && request.liger_kernels.given() &&
+                      request.loss.place.text() == request.liger_kernels.place.text();
+  if (!request.loss.given() || ligers) request.loss = {"dpo-logits", foreign.trainer.place};
+}
+
+// core/trainers/dpo: TRL 1.9.0's DPOTrainer.
+void take_axolotl_pairs(const ForeignInput& foreign, Request& request, Diagnostics& faults) {
+  if (!foreign.trainer.given()) return;
+  only_known(foreign, "dpo", "axolotl's rl:", faults);
+  if (!request.loss.given()) request.loss = {"dpo-rows", foreign.trainer.place};
 }
 
 class OfProgram {
@@ -166,6 +191,7 @@ class OfProgram {
     usually<std::int64_t>(request_.seq, 2048);
     if (!foreign_.adapters.given()) foreign_.adapters = {true, own()};
     if (*foreign_.adapters) usually(request_.ddp.find_unused_parameters, false);  // hparams/parser.py
+    take_factory_stage(foreign_, request_, faults_);
     freeze_shown();
     size_shown(foreign_, base_, own(), request_);
     if (runs_deepspeed()) return;
@@ -216,6 +242,7 @@ class OfProgram {
     const bool pure = foreign_.pure_bf16.value_or(false);
     if (!arguments.fp16.value_or(false) && !pure) usually(arguments.bf16, true);
     if (request_.checkpoint.given()) usually(request_.checkpoint_impl, std::string("reentrant"));
+    take_axolotl_pairs(foreign_, request_, faults_);
     const bool adapted = foreign_.adapters.value_or(false);
     if (adapted) choose_adapter_kernels(foreign_, own(), request_, faults_);
     pack_rows(foreign_, request_);

@@ -38,12 +38,15 @@ void refuse_over_recording(const Request& request) {
   if (request.freeze.given()) refuse(request.freeze.place, "freezing parameters of");
 }
 
-// TRL's trainers of pairs turn dropout off; DPO's loads a second model where there are no adapters to turn off.
+// Trainers of pairs turn dropout off; DPO's loads a second model where there are no adapters to turn off. LLaMA-Factory
+// keeps that one in the dtype of its file, whatever it casts the first to.
 ModelSpec as_preferred(ModelSpec model, const Request& request) {
   const std::string loss = request.loss.value_or("");
-  if (loss != "dpo" && loss != "dpo-precomputed" && !loss.starts_with("reward")) return model;
+  if (!loss.starts_with("dpo") && !loss.starts_with("reward")) return model;
   model = without_dropout(std::move(model));
-  return loss == "dpo" && model.causal == 0 ? with_reference(model) : model;
+  const bool asked = loss == "dpo" || loss == "dpo-logits" || loss == "dpo-rows";
+  if (!asked || model.causal != 0) return model;
+  return with_reference(model, loss == "dpo-logits" ? model.stored_dtype : std::nullopt);
 }
 
 }  // namespace

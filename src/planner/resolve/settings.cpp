@@ -161,55 +161,6 @@ void resolve_settings(Resolver& resolver) {
 }
 
 // Options that name something dsplan does not do yet. They are refused, never ignored.
-
-namespace {
-
-// "capacity:F": the fullest experts get F times the mean, tokens * experts_per_token / experts. A cap in the sense of
-// Switch Transformer drops what is above it; transformers' mixtures drop nothing, so that F is at least 1, and no
-// expert gets a token twice.
-std::string routing_fault(std::string_view rule, const Dimensions& dims) {
-  constexpr std::string_view kCapacity = "capacity:";
-  if (!rule.starts_with(kCapacity)) return {};
-  const std::string_view text = rule.substr(kCapacity.size());
-  double factor = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), factor);
-  if (error != std::errc() || end != text.data() + text.size() || !(factor > 0)) {
-    return formatted("routing \"{}\" needs a number above 0 behind capacity:", rule);
-  }
-  if (factor < 1) return formatted("routing \"{}\" drops tokens, and transformers' mixtures drop none", rule);
-  const double most =
-      static_cast<double>(dims.experts) / static_cast<double>(std::max<std::int64_t>(dims.experts_per_token, 1));
-  if (factor <= most) return {};
-  return formatted(
-      "routing \"{}\" gives an expert more tokens than there are: {} of {} experts for each make at most capacity:{}",
-      rule, dims.experts_per_token, dims.experts, most);
-}
-
-// transformers hands all tokens of all experts to one grouped product, whose sizes depend on tokens times experts per
-// token alone (integrations/moe.py, experts_implementation "grouped_mm", the default since 5.0): without expert
-// parallelism no rule that drops no token moves a byte.
-void resolve_routing(Resolver& resolver) {
-  const Setting<std::string>& wished = resolver.request.routing;
-  if (!wished.given()) return;
-  if (resolver.model.dims.experts == 0) {
-    return resolver.fault(wished.place,
-                          formatted("routing \"{}\", but {} has no experts", *wished, resolver.model.name));
-  }
-  if (const std::string fault = routing_fault(*wished, resolver.model.dims); !fault.empty()) {
-    return resolver.fault(wished.place, fault);
-  }
-  if (*wished != "balanced" && *wished != "worst" && !wished->starts_with("capacity:")) {
-    return resolver.not_modelled(wished.place, formatted("expert routing \"{}\"", *wished));
-  }
-  resolver.given("routing", *wished, wished.place, "--routing");
-  resolver.announce(
-      wished.place,
-      "routing moves no byte: one grouped product takes the tokens of all experts "
-      "(experts_implementation \"grouped_mm\"; the loop over experts that are hit, \"eager\", is not modelled)");
-}
-
-}  // namespace
-
 void refuse_unmodelled_options(Resolver& resolver) {
   const Request& request = resolver.request;
   const auto refuse = [&resolver](const auto& setting, std::string_view what) {
@@ -218,7 +169,6 @@ void refuse_unmodelled_options(Resolver& resolver) {
   const auto refuse_degree = [&resolver](const Setting<std::int64_t>& degree, std::string_view what) {
     if (degree.value_or(1) > 1) resolver.not_modelled(degree.place, formatted("{} = {}", what, *degree));
   };
-  resolve_routing(resolver);
   refuse(request.env, "an environment file");
   refuse_degree(request.sp, "sequence parallelism, sp");
   refuse_degree(request.ep, "expert parallelism, ep");

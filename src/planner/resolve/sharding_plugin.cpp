@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/format.h"
+#include "planner/resolve/flat_plugin.h"
 
 namespace dsplan {
 namespace {
@@ -30,7 +31,13 @@ class ShardingPlugin {
       : said_(said), launched_(launched), request_(request), faults_(faults) {}
 
   void apply(const ModelSpec& base) {
-    if (!is_version_2()) return;
+    const std::string version = said_.version.value_or(launched_ ? "1" : "2");
+    if (version == "1") return apply_flat_plugin(said_, launched_, base, request_, faults_);
+    if (version != "2") {
+      return faults_.add(
+          said_.version.place.says(formatted("FSDP version \"{}\" does not exist", version), "it is 1 or 2"));
+    }
+    say_of_version_1(said_, launched_, request_);
     if (!request_.runtime.mentioned()) request_.runtime = {"fsdp2", said_.on.place};
     compare_keys();
     reshard();
@@ -47,22 +54,6 @@ class ShardingPlugin {
   }
   void not_modelled(const Place& place, std::string feature, std::string_view key) {
     request_.not_modelled.push_back({place, When::Always, std::string(key), std::move(feature)});
-  }
-
-  bool is_version_2() {
-    const std::string version = said_.version.value_or(launched_ ? "1" : "2");
-    if (version == "2") return true;
-    const Place& place = said_.version.given() ? said_.version.place : said_.on.place;
-    if (version == "1") {
-      not_modelled(place,
-                   formatted("FSDP1{}, with what accelerate sends, clips and casts (--runtime fsdp1 is "
-                             "FullyShardedDataParallel alone; fsdp_version: 2 is modelled),",
-                             said_.version.given() ? "" : ", accelerate's default"),
-                   "fsdp_version");
-    } else {
-      faults_.add(place.says(formatted("FSDP version \"{}\" does not exist", version), "it is 1 or 2"));
-    }
-    return false;
   }
 
   // ParallelismConfig: both sizes are 1 unless they are said, and their product is the number of ranks.
@@ -125,8 +116,13 @@ class ShardingPlugin {
   // Its own variables hold what is not made on no device first.
   [[nodiscard]] std::string ends() const { return rank0_loads() ? "+ends" : "+ends+held"; }
 
+  // What fsdp_config says of it goes before a word of the Trainer's fsdp; the launcher's strategy is version 1's.
   void reshard() {
-    const Setting<std::string>& wished = said_.reshard_after_forward;
+    Setting<std::string> wished = said_.reshard_after_forward;
+    if (!launched_ && !wished.given() && said_.strategy.given()) {
+      const std::string& word = *said_.strategy;
+      wished = {word == "full_shard" ? "true" : word == "shard_grad_op" ? "false" : word, said_.strategy.place};
+    }
     if (!wished.given()) return usually(request_.fsdp.reshard_after_forward, "true", said_.on.place);
     const std::optional<bool> reshards = truth_of(in_lower_case(*wished));
     if (!reshards) {
@@ -207,10 +203,12 @@ class ShardingPlugin {
 };
 
 const Place* first_key(const ShardingInput& said) {
-  for (const Setting<std::string>* one : {&said.version, &said.reshard_after_forward, &said.wrap_policy}) {
+  for (const Setting<std::string>* one :
+       {&said.version, &said.strategy, &said.reshard_after_forward, &said.wrap_policy, &said.backward_prefetch}) {
     if (one->given()) return &one->place;
   }
-  for (const Setting<bool>* one : {&said.offload, &said.rank0_loads, &said.synchronises, &said.checkpoints}) {
+  for (const Setting<bool>* one : {&said.offload, &said.rank0_loads, &said.synchronises, &said.checkpoints,
+                                   &said.use_orig_params, &said.forward_prefetch}) {
     if (one->given()) return &one->place;
   }
   return nullptr;

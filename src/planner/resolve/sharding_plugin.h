@@ -10,8 +10,8 @@
 namespace dsplan {
 
 // Writes into `request` what the one plugin that is turned on says; nothing where none is. Settings that are there
-// stay. Faults: what accelerate refuses. FSDP1, wrapping by size and what the programs of `foreign` do to shards
-// themselves are not modelled.
+// stay. Faults: what accelerate refuses. Wrapping by size under version 2 and what the programs of `foreign` do to
+// shards themselves are not modelled.
 void apply_sharding_plugin(const ForeignInput& foreign, const ModelSpec& base, Request& request, Diagnostics& faults);
 
 }  // namespace dsplan

@@ -77,6 +77,7 @@ Json optimizer_of(const Optimizer& optimizer) {
 }
 
 std::string loss_words(const Training& t) {
+  if (t.loss == Loss::DpoLogits && t.loss_chunks == 1) return "dpo-rows";
   return t.loss == Loss::Chunked ? formatted("chunked:{}", t.loss_chunks) : std::string(name(t.loss));
 }
 
@@ -190,6 +191,7 @@ void add_execution(const ModelSpec& model, const Job& job, Json& json) {
   add_checkpointing(t.checkpoint, model.dims.layers, json);
   json.set("model_init", name(t.model_init));
   if (t.level == Level::Dispatch) json.set("level", "dispatch");
+  if (t.experts != ExpertsImplementation::GroupedMm) json.set("experts", name(t.experts));
   if (const ResolvedInput* routing = input_of(job, "routing")) json.set("routing", routing->value);
 }
 

@@ -38,6 +38,13 @@ REASONS = [
     (r"/trl-", "not traced: into which free blocks tensors are put before TRL's head"),
     (r"/chance-shared-bloom-560m-s786-", "not traced: into which free blocks tensors are put under bloom's checkpoints with autocast"),
     (r"/fsdp1-llama-3-8b-.*-mixed-orig-w256-", "not traced: into which free blocks states of a shard's views are put"),
+    (r"/mixtures-qwen1.5-moe-.*-loop-zero3", "not traced: what the second forward of a loop over experts gathers ahead under ZeRO-3"),
+    (r"^mixtures/", "not traced: into which free blocks the tensors of a loop over many experts are put"),
+    (
+        r"/chance-4-olmo-2-13b-s3864-",
+        "autocast copies a leaf once for all who read it, and the input of a reentrant checkpoint is a leaf while it runs again: "
+        "traced, not predicted (layers whose products read that input itself)",
+    ),
     (r"^heldout/", "not traced: rests of free blocks under ZeRO-3 on 32 ranks"),
     (
         r"^torch-2.8/.*gpt2",

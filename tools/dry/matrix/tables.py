@@ -57,6 +57,7 @@ def job(stratum, model, seq=1024, batch=1, *, name="", change=None, whole=False,
             "steps",
             "holds_outputs",
             "needs",
+            "accelerate",
         )
         if k in more
     }
@@ -136,6 +137,27 @@ def families():
         yield job("families", model, 512, 8, attention=None, whole=True)
         yield job("families", model, 333, 3, attention=None, whole=True, checkpoint="full", name="full")
         yield job("families", model, 77, 16, attention=None, whole=True, model_init="host", name="host")
+
+
+def mixtures():
+    """Experts one by one, as the routing gives them tokens, and copies of their weights."""
+    models = {"mixtral-8x7b": 2, "qwen3-30b-a3b": 2, "qwen1.5-moe-a2.7b": 2, "deepseek-v2-lite": 3, "gpt-oss-20b": 2}
+    for model, layers in models.items():
+        few = {"num_hidden_layers": layers}
+        if model == "gpt-oss-20b":
+            few["layer_types"] = ["sliding_attention", "full_attention"]
+        one = functools.partial(job, "mixtures", model, attention=None, change=few)
+        for routing in ("balanced", "worst", "capacity:1.5"):
+            name = "loop-" + routing.replace(":", "-")
+            yield one(1024, 1, experts="eager", routing=routing, name=name)
+        yield one(500, 3, experts="eager", routing="balanced", checkpoint="full", name="loop-full")
+        yield one(777, 1, experts="eager", routing="capacity:1.25", dtype="fp32", autocast="bf16", name="loop-autocast")
+        if model != "gpt-oss-20b":
+            yield one(32, 1, experts="batched_mm", name="batched")
+            yield one(17, 3, experts="batched_mm", checkpoint="full", name="batched-full")
+        for stage in (2, 3):
+            yield one(512, 1, world=8, deepspeed=engine(stage), experts="eager", routing="balanced", name=f"loop-zero{stage}")
+        yield one(512, 1, world=8, runtime="fsdp2", experts="eager", routing="worst", name="loop-fsdp2")
 
 
 def init():
@@ -858,6 +880,95 @@ def fsdp1():
             yield one(model, seq, batch, world, rank, policy, name, **more)
 
 
+def accelerated():
+    """What accelerate's prepare makes of a model under version 1 of FSDP: autocast, fp32 outputs, shards in fp32."""
+
+    def one(model, seq, batch, world, rank, policy, name, accelerate=None, **more):
+        policy = {"sync_module_states": "true", "backward_prefetch": "none", **policy}
+        settings = {"mixed_precision": "bf16", "dtype": "bf16", **more}
+        return job("fsdp1-accelerate", model, seq, batch, runtime="fsdp1", fsdp=policy, world=world, rank=rank,
+                   accelerate=accelerate or {"fsdp_version": 1}, name=f"{name}-w{world}-r{rank}", **settings)
+
+    orig = {"use_orig_params": "true"}
+    for model, seq, batch in (
+        ("gpt2", 1024, 1),
+        ("llama-3.2-1b", 1024, 2),
+        ("tinyllama-1.1b", 1000, 1),
+        ("qwen3-0.6b", 512, 3),
+        ("llama-3-8b", 2048, 1),
+        ("qwen2-0.5b", 500, 2),
+        ("gemma-2b", 512, 1),
+    ):
+        attention = {"attention": "eager"} if model.startswith("gemma") else {}
+        for world, rank in ((8, 0), (24, 11), (256, 255)):
+            yield one(model, seq, batch, world, rank, orig, "usual", max_grad_norm=1.0, **attention)
+            yield one(model, seq, batch, world, rank, {}, "flat-fp32", dtype="fp32", **attention)
+    kept = {"reshard_after_forward": False}
+    full = {"checkpoint": "full", "checkpoint_impl": "non_reentrant"}
+    again = {"checkpoint": "full", "checkpoint_impl": "reentrant"}
+    offload = {"cpu_offload": True}
+    inside = {"fsdp_version": 1, "activation_checkpointing": True}
+    clips = {"max_grad_norm": 1.0}
+    ways = {
+        "flat": ({}, {}),
+        "fp32": (orig, {"dtype": "fp32"}),
+        "clip": ({}, clips),
+        "fp32-clip": (orig, {"dtype": "fp32", **clips}),
+        "no-sync": ({**orig, "sync_module_states": "false"}, {}),
+        "pre": ({**orig, "backward_prefetch": "pre"}, {}),
+        "post": ({"backward_prefetch": "post"}, {}),
+        "forward-prefetch": ({**orig, "forward_prefetch": "true", "backward_prefetch": "pre"}, {}),
+        "unlimited": ({**orig, "limit_all_gathers": "false"}, {}),
+        "kept": (kept, {}),
+        "kept-orig": ({**kept, **orig}, {}),
+        "no-wrap": ({**orig, "wrap": "root"}, {}),
+        "accum3": (orig, {"grad_accum": 3, **clips}),
+        "accum3-flat": ({}, {"grad_accum": 3}),
+        "accum2-kept": ({**kept, **orig}, {"grad_accum": 2}),
+        "inside": (orig, {"accelerate": inside, **full, **clips}),
+        "inside-flat": ({"backward_prefetch": "pre"}, {"accelerate": inside, **full}),
+        "full": (orig, full),
+        "reentrant": (orig, again),
+        "reentrant-flat": ({"backward_prefetch": "pre"}, {**again, **clips}),
+        "reentrant-kept": ({**kept, **orig}, again),
+        "reentrant-accum2": (orig, {**again, "grad_accum": 2}),
+        "foreach": (orig, {"optimizer": {"name": "adamw", "implementation": "foreach"}, **clips}),
+        "loop": ({}, {"optimizer": {"name": "adamw", "implementation": "for-loop"}}),
+        "sgd": (orig, {"optimizer": {"name": "sgd", "momentum": 0.9, "implementation": "foreach"}}),
+        "decay": (orig, {"param_groups": "decay", "optimizer": {"name": "adamw", "weight_decay": 0.1}}),
+        "no-precision": (orig, {"mixed_precision": None, **clips}),
+        "no-precision-flat": ({}, {"mixed_precision": None}),
+        "held-outputs": (orig, {"holds_outputs": True}),
+        "default-attention": (orig, {"attention": None}),
+        "offload": ({**orig, **offload}, {}),
+        "offload-flat": (offload, clips),
+        "offload-clip": ({**orig, **offload}, {"dtype": "fp32", **clips}),
+        "offload-full": ({**orig, **offload, "backward_prefetch": "pre"}, {"accelerate": inside, **full}),
+        "offload-accum2": ({**orig, **offload}, {"grad_accum": 2}),
+        "offload-kept": ({**orig, **offload, **kept}, {}),
+        "offload-no-precision": ({**orig, **offload}, {"mixed_precision": None}),
+        "offload-no-precision-flat": (offload, {"mixed_precision": None}),
+        "frozen": (orig, {"freeze": ["*mlp*"]}),
+        "frozen-root": (orig, {"freeze": {"gpt2": ["*wte*", "*wpe*", "*ln_f*"], "qwen3-0.6b": ["*embed*", "model.norm*"],
+                                          "tinyllama-1.1b": ["*embed*", "model.norm*", "lm_head*"]}}),
+        "lora": (orig, {"dtype": "fp32", "lora": {"r": 8, "targets": ["q_proj", "v_proj"]}}),
+        "lora-clip": (orig, {"dtype": "fp32", "lora": {"r": 16, "targets": ALL_LINEARS}, **full, **clips}),
+        "lora-bf16": (orig, {"lora": {"r": 8, "targets": ["q_proj", "v_proj"], "dtype": "bf16"}}),
+    }
+    for model, seq, batch, world, rank in (("tinyllama-1.1b", 512, 2, 8, 0), ("qwen3-0.6b", 1000, 2, 24, 23),
+                                           ("gpt2", 500, 2, 64, 40)):
+        for name, (policy, more) in ways.items():
+            if model == "gpt2" and "lora" in more:
+                continue
+            more = {k: v for k, v in more.items() if v is not None or k == "attention"}
+            if isinstance(more.get("freeze"), dict):
+                more["freeze"] = more["freeze"][model]
+            settled = one(model, seq, batch, world, rank, policy, name, **more)
+            if "no-precision" in name:
+                del settled["training"]["mixed_precision"]
+            yield settled
+
+
 def fsdp():
     """fully_shard. Models of odd widths leave uneven shards; the last ranks of a large world may have none at all."""
     mixed = {"param_dtype": "bf16", "reduce_dtype": "fp32"}
@@ -1188,6 +1299,7 @@ def jobs():
     made = [
         *pytorch(),
         *families(),
+        *mixtures(),
         *init(),
         *attention(),
         *dtype(),
@@ -1211,12 +1323,14 @@ def jobs():
         *fsdp1(),
         *pictures(),
         *trl_heads(),
+        *accelerated(),
         *packed_shards(),
         *packed_zero3(),
         *chance.jobs(job, "chance", 1, 100),
         *chance.jobs(job, "chance-2", 2, 30),
         *chance.shared_jobs(job, "chance-shared", 3, 30),
         *chance.wider_jobs(job, "chance-3", 4, 60),
+        *chance.wider_jobs(job, "chance-4", 5, 40),
     ]
     names = [row["name"] for row in made]
     twice = {name for name in names if names.count(name) > 1}

@@ -13,7 +13,7 @@ import sys
 import time
 import traceback
 
-from . import model_config, pictures
+from . import model_config, pictures, routing
 
 WHAT = ("requested", "allocated", "reserved", "active")
 KERNELS = {"flash": "flash", "cudnn": "cudnn", "mem-efficient": "mem_efficient", "math": "math"}
@@ -82,7 +82,7 @@ class Worker:
         self.deepspeed = job.get("deepspeed")
         self.meter = Meter(self.runtime() == "ddp", "comm_hook" in job.get("ddp", {}))
         self.types = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
-        self.engine = self.optimizer = None
+        self.engine = self.optimizer = self.accelerator = None
         self.facts = {}
 
     def runtime(self):
@@ -149,7 +149,9 @@ class Worker:
             if self.engine:
                 self.engine.step()
             else:
-                if self.training.get("max_grad_norm") and self.runtime() == "fsdp1":
+                if self.training.get("max_grad_norm") and self.accelerator:
+                    self.accelerator.clip_grad_norm_(self.net.parameters(), self.training["max_grad_norm"])
+                elif self.training.get("max_grad_norm") and self.runtime() == "fsdp1":
                     self.net.clip_grad_norm_(self.training["max_grad_norm"])
                 elif self.training.get("max_grad_norm"):
                     torch.nn.utils.clip_grad_norm_(self.net.parameters(), self.training["max_grad_norm"])
@@ -198,6 +200,7 @@ class Worker:
             config,
             dtype=self.types[self.dtype()],
             attn_implementation="eager" if self.training.get("attention") == "eager" else None,  # transformers' choice.
+            **({"experts_implementation": self.training["experts"]} if "experts" in self.training else {}),
         )
 
     def dtype(self):
@@ -235,6 +238,8 @@ class Worker:
             from trl.trainer.utils import add_fused_lm_head
 
             add_fused_lm_head(model, outputs=("log_probs", "entropy", "is_top1"))
+        if self.training.get("experts") == "eager":
+            routing.route(model, self.training.get("routing", "balanced"))
         base = model
         if self.training.get("lora"):
             model = self.adapted(model, self.training["lora"])
@@ -308,6 +313,9 @@ class Worker:
             return fully_sharded(model, self.training, self.job["world"], self.types)
         if self.runtime() == "fsdp1":
             self.count(model)  # Afterwards each rank has shards.
+            if self.job.get("accelerate"):
+                self.accelerator = accelerator_of(model, self.training, self.job)
+                return self.accelerator.prepare(model)
             return flattened(model, self.training, self.job["world"], self.types)
         if self.runtime() != "ddp":
             return model
@@ -335,6 +343,13 @@ class Worker:
             self.engine = deepspeed.initialize(model=model, model_parameters=trained, config=self.deepspeed)[0]
             self.net = self.engine
             return
+        if self.training.get("param_groups") == "decay":
+            from transformers.trainer_pt_utils import get_parameter_names
+            from transformers.trainer import Trainer
+
+            names = set(Trainer.get_decay_parameter_names(None, model))
+            decays = [[p for n, p in model.named_parameters() if (n in names) == wanted] for wanted in (True, False)]
+            trained = [{"params": decays[0]}, {"params": decays[1], "weight_decay": 0.0}]
         redundant = self.job.get("ddp", {}).get("zero_redundancy")
         self.optimizer = optimizer_of(self.training.get("optimizer", {}), trained, redundant)
 
@@ -565,6 +580,36 @@ def flattened(model, training, world, types):
         device_id=torch.cuda.current_device(),
         **common,
     )
+
+
+def accelerator_of(model, training, job):
+    """An Accelerator that will prepare `model` with version 1 of FSDP."""
+    from accelerate import Accelerator
+    from accelerate.utils import FullyShardedDataParallelPlugin
+
+    wished = training.get("fsdp", {})
+    wrap = wished.get("wrap", "layers")
+    policy = {"root": "no_wrap"}.get(wrap, "size_based_wrap" if wrap.startswith("size:") else "transformer_based_wrap")
+    named = None if wrap in ("root", "layers") or wrap.startswith("size:") else wrap.split("+")
+    kept = wished.get("reshard_after_forward") is False
+    true = lambda key, usual="false": wished.get(key, usual) == "true"
+    plugin = FullyShardedDataParallelPlugin(
+        fsdp_version=1,
+        sharding_strategy="NO_SHARD" if wished.get("no_shard") else "SHARD_GRAD_OP" if kept else "FULL_SHARD",
+        backward_prefetch={"pre": "BACKWARD_PRE", "post": "BACKWARD_POST", "none": "NO_PREFETCH"}[
+            wished.get("backward_prefetch", "pre")
+        ],
+        auto_wrap_policy=policy,
+        transformer_cls_names_to_wrap=named,
+        min_num_params=int(wrap[5:]) if wrap.startswith("size:") else None,
+        cpu_offload=bool(wished.get("cpu_offload")),
+        limit_all_gathers=true("limit_all_gathers", "true"),
+        use_orig_params=true("use_orig_params"),
+        sync_module_states=true("sync_module_states"),
+        forward_prefetch=true("forward_prefetch"),
+        activation_checkpointing=job["accelerate"].get("activation_checkpointing", False),
+    )
+    return Accelerator(mixed_precision=training.get("mixed_precision", "no"), fsdp_plugin=plugin)
 
 
 def ignored_of(model, globs):

@@ -93,7 +93,20 @@ class Recording(unittest.TestCase):
             train_holding(model, optimizer, 3)
         value = self.written()
         self.assertEqual(value["inputs"]["training"]["loop"], "script")
-        self.assertIn("use_cache", [row["what"] for row in value["ranks"][0]["not_measured"]])
+        missing = {row["what"]: row["why"] for row in value["ranks"][0]["not_measured"]}
+        self.assertRegex(missing["use_cache"], r": [\d,]+ bytes$")
+
+    def test_labels_that_are_the_ids_themselves(self):
+        model = tiny()
+        optimizer = torch.optim.AdamW(model.parameters())
+        with receipt(self.path, model=model, optimizer=optimizer):
+            for _ in range(2):
+                ids = batch()["input_ids"]
+                model(input_ids=ids, labels=ids, use_cache=False).loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+        missing = {row["what"]: row["why"] for row in self.written()["ranks"][0]["not_measured"]}
+        self.assertIn(f"{ids.nbytes:,} bytes", missing["batch.labels"])
 
     def test_a_loss_of_its_own(self):
         model = tiny()

@@ -193,10 +193,12 @@ void Forward::stop_before(NodeId node) {
 }
 
 // Of a parameter. A recomputation saves a detached tensor (torch/utils/checkpoint.py, pack_hook), a grouped product the
-// view of the experts' weights that it is given (transformers: integrations/moe.py).
+// view of the experts' weights that it is given (transformers: integrations/moe.py), and so does whatever is given a
+// part of a parameter, such as one expert's weight.
 bool Forward::saves_memory_of_now(const Node& node, TensorId tensor) const {
   if (!on_.runtime.moves_parameters()) return false;
-  return node.op == Op::GroupedMatmul || (detaches_ && graph_.tensor(tensor).requires_grad);
+  const bool part = graph_.tensor(tensor).producer != kNone;
+  return part || node.op == Op::GroupedMatmul || (detaches_ && graph_.tensor(tensor).requires_grad);
 }
 
 void Forward::save(NodeId id, const std::vector<BufferId>& made) {

@@ -85,11 +85,11 @@ void NormInMaking::written_by(Work& work) const {
   }
 }
 
-NormInMaking GradientNorms::begin(const Part& tensor, What what) {
-  const DType type = eager_.emitter().dtype(tensor.buffer);
-  const Bytes one(bytes_per_element(type));
+NormInMaking GradientNorms::begin(const Part& tensor, What what, std::optional<DType> type) {
+  const DType own = eager_.emitter().dtype(tensor.buffer);
+  const Bytes one(bytes_per_element(own));
   NormInMaking making;
-  making.norm = eager_.empty(one, type, what);
+  making.norm = eager_.empty(Bytes(bytes_per_element(type.value_or(own))), type.value_or(own), what);
   // Beyond 32-bit offsets halves are reduced one after the other (TensorIterator.cpp, SplitUntil32Bit).
   constexpr std::int64_t kMostBytes = std::numeric_limits<std::int32_t>::max();
   std::int64_t bytes = eager_.bytes_of(tensor).value();
@@ -104,8 +104,9 @@ NormInMaking GradientNorms::begin(const Part& tensor, What what) {
   return making;
 }
 
-Variable GradientNorms::norm_of(const Part& tensor, What what, std::optional<std::vector<ByteRange>> squares) {
-  NormInMaking making = begin(tensor, what);
+Variable GradientNorms::norm_of(const Part& tensor, What what, std::optional<std::vector<ByteRange>> squares,
+                                std::optional<DType> type) {
+  NormInMaking making = begin(tensor, what, type);
   Work work = eager_.work().read(tensor);
   making.written_by(work);
   if (squares) work.really_reads(std::move(*squares));

@@ -71,12 +71,13 @@ class GradientNorms {
  public:
   GradientNorms(Emitter& emitter, const Job& job);
 
-  // tensor.norm(2), in the tensor's own dtype. `squares`: for an executor, of what it is the norm, where that is not
-  // the tensor.
+  // tensor.norm(2), in the tensor's own dtype or in another. `squares`: for an executor, of what it is the norm, where
+  // that is not the tensor.
   [[nodiscard]] Variable norm_of(const Part& tensor, What what,
-                                 std::optional<std::vector<ByteRange>> squares = std::nullopt);
+                                 std::optional<std::vector<ByteRange>> squares = std::nullopt,
+                                 std::optional<DType> type = std::nullopt);
   // The same without its work, for those who have one of their own.
-  [[nodiscard]] NormInMaking begin(const Part& tensor, What what);
+  [[nodiscard]] NormInMaking begin(const Part& tensor, What what, std::optional<DType> type = std::nullopt);
   // Of one number: number ** 2, number ** 0.5.
   [[nodiscard]] Variable root_or_square(const Variable& of, What what);
   // torch.sum(torch.stack(norms).pow(2)); the list stays the caller's.

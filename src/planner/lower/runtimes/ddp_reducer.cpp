@@ -41,7 +41,7 @@ std::vector<std::vector<BufferId>> assigned_by_size(const Emitter& emitter, std:
 
 }  // namespace
 
-void broadcast_coalesced(Eager& eager, std::span<const BufferId> tensors, std::int64_t ranks) {
+void broadcast_coalesced(Eager& eager, std::span<const BufferId> tensors, std::int64_t ranks, Group group) {
   struct Sent {
     std::vector<BufferId> tensors;
     Variable flat;
@@ -61,7 +61,7 @@ void broadcast_coalesced(Eager& eager, std::span<const BufferId> tensors, std::i
                           "torch/csrc/distributed/c10d/comm.cpp, broadcast_coalesced"});
       eager.concatenate(flat, bucket, "copy into flat copy");
     }
-    eager.broadcast(flat ? flat : Part(bucket.front()), 0, ranks);
+    eager.broadcast(flat ? flat : Part(bucket.front()), 0, ranks, group);
     in_flight.push_back({std::move(bucket), std::move(flat)});
     if (in_flight.size() >= kInFlight) finish();
   }

@@ -15,7 +15,8 @@ namespace dsplan {
 
 // torch.distributed._broadcast_coalesced (torch/csrc/distributed/c10d/comm.cpp): by dtype, flat copies of some 250 MiB,
 // of which two are under way. A tensor that goes by itself is not copied.
-void broadcast_coalesced(Eager& eager, std::span<const BufferId> tensors, std::int64_t ranks);
+void broadcast_coalesced(Eager& eager, std::span<const BufferId> tensors, std::int64_t ranks,
+                         Group group = Group::DataParallel);
 
 struct DdpFacts {
   Ddp given;

@@ -13,6 +13,15 @@ constexpr What kFlatParameter{Role::Parameters, "flat parameter", "fsdp/_flat_pa
 constexpr What kFlatPadding{Role::Parameters, "padding of a flat parameter",
                             "fsdp/_flat_param.py, _construct_padding_tensor"};
 constexpr What kFlatShard{Role::Parameters, "shard of a flat parameter", "fsdp/_flat_param.py, _get_shard"};
+constexpr What kWideShard{Role::Parameters, "shard of a flat parameter", "accelerate: accelerator.py, prepare_model"};
+constexpr What kHostShard{Role::Parameters, "shard of a flat parameter on the host",
+                          "fsdp/_init_utils.py, _init_param_handle_from_params"};
+constexpr What kPinnedShard{Role::Parameters, "shard of a flat parameter on the host",
+                            "fsdp/_flat_param.py, init_flat_param_attributes"};
+constexpr What kMovedShard{Role::RuntimeBuffers, "shard on its way to the device",
+                           "fsdp/_flat_param.py, _use_low_precision_shard"};
+constexpr What kHostGradient{Role::Gradients, "sharded gradient on the host",
+                             "fsdp/_flat_param.py, init_flat_param_attributes"};
 constexpr What kCastFlat{Role::RuntimeBuffers, "shard in the dtype that is gathered",
                          "fsdp/_flat_param.py, _use_low_precision_shard"};
 constexpr What kGatheredFlat{Role::RuntimeBuffers, "gathered flat parameter",
@@ -28,6 +37,53 @@ constexpr What kShardGradient{Role::Gradients, "sharded gradient",
                               "fsdp/_runtime_utils.py, _get_reduce_scatter_tensors"};
 constexpr What kCastShard{Role::Gradients, "sharded gradient", "fsdp/_runtime_utils.py, _cast_grad_to_param_dtype"};
 
+std::vector<BufferId> ids_of(const std::vector<Variable>& pieces) {
+  std::vector<BufferId> ids;
+  for (const Variable& piece : pieces) {
+    if (piece) ids.push_back(piece.id());
+  }
+  return ids;
+}
+
+void make_padding(Eager& eager, const FlatUnit& unit, DType type, std::vector<Variable>& pieces) {
+  for (std::size_t at = 0; at < pieces.size(); ++at) {
+    if (unit.pieces[at].id != kNone) continue;
+    const Variable ones = eager.zeros(storage(unit.pieces[at].elements, type), type, kFlatPadding, "ones");
+    pieces[at] = eager.clone(ones, kFlatPadding, "padding");
+  }
+}
+
+// _get_shard: a clone, and F.pad of it where it is short.
+Variable cut(Eager& eager, const FlatUnit& unit, const Variable& flat, std::int64_t rank) {
+  const DType type = eager.emitter().dtype(flat.id());
+  const std::int64_t begin = std::min(unit.shard.value() * rank, unit.total.value());
+  const Elements real(std::min(unit.shard.value(), unit.total.value() - begin));
+  const Part mine(flat.id(), storage(Elements(begin), type), storage(real, type));
+  Variable chunk;
+  if (real > Elements(0)) chunk = eager.clone(mine, kFlatShard, "cut flat parameter");
+  if (real == unit.shard) return chunk;
+  Variable shard = eager.empty(storage(unit.shard, type), type, kFlatShard);
+  Work pad = eager.work();
+  if (chunk) pad.read(chunk);
+  pad.write(shard).run(chunk ? Body::Copy : Body::Clear, "pad shard");
+  return shard;
+}
+
+// Views that show another storage than the shard's are copied into it (_writeback_orig_params).
+void write_back(Eager& eager, const std::vector<FlatSlice>& slices, const Variable& shard, const Variable& stale) {
+  const auto part = [&](const Variable& of, const FlatSlice& slice) {
+    const DType type = eager.emitter().dtype(of.id());
+    return Part(of.id(), storage(slice.from, type), storage(slice.elements, type));
+  };
+  for (const FlatSlice& slice : slices) eager.copy(part(shard, slice), part(stale, slice), "write views back");
+}
+
+void promise_updates(const FlatHandle& handle, Emitter& emitter) {
+  for (const StepParameter& p : handle.step_parameters()) {
+    emitter.promise_update(p.parameter.buffer, p.parameter.offset, p.parameter.bytes);
+  }
+}
+
 }  // namespace
 
 FlatHandle::FlatHandle(const FlatUnit& unit, const Job& job, const ModelSpec& model, std::int64_t rank,
@@ -35,6 +91,8 @@ FlatHandle::FlatHandle(const FlatUnit& unit, const Job& job, const ModelSpec& mo
     : unit_(unit),
       training_(job.training),
       model_(model),
+      kept_(kept_dtype(unit, job.training)),
+      mixes_(training_.dtype != kept_),
       ranks_(sharding_ranks(job)),
       rank_(rank % ranks_),
       group_(ranks_ < job.parallelism.dp ? Group::DataParallelInside : Group::DataParallel),
@@ -43,8 +101,8 @@ FlatHandle::FlatHandle(const FlatUnit& unit, const Job& job, const ModelSpec& mo
 
 // FlatParamHandle.__init__ and shard(). Parameters and buffers that are on the host are moved first, breadth first
 // (_init_utils.py, _move_module_to_device).
-void FlatHandle::flatten(ModelLoading& loading, const std::function<void(ModuleId)>& move_buffers) {
-  const DType kept = training_.master_dtype;
+void FlatHandle::flatten(ModelLoading& loading, const std::function<void(ModuleId)>& move_buffers, const Sync& sync) {
+  const DType kept = training_.loaded_dtype();
   std::vector<Variable> pieces(unit_.pieces.size());
   for (const ModuleId module : unit_.breadth) {
     for (std::size_t at = 0; at < pieces.size(); ++at) {
@@ -58,70 +116,91 @@ void FlatHandle::flatten(ModelLoading& loading, const std::function<void(ModuleI
   if (move_buffers) {
     for (const ModuleId module : unit_.breadth) move_buffers(module);
   }
-  for (std::size_t at = 0; at < pieces.size(); ++at) {
-    if (unit_.pieces[at].id != kNone) continue;
-    const Variable ones = eager_.zeros(bytes(unit_.pieces[at].elements, kept), kept, kFlatPadding, "ones");
-    pieces[at] = eager_.clone(ones, kFlatPadding, "padding");
-  }
-  Variable flat = eager_.empty(bytes(unit_.total, kept), kept, kFlatParameter);
+  if (sync) sync(unit_, ids_of(pieces));
+  make_padding(eager_, unit_, kept, pieces);
+  Variable flat = eager_.empty(storage(unit_.total, kept), kept, kFlatParameter);
   eager_.work().read(std::span<const Variable>(pieces)).write(flat).run(Body::Copy, "flatten parameters");
   flat.mark_scratch();
   for (std::size_t at = 0; at < pieces.size(); ++at) {
     if (unit_.pieces[at].id == kNone) pieces[at].reset(Reason::PythonFrame);
   }
-  const std::int64_t begin = std::min(unit_.shard.value() * rank_, unit_.total.value());
-  const Elements real(std::min(unit_.shard.value(), unit_.total.value() - begin));
-  const Part mine(flat.id(), bytes(Elements(begin), kept), bytes(real, kept));
-  if (real == unit_.shard) {
-    shard_ = eager_.clone(mine, kFlatShard, "cut flat parameter");
-  } else {  // F.pad of the clone.
-    Variable chunk;
-    if (real > Elements(0)) chunk = eager_.clone(mine, kFlatShard, "cut flat parameter");
-    shard_ = eager_.empty(bytes(unit_.shard, kept), kept, kFlatShard);
-    Work pad = eager_.work();
-    if (chunk) pad.read(chunk);
-    pad.write(shard_).run(chunk ? Body::Copy : Body::Clear, "pad shard");
-  }
+  shard_ = cut(eager_, unit_, flat, rank_);
   flat.reset(Reason::PythonFrame);
+  if (training_.fsdp.cpu_offload) shard_ = eager_.clone(shard_, kHostShard, "copy to host", kNone, Space::Pageable);
   let_go(pieces, Reason::PythonFrame);
-  for (const StepParameter& p : step_parameters()) {
-    eager_.emitter().promise_update(p.parameter.buffer, p.parameter.offset, p.parameter.bytes);
+}
+
+void FlatHandle::widen() {
+  if (kept_ != training_.loaded_dtype()) {
+    const Space space = eager_.emitter().space(shard_.id());
+    Variable wide = eager_.empty(storage(unit_.shard, kept_), kept_, kWideShard, kNone, space);
+    eager_.copy(wide, shard_, "cast shard");
+    if (training_.fsdp.use_orig_params && space == Space::Device) {
+      tell_uses(eager_.emitter(), shard_.id(), false);
+      stale_ = std::move(shard_);
+      wide.mark_scratch();  // It is written back before anyone reads it.
+    }
+    shard_ = std::move(wide);
   }
+  if (!training_.fsdp.cpu_offload) promise_updates(*this, eager_.emitter());
 }
 
 void FlatHandle::init_attributes() {
   const auto once = [&](Elements elements, DType type) {
-    const Variable made = eager_.scratch(bytes(elements, type), type, kFlatAttribute);
+    const Variable made = eager_.scratch(storage(elements, type), type, kFlatAttribute);
     eager_.work().write(made).run(Body::Nothing, "free storage");
   };
-  const bool mixes = mixes_precision(training_);
-  if (mixes) once(unit_.shard, training_.dtype);
+  if (training_.fsdp.cpu_offload) {
+    shard_ = eager_.clone(shard_, kPinnedShard, "pin memory", kNone, Space::Pinned);
+    const Bytes size = storage(unit_.shard, kept_);
+    host_gradient_ = eager_.empty_on_host(size, kept_, kHostGradient, true);
+    promise_updates(*this, eager_.emitter());
+  }
+  if (mixes_) once(unit_.shard, training_.dtype);
   once(unit_.shard * ranks_, training_.dtype);
-  if (mixes) once(unit_.shard * ranks_, training_.master_dtype);
+  if (mixes_) once(unit_.shard * ranks_, kept_);
 }
 
+void FlatHandle::use_sharded_views() {
+  stale_.reset(Reason::ModuleExit);
+  moved_.reset(Reason::ModuleExit);
+}
+
+// A shard on the host is moved also where the unit is gathered already, and let go of.
 bool FlatHandle::pre_unshard() {
-  if (whole_ || !mixes_precision(training_)) return false;
-  cast_ = eager_.cast(shard_, training_.dtype, kCastFlat, "cast shard");
-  return true;
+  const bool offloads = training_.fsdp.cpu_offload;
+  const bool writes = stale_ && !std::exchange(written_back_, true);
+  if (writes) write_back(eager_, slices_of(unit_, rank_), shard_, stale_);
+  if (offloads && mixes_) {
+    cast_ = eager_.empty(storage(unit_.shard, training_.dtype), training_.dtype, kCastFlat);
+    const Variable there = eager_.clone(shard_, kMovedShard, "copy to device");
+    eager_.copy(cast_, there, "cast shard");
+  } else if (offloads) {
+    cast_ = eager_.clone(shard_, kMovedShard, "copy to device");
+    if (training_.fsdp.use_orig_params) moved_ = cast_.share();
+  } else if (!whole_ && mixes_) {
+    cast_ = eager_.cast(shard_, training_.dtype, kCastFlat, "cast shard");
+  }
+  if (whole_ && cast_) cast_.mark_scratch();
+  return writes || static_cast<bool>(cast_);
 }
 
 void FlatHandle::unshard() {
-  if (whole_) return;
-  whole_ = eager_.empty(bytes(unit_.shard * ranks_, training_.dtype), training_.dtype, kGatheredFlat);
+  if (whole_) return cast_.reset(Reason::PythonFrame);
+  whole_ = eager_.empty(storage(unit_.shard * ranks_, training_.dtype), training_.dtype, kGatheredFlat);
   eager_.all_gather(whole_, cast_ ? Part(cast_) : Part(shard_), ranks_, group_);
   cast_.reset(Reason::PythonFrame);
 }
 
-void FlatHandle::free_whole_untold() {
-  if (whole_) tell_uses(eager_.emitter(), whole_.id(), false);
-  free_whole();
+void FlatHandle::free_whole(bool told) {
+  if (whole_ && !told) tell_uses(eager_.emitter(), whole_.id(), false);
+  whole_.reset(Reason::ModuleExit);
 }
 
 ParameterPlace FlatHandle::place(std::size_t piece) const {
   const FlatPiece& of = unit_.pieces[piece];
   DSPLAN_CHECK(whole_, "a parameter is used while its unit is sharded");
-  return {whole_.id(), bytes(of.from, training_.dtype), bytes(of.elements, training_.dtype)};
+  return {whole_.id(), storage(of.from, training_.dtype), storage(of.elements, training_.dtype)};
 }
 
 void FlatHandle::take_gradient(std::size_t piece, BufferId gradient) {
@@ -143,11 +222,11 @@ bool FlatHandle::join_gradients() {
     std::vector<Part> all;
     for (std::size_t at = 0; at < parts_.size(); ++at) {
       if (!parts_[at]) {
-        zeros.push_back(eager_.zeros(bytes(unit_.pieces[at].elements, type), type, kFlatGradient, "zeros"));
+        zeros.push_back(eager_.zeros(storage(unit_.pieces[at].elements, type), type, kFlatGradient, "zeros"));
       }
       all.emplace_back(parts_[at] ? parts_[at].id() : zeros.back().id());
     }
-    flat = eager_.empty(bytes(unit_.total, type), type, kFlatGradient);
+    flat = eager_.empty(storage(unit_.total, type), type, kFlatGradient);
     eager_.work().read(all).write(flat).run(Body::Copy, "concatenate gradients");
     let_go(zeros);
   }
@@ -167,10 +246,10 @@ void FlatHandle::reduce_gradient() {
   if (type != training_.dtype) cast = eager_.cast(computed, type, kReduceInput, "cast flat gradient");
   Variable padded;
   if (unit_.shard * ranks_ != unit_.total) {
-    padded = eager_.empty(bytes(unit_.shard * ranks_, type), type, kPaddedGradient);
+    padded = eager_.empty(storage(unit_.shard * ranks_, type), type, kPaddedGradient);
     eager_.copy(padded, cast ? Part(cast) : Part(computed), "pad flat gradient");
   }
-  Variable shard = eager_.empty(bytes(unit_.shard, type), type, kShardGradient);
+  Variable shard = eager_.empty(storage(unit_.shard, type), type, kShardGradient);
   eager_.reduce_scatter(shard, padded ? Part(padded) : cast ? Part(cast) : Part(computed), ranks_, group_);
   if (training_.fsdp.replicate > 1) {
     emitter.wait_stream(kReplicaStream, kReduceStream);
@@ -187,29 +266,33 @@ void FlatHandle::reduce_gradient() {
 
 // _accumulate_sharded_grad.
 void FlatHandle::accumulate(Variable shard) {
-  if (training_.communication_dtype != training_.master_dtype) {
-    shard = eager_.cast(shard, training_.master_dtype, kCastShard, "cast sharded gradient");
+  if (training_.communication_dtype != kept_) {
+    shard = eager_.cast(shard, kept_, kCastShard, "cast sharded gradient");
   }
   if (sharded_) {
     eager_.add(sharded_, shard, "accumulate gradient");
     return shard.reset(Reason::PythonFrame);
   }
   sharded_ = std::move(shard);
+  if (training_.fsdp.cpu_offload) return eager_.copy(host_gradient_, sharded_, "copy gradient to host");
   tell_uses(eager_.emitter(), sharded_.id(), false);  // The step reads it on another stream.
 }
 
 std::vector<StepParameter> FlatHandle::step_parameters() const {
-  const DType kept = training_.master_dtype;
+  if (!unit_.trains) return {};
+  const Variable& gradient = training_.fsdp.cpu_offload ? host_gradient_ : sharded_;
   const auto part = [&](const Variable& of, Elements from, Elements elements) {
-    return of ? Part(of.id(), bytes(from, kept), bytes(elements, kept)) : Part();
+    return of ? Part(of.id(), storage(from, kept_), storage(elements, kept_)) : Part();
   };
   std::vector<StepParameter> made;
   const auto add = [&](ParameterId id, Elements from, Elements elements) {
     const Shape shape{elements.value()};
-    made.push_back({id, part(shard_, from, elements), part(sharded_, from, elements), shape, kept});
+    made.push_back({id, part(shard_, from, elements), part(gradient, from, elements), shape, kept_});
   };
   if (training_.fsdp.use_orig_params) {
-    for (const FlatSlice& slice : slices_of(unit_, rank_)) add(slice.id, slice.from, slice.elements);
+    for (const FlatSlice& slice : slices_of(unit_, rank_)) {
+      if (slice.trained) add(slice.id, slice.from, slice.elements);
+    }
     return made;
   }
   const auto first =

@@ -29,17 +29,20 @@ class FlatHandle {
 
   [[nodiscard]] const FlatUnit& unit() const { return unit_; }
 
-  // Flattened from whole parameters, which go, and cut.
-  void flatten(ModelLoading& loading, const std::function<void(ModuleId)>& move_buffers);
+  // Flattened from whole parameters, which go, and cut. `sync`: what is done to them before (sync_module_states).
+  using Sync = std::function<void(const FlatUnit&, std::vector<BufferId> whole)>;
+  void flatten(ModelLoading& loading, const std::function<void(ModuleId)>& move_buffers, const Sync& sync);
+  // accelerate casts the shard. Views of it are the ones of before until they are made anew.
+  void widen();
   // init_flat_param_attributes: what will be gathered into is made once, and let go of at once.
   void init_attributes();
 
   // What is sent is made in the dtype that is gathered. False: there was nothing to do.
   bool pre_unshard();
   void unshard();
-  void free_whole() { whole_.reset(Reason::ModuleExit); }
-  // The same on the stream that gathers: of what others did with it the allocator is not told.
-  void free_whole_untold();
+  void use_sharded_views();
+  // `told`: the allocator learns of what streams did with it; on the stream that gathers it does not.
+  void free_whole(bool told = true);
   [[nodiscard]] ParameterPlace place(std::size_t piece) const;
 
   void take_gradient(std::size_t piece, BufferId gradient);
@@ -52,17 +55,22 @@ class FlatHandle {
   [[nodiscard]] std::vector<StepParameter> step_parameters() const;
 
  private:
-  [[nodiscard]] Bytes bytes(Elements elements, DType type) const { return storage(elements, type); }
   void accumulate(Variable shard);
 
   const FlatUnit& unit_;
   const Training& training_;
   const ModelSpec& model_;
+  DType kept_;
+  bool mixes_;  // It is gathered in another dtype.
   std::int64_t ranks_;
   std::int64_t rank_;
   Group group_;
   Eager eager_;
-  Variable shard_;               // _local_shard
+  Variable shard_;  // _local_shard
+  Variable stale_;  // What views still show where accelerate has cast the shard.
+  bool written_back_ = false;
+  Variable moved_;               // Of a shard on the host what views show while the unit is gathered.
+  Variable host_gradient_;       // _cpu_grad
   Variable cast_;                // _mp_shard
   Variable whole_;               // _full_param_padded
   std::vector<Variable> parts_;  // By piece: gradients on their way into the flat one.

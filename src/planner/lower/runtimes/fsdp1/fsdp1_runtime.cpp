@@ -5,6 +5,8 @@
 #include <memory>
 #include <utility>
 
+#include "planner/lower/runtimes/ddp_reducer.h"
+#include "planner/lower/runtimes/fsdp1/flat_clip.h"
 #include "planner/lower/runtimes/fsdp1/unit_hooks.h"
 #include "planner/lower/runtimes/runtime_base.h"
 
@@ -28,16 +30,25 @@ class Fsdp1Runtime final : public RuntimeBase {
   void step(bool first) override;
 
  private:
+  [[nodiscard]] bool hybrid() const { return training().fsdp.replicate > 1; }
+  [[nodiscard]] Space of_optimizer() const { return training().fsdp.cpu_offload ? Space::Pageable : Space::Device; }
+
   struct Place {
     FlatHandle* handle = nullptr;
     std::size_t piece = 0;
   };
 
+  void sync_module_states(const FlatUnit& unit, std::vector<BufferId> whole, const std::vector<BufferId>& buffers);
+  void cast_buffers(std::vector<BufferId>& buffers);
+  [[nodiscard]] std::vector<StepParameter> step_parameters() const;
+
   std::vector<FlatUnit> units_;  // In the order of modules.
   UnitHooks hooks_;
   std::vector<FlatHandle*> of_module_;  // By ModuleId.
   std::vector<Place> places_;           // By ParameterId.
+  std::vector<bool> synced_;            // By buffer of the model.
   OptimizerStep optimizer_;
+  FlatClip clip_;
   std::function<void(ModuleId)> move_buffers_;  // While the model is on the host.
 };
 
@@ -47,8 +58,13 @@ Fsdp1Runtime::Fsdp1Runtime(const Job& job, const ModelSpec& model, std::int64_t 
       hooks_(job.training, emitter),
       of_module_(model.modules.size(), nullptr),
       places_(model.parameters.size()),
-      optimizer_(job.training.optimizer, emitter, model.parameters.size()) {
+      synced_(model.buffers.size(), false),
+      optimizer_(job.training.optimizer, emitter, model.parameters.size(), {}, of_optimizer()),
+      clip_(emitter, gradient_norms_, hybrid() ? Group::DataParallelInside : Group::DataParallel, of_optimizer()) {
   sums_gradients_on = kGatherStream;
+  if (job.training.fsdp.casts_buffers) {
+    replace_buffers = [this](std::vector<BufferId>& buffers) { cast_buffers(buffers); };
+  }
   for (const FlatUnit& unit : units_) {
     hooks_.add(std::make_unique<FlatHandle>(unit, job_, model_, rank, emitter));
     FlatHandle* const handle = hooks_.handles().back().get();
@@ -65,15 +81,52 @@ void Fsdp1Runtime::build(ModelInit where, const BuffersOf& buffers_of) {
   loading_.build_on_host();
 }
 
-// _recursive_wrap: units inside come first.
-void Fsdp1Runtime::initialise(const std::vector<BufferId>& /*buffers*/) {
+// _recursive_wrap: units inside come first. When all are wrapped, accelerate goes through them from the outermost.
+void Fsdp1Runtime::initialise(const std::vector<BufferId>& buffers) {
   emitter_.use_streams();
+  FlatHandle::Sync sync;
+  if (training().fsdp.sync_module_states) {
+    sync = [&](const FlatUnit& unit, std::vector<BufferId> whole) {
+      sync_module_states(unit, std::move(whole), buffers);
+    };
+  }
   std::vector<FlatHandle*> order;
   for (const auto& handle : hooks_.handles()) order.push_back(handle.get());
   std::sort(order.begin(), order.end(),
             [](const FlatHandle* a, const FlatHandle* b) { return a->unit().order < b->unit().order; });
-  for (FlatHandle* handle : order) handle->flatten(loading_, move_buffers_);
+  for (FlatHandle* handle : order) handle->flatten(loading_, move_buffers_, sync);
   move_buffers_ = nullptr;
+  for (const auto& handle : hooks_.handles()) handle->widen();
+}
+
+// _sync_module_params_and_buffers: buffers that nobody has sent yet, of nested units too, and the unit's parameters.
+void Fsdp1Runtime::sync_module_states(const FlatUnit& unit, std::vector<BufferId> whole,
+                                      const std::vector<BufferId>& buffers) {
+  std::vector<BufferId> states;
+  const auto inside = [&](ModuleId module) {
+    while (module != kNone && module != unit.module) module = model_.modules[static_cast<std::size_t>(module)].parent;
+    return module == unit.module;
+  };
+  for (std::size_t at = 0; at < buffers.size(); ++at) {
+    if (buffers[at] == kNoBuffer || synced_[at] || !inside(model_.buffers[at].module)) continue;
+    synced_[at] = true;
+    states.push_back(buffers[at]);
+  }
+  states.insert(states.end(), whole.begin(), whole.end());
+  const std::int64_t replicas = training().fsdp.replicate;
+  broadcast_coalesced(eager_, states, world() / replicas, hybrid() ? Group::DataParallelInside : Group::DataParallel);
+  if (hybrid()) broadcast_coalesced(eager_, states, replicas, Group::Replicas);
+}
+
+// _cast_buffers_to_dtype_and_device, which really comes a moment later, with the first forward.
+void Fsdp1Runtime::cast_buffers(std::vector<BufferId>& buffers) {
+  emitter_.at(Pass::Forward);
+  for (std::size_t at = 0; at < buffers.size(); ++at) {
+    if (buffers[at] == kNoBuffer || !is_floating(emitter_.dtype(buffers[at]))) continue;
+    if (emitter_.dtype(buffers[at]) == dtype()) continue;
+    const Variable wide(emitter_, buffers[at]);
+    buffers[at] = eager_.cast(wide, dtype(), {Role::ModuleBuffers, "buffer"}, "cast buffer").hand_over();
+  }
 }
 
 ParameterPlace Fsdp1Runtime::place(ParameterId parameter) const {
@@ -87,6 +140,8 @@ void Fsdp1Runtime::enter(ModuleId module, Pass pass) {
   if (handle == nullptr) return;
   if (pass == Pass::Forward) hooks_.pre_forward(*handle);
   if (pass == Pass::Backward) hooks_.pre_backward(*handle);
+  // A checkpoint lies inside the unit, whose hook hangs on its output: it comes before a reentrant one runs again.
+  if (pass == Pass::Recompute) hooks_.pre_backward(*handle);
 }
 
 void Fsdp1Runtime::exit(ModuleId module, Pass pass) {
@@ -102,12 +157,34 @@ void Fsdp1Runtime::gradient_ready(ParameterId parameter, BufferId gradient) {
   place.handle->take_gradient(place.piece, gradient);
 }
 
-void Fsdp1Runtime::step(bool /*first*/) {
+std::vector<StepParameter> Fsdp1Runtime::step_parameters() const {
   std::vector<StepParameter> all;
   for (const auto& handle : hooks_.handles()) {
     for (const StepParameter& p : handle->step_parameters()) all.push_back(p);
   }
-  optimizer_.step(all, training().optimizer.weight_decay);
+  return all;
+}
+
+// Of flat parameters' names no pattern of the Trainer's finds one: they all decay.
+void Fsdp1Runtime::step(bool /*first*/) {
+  const std::vector<StepParameter> all = step_parameters();
+  if (training().gradient_clipping > 0) {
+    clip_.forget();
+    clip_.run(all, training().loop == LoopKind::Trainer);
+  }
+  if (!training().fsdp.use_orig_params) {
+    optimizer_.step(all, training().optimizer.weight_decay);
+  } else {
+    for (const ParameterGroup& group : parameter_groups(model_, training(), trained_)) {
+      std::vector<StepParameter> members;
+      for (const NamedParameter* named : group.members) {
+        const auto found =
+            std::find_if(all.begin(), all.end(), [&](const StepParameter& p) { return p.id == named->id; });
+        if (found != all.end()) members.push_back(*found);
+      }
+      optimizer_.step(members, group.weight_decay);
+    }
+  }
   hooks_.drop_gradients();
 }
 

@@ -64,7 +64,9 @@ void UnitHooks::pre_forward(FlatHandle& handle) {
 void UnitHooks::post_forward(FlatHandle& handle) {
   if (!handle.hooks.forward_index) handle.hooks.forward_index = post_forward_order_.size();
   post_forward_order_.push_back(&handle);
-  if (!is_root(handle) && training_.fsdp.reshard_after_forward == 1) {
+  const bool reshards = training_.fsdp.reshard_after_forward == 1;
+  if (reshards) handle.use_sharded_views();
+  if (!is_root(handle) && reshards) {
     handle.free_whole();
     free_event(kComputeStream);
   }
@@ -95,9 +97,11 @@ void UnitHooks::prefetch_backward(const FlatHandle& handle, BackwardPrefetch now
 // _post_backward_hook, which hangs on the flat parameter's AccumulateGrad: torch.split ran as the module began, so that
 // its node runs after all of the module's and before what lies before. The hook runs on that node's stream.
 void UnitHooks::post_backward(FlatHandle& handle) {
+  if (!handle.unit().trains) return reshard_only(handle);
   if (!handle.join_gradients()) return;
+  handle.use_sharded_views();
   if (reduces_ || training_.fsdp.reshard_after_forward == 1) {  // _should_free_in_backward
-    handle.free_whole_untold();
+    handle.free_whole(false);
     free_event(kGatherStream);
   }
   handle.hooks.prefetched = false;
@@ -105,15 +109,31 @@ void UnitHooks::post_backward(FlatHandle& handle) {
   if (reduces_) handle.reduce_gradient();
 }
 
-// The root's inputs want no gradient; then _post_backward_final_callback.
+// _post_backward_reshard_only_hook, or _catch_all_reshard: nothing of the unit is trained.
+void UnitHooks::reshard_only(FlatHandle& handle) {
+  handle.use_sharded_views();
+  if (reduces_ || training_.fsdp.reshard_after_forward == 1) {
+    handle.free_whole();
+    free_event(kComputeStream);
+  }
+  handle.hooks.prefetched = false;
+}
+
+// Units whose inputs want no gradient; then _post_backward_final_callback.
 void UnitHooks::end_backward() {
-  if (is_root(*handles_.front())) post_backward(*handles_.front());
+  for (auto handle = handles_.rbegin(); handle != handles_.rend(); ++handle) {
+    if ((*handle)->unit().trains || is_root(**handle)) post_backward(**handle);
+  }
   emitter_.wait_stream(kComputeStream, kGatherStream);  // The engine waits for the streams of leaves.
   if (reduces_) {
     emitter_.wait_stream(kComputeStream, kReduceStream);
     emitter_.wait_stream(kComputeStream, kReplicaStream);
   }
-  for (const auto& handle : handles_) handle->hooks = {};
+  if (reduces_ && training_.fsdp.cpu_offload) emitter_.wait_stream(kHostSync, kComputeStream);
+  for (const auto& handle : handles_) {
+    if (reduces_ && training_.fsdp.cpu_offload) handle->drop_gradient();  // prepare_gradient_for_optim
+    handle->hooks = {};
+  }
   post_forward_order_.clear();
   first_pass_ = false;
 }

@@ -32,6 +32,7 @@ class UnitHooks {
  private:
   void unshard(FlatHandle& handle);
   void free_event(StreamId on);
+  void reshard_only(FlatHandle& handle);
   void prefetch_backward(const FlatHandle& handle, BackwardPrefetch now);
   [[nodiscard]] static bool is_root(const FlatHandle& handle) { return handle.unit().module == 0; }
 

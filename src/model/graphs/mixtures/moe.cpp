@@ -1,21 +1,14 @@
-// Sparse blocks as transformers 5.17 runs them on CUDA: the router in fp32, then all experts through one grouped
-// product (integrations/moe.py, grouped_mm_experts_forward). Every shape depends on tokens * experts_per_token only, so
-// that routing moves no byte here.
+// Sparse blocks as transformers 5.17 runs them on CUDA: the router in fp32, then its experts (experts.cpp).
 #include <limits>
 #include <tuple>
 
 #include "core/error.h"
 #include "model/graphs/graphs.h"
+#include "model/graphs/mixtures/experts.h"
 #include "model/graphs/pieces.h"
 
 namespace dsplan {
 namespace {
-
-struct Routing {
-  TensorId logits;   // Held by the block until it returns.
-  TensorId weights;  // [tokens, k]
-  TensorId experts;  // int64 [tokens, k]
-};
 
 // softmax(logits.float()), or softmax(logits, dtype=float32), of which the fp16 kernel makes fp32 itself.
 TensorId probabilities_of(GraphBuilder& g, Router router, TensorId logits) {
@@ -29,7 +22,7 @@ TensorId probabilities_of(GraphBuilder& g, Router router, TensorId logits) {
 }
 
 // The largest logits, then a softmax over them alone: in fp32, and back, or as they are.
-Routing route_late(GraphBuilder& g, const ExpertParts& parts, ModuleId gate, TensorId hidden) {
+Routed route_late(GraphBuilder& g, const ExpertParts& parts, ModuleId gate, TensorId hidden) {
   const Dimensions& d = g.dims();
   const bool wide = parts.router == Router::LateSoftmax;
   g.enter(gate);
@@ -37,7 +30,8 @@ Routing route_late(GraphBuilder& g, const ExpertParts& parts, ModuleId gate, Ten
   const TensorId logits = wide ? g.cast(narrow, DType::Float32) : g.keep(narrow);
   g.drop({narrow});
   const auto [top, experts] = g.select(Op::TopK, logits, Shape{g.shape(hidden).dims[0], d.experts_per_token});
-  const TensorId soft = g.unary(Op::Softmax, top);
+  // A dtype that is named stays under autocast.
+  const TensorId soft = wide ? g.unary(Op::Softmax, top) : g.make(Op::Softmax, g.shape(top), g.dtype(top), {top}, true);
   const TensorId weights = wide ? g.cast(soft, g.dtype(hidden)) : g.keep(soft);
   g.drop({soft, top});
   g.exit(gate);
@@ -53,7 +47,7 @@ TensorId divided_by_sum(GraphBuilder& g, TensorId weights) {
 }
 
 // hunyuan_v1_moe: the product is a Linear of the gate's own, in fp32 unless somebody has cast its weight.
-Routing route_by_module(GraphBuilder& g, ModuleId gate, TensorId hidden) {
+Routed route_by_module(GraphBuilder& g, ModuleId gate, TensorId hidden) {
   const Dimensions& d = g.dims();
   const ModuleId linear = g.child(gate, "wg");
   g.enter(gate);
@@ -95,7 +89,7 @@ void let_go(GraphBuilder& g, const Biased& made) {
 }
 
 // minimax_m2; `bias` is the block's.
-Routing route_by_sigmoid(GraphBuilder& g, ModuleId gate, TensorId hidden, TensorId bias) {
+Routed route_by_sigmoid(GraphBuilder& g, ModuleId gate, TensorId hidden, TensorId bias) {
   g.enter(gate);
   const TensorId flat = g.view(hidden, g.shape(hidden));
   const TensorId logits = g.linear(flat, g.parameter("weight"), kNone, g.dims().experts);
@@ -113,7 +107,7 @@ Routing route_by_sigmoid(GraphBuilder& g, ModuleId gate, TensorId hidden, Tensor
 }
 
 // ernie4_5_moe; the bias is added by a module.
-Routing route_with_statics(GraphBuilder& g, ModuleId gate, TensorId hidden) {
+Routed route_with_statics(GraphBuilder& g, ModuleId gate, TensorId hidden) {
   constexpr double kLeast = 1e-12;
   const Shape shape{g.shape(hidden).dims[0], g.dims().experts};
   const ModuleId statics = g.child(gate, "moe_statics");
@@ -143,7 +137,7 @@ Routing route_with_statics(GraphBuilder& g, ModuleId gate, TensorId hidden) {
   return {logits, weights, made.experts};
 }
 
-Routing route(GraphBuilder& g, const ExpertParts& parts, ModuleId gate, TensorId hidden) {
+Routed route(GraphBuilder& g, const ExpertParts& parts, ModuleId gate, TensorId hidden) {
   switch (parts.router) {
     case Router::LateSoftmax:
     case Router::BareSoftmax: return route_late(g, parts, gate, hidden);
@@ -248,7 +242,7 @@ std::pair<TensorId, TensorId> by_softmax(GraphBuilder& g, const ExpertParts& par
 }
 
 // The gate of deepseek: product and choice in fp32.
-Routing route_in_fp32(GraphBuilder& g, const ExpertParts& parts, ModuleId gate, TensorId hidden) {
+Routed route_in_fp32(GraphBuilder& g, const ExpertParts& parts, ModuleId gate, TensorId hidden) {
   g.enter(gate);
   const Shape shape = g.shape(hidden);
   const TensorId flat = g.view(hidden, Shape{shape.dims[0] * shape.dims[1], shape.dims[2]});
@@ -267,126 +261,12 @@ Routing route_in_fp32(GraphBuilder& g, const ExpertParts& parts, ModuleId gate, 
   return {logits, scaled, experts};
 }
 
-// (up + 1) * gate * sigmoid(alpha * gate) of clamped neighbours (gpt_oss).
-TensorId apply_clamped_gate(GraphBuilder& g, TensorId both) {
-  constexpr double kAlpha = 1.702;
-  constexpr double kLimit = 7;
-  const std::int64_t width = g.shape(both).dims[1] / 2;
-  const TensorId own_gate = g.slice(both, 1, 0, width, true);
-  const TensorId own_up = g.slice(both, 1, 1, width, true);
-  const TensorId gate = g.unary(Op::Clamp, own_gate, kLimit, Node::kUpperBound);
-  g.drop({own_gate});
-  const TensorId up = g.unary(Op::Clamp, own_up, kLimit, Node::kBothBounds);
-  g.drop({own_up});
-  const TensorId steep = g.unary(Op::MulScalar, gate, kAlpha);
-  const TensorId open = g.unary(Op::Sigmoid, steep);
-  g.drop({steep});
-  const TensorId glu = g.binary(Op::Mul, gate, open);
-  g.drop({open});
-  const TensorId shifted = g.unary(Op::AddScalar, up, 1);
-  const TensorId out = g.binary(Op::Mul, shifted, glu);
-  g.drop({shifted, gate, up, glu});
-  return out;
-}
-
-// act(gate) * up over the halves of one tensor.
-TensorId apply_gate(GraphBuilder& g, ModuleId experts, TensorId both) {
-  const std::vector<TensorId> halves = split_last(g, both, equal_widths(g, both, 2));
-  const ModuleId act = g.child(experts, "act_fn");
-  g.enter(act);
-  const TensorId active = activated(g, g.dims().activation, halves[0]);
-  g.exit(act);
-  const TensorId out = g.binary(Op::Mul, active, halves[1]);
-  g.drop({active, halves[0], halves[1]});
-  return out;
-}
-
-// The rows of `x` by their expert's weight; rows of experts that live elsewhere are zeroed. The caller rebinds its
-// variable to the product before it masks it: with `consumes`, that is where `x` dies.
-// `bias` is added in place, or kNone.
-TensorId grouped_linear(GraphBuilder& g, TensorId x, const char* weight, TensorId offsets, TensorId mask, TensorId bias,
-                        std::int64_t features, bool consumes) {
-  TensorId product = g.make(Op::GroupedMatmul, Shape{g.shape(x).dims[0], features}, g.dtype(x),
-                            {x, g.parameter(weight), offsets}, true, bias != kNone ? 1 : 0);
-  if (bias != kNone) {
-    const TensorId sum = g.in_place(Op::Add, product, bias);
-    g.drop({product});
-    product = sum;
-  }
-  if (consumes) g.drop({x});
-  const TensorId masked = g.make(Op::MaskedFill, g.shape(product), g.dtype(product), {product, mask}, true);
-  g.drop({product});
-  return masked;
-}
-
-// Back to token order, then the weighted sum over each token's experts, in fp32.
-TensorId combine(GraphBuilder& g, TensorId weighted, TensorId order, std::int64_t tokens, DType dtype) {
-  const Dimensions& d = g.dims();
-  const std::int64_t rows = tokens * d.experts_per_token;
-  const TensorId range = arange(g, rows);
-  const TensorId inverse = g.make(Op::IndexPut, Shape{rows}, DType::Int64, {order, range});
-  g.drop({range});
-  const TensorId ordered = g.make(Op::Index, g.shape(weighted), g.dtype(weighted), {weighted, inverse}, true);
-  g.drop({weighted});
-  // The sum's gradient is expanded over a token's experts: back at one row each it has to be copied.
-  const Shape by_token{tokens, d.experts_per_token, d.hidden};
-  const bool copied = d.experts_per_token > 1 && tokens > 1;
-  const TensorId grouped = copied ? g.view_copied_back(ordered, by_token) : g.view(ordered, by_token);
-  const TensorId sum = g.make(Op::SumDim, Shape{tokens, d.hidden}, g.dtype(weighted), {grouped}, true, 1);
-  g.drop({grouped});
-  const TensorId out = g.cast(sum, dtype);
-  g.drop({ordered, inverse, sum});
-  return out;
-}
-
-TensorId run_experts(GraphBuilder& g, const ExpertParts& parts, ModuleId experts, TensorId hidden,
-                     const Routing& routing) {
-  const Dimensions& d = g.dims();
-  const std::int64_t tokens = g.shape(hidden).dims[0];
-  const std::int64_t rows = tokens * d.experts_per_token;
-  g.enter(experts);
-  const TensorId weights = g.view(routing.weights, Shape{rows});
-  const TensorId ids = g.view(routing.experts, Shape{rows});
-  const auto [sorted, order] = g.select(Op::Sort, ids, Shape{rows});
-  const TensorId source =
-      g.make(Op::FloorDivScalar, Shape{rows}, DType::Int64, {order}, false, static_cast<double>(d.experts_per_token));
-  const TensorId gathered = g.make(Op::Index, Shape{rows, d.hidden}, g.dtype(hidden), {hidden, source}, true);
-  g.drop({source});
-  const TensorId row_weights = g.make(Op::Index, Shape{rows}, g.dtype(weights), {weights, order}, true);
-  const TensorId narrow_ids = g.make(Op::Cast, Shape{rows}, DType::Int32, {sorted});
-  const TensorId counts = g.make(Op::Histogram, Shape{d.experts}, DType::Int32, {narrow_ids});
-  const TensorId offsets = g.make(Op::CumSum, Shape{d.experts}, DType::Int32, {counts});
-  const TensorId flags =
-      g.make(Op::GreaterEqual, Shape{rows}, DType::Bool, {sorted}, false, static_cast<double>(d.experts));
-  const TensorId mask = g.view(flags, Shape{rows, 1});
-  g.drop({flags});
-  const auto biases = [&, by = sorted](const char* name, std::int64_t width) {
-    return g.make(Op::Index, Shape{rows, width}, g.dtype(hidden), {g.parameter(name), by}, true);
-  };
-  const TensorId up_biases = parts.biased ? biases("gate_up_proj_bias", 2 * parts.ffn) : kNone;
-  const TensorId selected = g.in_place(Op::MaskedFillInPlace, gathered, mask);
-  const TensorId both = grouped_linear(g, selected, "gate_up_proj", offsets, mask, up_biases, 2 * parts.ffn, false);
-  const TensorId gated = parts.biased ? apply_clamped_gate(g, both) : apply_gate(g, experts, both);
-  g.drop({both});
-  const TensorId down_biases = parts.biased ? biases("down_proj_bias", d.hidden) : kNone;
-  if (parts.biased) g.drop({up_biases});
-  const TensorId projected = grouped_linear(g, gated, "down_proj", offsets, mask, down_biases, d.hidden, true);
-  const TensorId column = g.view(row_weights, Shape{rows, 1});
-  const TensorId weighted = g.binary(Op::Mul, projected, column);
-  g.drop({column});
-  const TensorId out = combine(g, weighted, order, tokens, g.dtype(hidden));
-  g.drop({weights, ids, sorted, order, gathered, selected, row_weights, narrow_ids, counts, offsets, mask, projected});
-  if (parts.biased) g.drop({down_biases});
-  g.exit(experts);
-  return out;
-}
-
 // The routed experts, then the shared one (deepseek).
 TensorId moe_beside_shared(GraphBuilder& g, const ExpertParts& parts, ModuleId block, TensorId hidden,
                            const SharedExpert& shared) {
   const Shape shape = g.shape(hidden);
   g.enter(block);
-  const Routing routing = route_in_fp32(g, parts, g.child(block, "gate"), hidden);
+  const Routed routing = route_in_fp32(g, parts, g.child(block, "gate"), hidden);
   const TensorId flat = g.view(hidden, Shape{shape.dims[0] * shape.dims[1], shape.dims[2]});
   const TensorId rows = run_experts(g, parts, g.child(block, "experts"), flat, routing);
   const TensorId mixed = g.view(rows, shape);
@@ -413,7 +293,7 @@ Mixed moe_block(GraphBuilder& g, const ExpertParts& parts, ModuleId block, Tenso
   const TensorId around = whole ? shared(beside_module, hidden) : kNone;
   const TensorId flat = g.view(hidden, Shape{shape.dims[0] * shape.dims[1], shape.dims[2]});
   TensorId beside = has_shared && !whole ? shared(beside_module, flat) : kNone;
-  const Routing routing = route(g, parts, g.child(block, parts.gate), flat);
+  const Routed routing = route(g, parts, g.child(block, parts.gate), flat);
   TensorId mixed = run_experts(g, parts, g.child(block, "experts"), flat, routing);
   if (beside != kNone && parts.shared == SharedPlace::Rows) {
     const TensorId sum = g.binary(Op::Add, mixed, beside);

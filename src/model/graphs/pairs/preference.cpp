@@ -1,0 +1,158 @@
+// LLaMA-Factory 0.9.5: train/dpo/trainer.py, get_batch_logps and nested_detach of train/trainer_utils.py; dpo_loss of
+// TRL 0.24.0. What the trainer computes for its logs is left out: numbers, when nothing else is at its most.
+#include "model/graphs/pairs/preference.h"
+
+#include <vector>
+
+#include "model/graphs/graphs.h"
+
+namespace dsplan {
+namespace {
+
+constexpr double kNotCounted = -100;
+
+// What concatenated_forward returns.
+struct Answer {
+  TensorId logits = kNone;
+  TensorId chosen = kNone;    // RowSums of log-probabilities of the first half of the rows.
+  TensorId rejected = kNone;  // Of the other half.
+  TensorId average = kNone;   // Of a token of the first half.
+};
+
+// log_softmax over a part of each row, which the kernel wants in one piece; one number of each token.
+TensorId chosen_log_probs(GraphBuilder& g, TensorId logits, TensorId targets) {
+  const Shape all = g.shape(logits);
+  const Shape column{all.dims[0], all.dims[1] - 1, 1};
+  const TensorId part = g.slice(logits, 1, 0, all.dims[1] - 1);
+  const TensorId whole = g.copy(part);
+  const TensorId log_probs = g.unary(Op::LogSoftmax, whole);
+  g.drop({whole});
+  const TensorId places = g.view(targets, column);
+  const TensorId gathered = g.make(Op::Gather, column, DType::Float32, {log_probs, places}, true);
+  const TensorId squeezed = g.view(gathered, g.shape(targets));
+  g.drop({log_probs, places, gathered, part});
+  return squeezed;
+}
+
+// get_batch_logps: the sums, and how many tokens counted.
+struct RowSums {
+  TensorId log_probs = kNone;
+  TensorId lengths = kNone;
+};
+RowSums sums_of(GraphBuilder& g, TensorId logits, TensorId labels) {
+  const std::int64_t rows = g.shape(labels).dims[0];
+  const Shape next{rows, g.shape(labels).dims[1] - 1};
+  const TensorId later = g.view(labels, next, {step_narrow(1, 1, next.dims[1])});
+  TensorId targets = g.copy(later);
+  g.drop({later});
+  const TensorId mask = g.make(Op::NotEqual, next, DType::Bool, {targets}, false, kNotCounted);
+  const TensorId ignored = g.make(Op::Equal, next, DType::Bool, {targets}, false, kNotCounted);
+  const TensorId filled = g.in_place(Op::MaskedFillInPlace, targets, ignored);
+  g.drop({ignored, targets});
+  targets = filled;
+  const TensorId per_token = chosen_log_probs(g, logits, targets);
+  RowSums made;
+  made.lengths = g.make(Op::SumDim, Shape{rows}, DType::Int64, {mask});
+  const TensorId counted = g.binary(Op::Mul, per_token, mask);
+  made.log_probs = g.make(Op::SumDim, Shape{rows}, DType::Float32, {counted}, true);
+  g.drop({counted, per_token, mask, targets});
+  return made;
+}
+
+std::vector<TensorId> both_halves(GraphBuilder& g, TensorId x) {
+  const std::int64_t pairs = g.shape(x).dims[0] / 2;
+  return g.split(Op::Split, x, {Shape{pairs}, Shape{pairs}}, 0);
+}
+
+// concatenated_forward, on a copy of the batch.
+Answer ask(GraphBuilder& g, const Answering& answering, const PairBatch& batch) {
+  const PairBatch own{g.copy(batch.ids), g.copy(batch.ones), g.copy(batch.told)};
+  Answer answer;
+  answer.logits = whole_logits(g, answering, own);
+  const RowSums sums = sums_of(g, answer.logits, own.told);
+  const std::vector<TensorId> parts = both_halves(g, sums.log_probs);
+  const std::vector<TensorId> lengths = both_halves(g, sums.lengths);
+  answer.chosen = parts[0];
+  answer.rejected = parts[1];
+  answer.average = g.make(Op::Div, g.shape(parts[0]), DType::Float32, {parts[0], lengths[0]}, true);
+  g.drop({lengths[0], lengths[1], sums.log_probs, sums.lengths, own.ids, own.ones, own.told});
+  return answer;
+}
+
+// compute_reference_log_probs
+Answer ask_reference(GraphBuilder& g, const Answering& answering, const PairBatch& batch) {
+  const GraphBuilder::Reference reference(g);
+  const Answer answer = ask(g, answering, batch);
+  g.drop({answer.logits, answer.average});
+  return answer;
+}
+
+// -logsigmoid(sign * beta * logits) * weight
+TensorId one_side(GraphBuilder& g, TensorId logits) {
+  const TensorId scaled = g.unary(Op::MulScalar, logits, 1);
+  const TensorId logs = g.unary(Op::LogSigmoid, scaled);
+  g.drop({scaled});
+  const TensorId negated = g.unary(Op::Neg, logs);
+  g.drop({logs});
+  const TensorId weighted = g.unary(Op::MulScalar, negated, 1);
+  g.drop({negated});
+  return weighted;
+}
+
+// dpo_loss with the loss "sigmoid"; ratios and rewards are made for other losses and for the logs.
+TensorId losses_of(GraphBuilder& g, const Answer& own, const Answer& other, std::vector<TensorId>& logged) {
+  const auto ratio = [&](TensorId x, TensorId y) {
+    const TensorId there = g.unary(Op::MulScalar, y, 1);
+    const TensorId made = g.binary(Op::Sub, x, there);
+    g.drop({there});
+    return made;
+  };
+  const TensorId chosen = ratio(own.chosen, other.chosen);
+  const TensorId rejected = ratio(own.rejected, other.rejected);
+  const TensorId policy = g.binary(Op::Sub, own.chosen, own.rejected);
+  const TensorId reference = g.binary(Op::Sub, other.chosen, other.rejected);
+  const TensorId logits = g.binary(Op::Sub, policy, reference);
+  const TensorId left = one_side(g, logits);
+  const TensorId right = one_side(g, logits);
+  const TensorId losses = g.binary(Op::Sub, left, right);
+  g.drop({left, right, chosen, rejected, policy, reference, logits});
+  for (const TensorId one : {chosen, rejected}) g.forget(one);
+  for (const TensorId one : {other.chosen, other.rejected}) logged.push_back(g.unary(Op::MulScalar, one, 1));
+  return losses;
+}
+
+}  // namespace
+
+TensorId whole_logits(GraphBuilder& g, const Answering& answering, const PairBatch& given) {
+  g.enter_model();
+  TensorId logits = answering(given.ids, given.ones);
+  g.exit_model();
+  g.leave_autocast();
+  const auto becomes = [&](TensorId next) {
+    g.drop({logits});
+    logits = next;
+  };
+  if (g.options().outputs_to_fp32) becomes(g.cast(logits, DType::Float32));
+  if (g.options().copies_outputs && g.graph().tensor(logits).requires_grad) becomes(g.copy(logits));
+  becomes(g.cast(logits, DType::Float32));
+  return logits;
+}
+
+Graph whole_preference_model(GraphBuilder& g, const Answering& answering) {
+  const Shape shape{g.options().micro_batch, g.options().seq};
+  const PairBatch batch{g.batch_input(shape, DType::Int64), g.batch_input(shape, DType::Int64),
+                        g.batch_input(shape, DType::Int64)};
+  g.set_batch({batch.ids, batch.ones, batch.told});
+  const Answer own = ask(g, answering, batch);
+  const Answer other = ask_reference(g, answering, batch);
+  std::vector<TensorId> logged;
+  const TensorId losses = losses_of(g, own, other, logged);
+  const TensorId supervised = g.unary(Op::Neg, own.average);
+  const TensorId loss = g.make(Op::SumDim, Shape{}, DType::Float32, {losses}, true);
+  g.drop({losses, supervised, own.average, own.chosen, own.rejected, other.chosen, other.rejected, own.logits});
+  for (const TensorId one : logged) g.drop({one});
+  for (const TensorId one : {supervised, own.average}) g.forget(one);
+  return g.finish(loss);
+}
+
+}  // namespace dsplan

@@ -1,0 +1,62 @@
+"""The loop over experts that are hit asks which tokens are whose. No kernel has said: here it is said beforehand.
+
+PyTorch's own code of nonzero runs. It reads how many there are from a block that its sum would have filled: a number is
+put into a block of that size and let go of, so that the next request of that size is given it."""
+
+import functools
+import math
+
+
+def tokens_of_experts(rule, tokens, each, experts, mixture=0):
+    """As src/core/training.h has it."""
+    pairs = tokens * each
+    if rule.startswith("counts:"):
+        rows = [[int(n) for n in row.split(",")] for row in rule.removeprefix("counts:").split("/")]
+        return rows[mixture if len(rows) > 1 else 0]
+    if rule == "balanced":
+        return [pairs // experts + (i < pairs % experts) for i in range(experts)]
+    most = tokens
+    if rule.startswith("capacity:"):
+        most = min(tokens, math.ceil(float(rule.removeprefix("capacity:")) * pairs / experts))
+    return [max(0, min(most, pairs - most * i)) for i in range(experts)]
+
+
+def route(model, rule):
+    """Each call of a mixture's experts finds the tokens that the rule gives them."""
+    import torch
+
+    found = [module for name, module in model.named_modules() if name.endswith(".experts")]
+    for at, experts in enumerate(found):
+        experts.forward = functools.partial(routed, experts.forward, torch, rule, experts, at)
+
+
+def routed(forward, torch, rule, experts, at, hidden, index, weights):
+    counts = tokens_of_experts(rule, *index.shape, experts.num_experts, at)
+    hits = [i for i, count in enumerate(counts) if count]
+    following = iter([counts[i] for i in hits])
+    nonzero, where, truth = torch.Tensor.nonzero, torch.where, torch.Tensor.__bool__
+
+    def count_is(number, device):
+        block = torch.empty(1, dtype=torch.int32, device=device)
+        block.copy_(torch.tensor([number], dtype=torch.int32))
+
+    def hit_experts(flags):
+        count_is(len(hits), flags.device)
+        out = nonzero(flags)
+        out.copy_(torch.tensor(hits).view(-1, 1))
+        return out
+
+    def own_tokens(flags):
+        flags = flags.contiguous()  # As nonzero would before it asks for the number's block.
+        count_is(next(following), flags.device)
+        return where(flags)
+
+    def never(flag):
+        truth(flag)
+        return False
+
+    torch.Tensor.nonzero, torch.where, torch.Tensor.__bool__ = hit_experts, own_tokens, never
+    try:
+        return forward(hidden, index, weights)
+    finally:
+        torch.Tensor.nonzero, torch.where, torch.Tensor.__bool__ = nonzero, where, truth
