@@ -51,6 +51,7 @@ Tensor sum_of(const Tensor& x, DType dtype) {
   const Doing doing("sum");
   const auto node = make_node("sum", {x});
   Tensor out = empty({}, dtype);
+  if (x->dtype == DType::Bool) const Tensor whole_numbers = empty(x->sizes, dtype);
   if (node) {
     const Sizes before = x->sizes;
     node->backward = [before](Tensors& g, Tensors&) -> Tensors {

@@ -269,10 +269,11 @@ std::vector<Kept> input_kept(const Graph&, const Node&) { return {{Kept::Kind::I
 
 void compared(Maker& m) { m.output(0, {DType::Bool, contiguous(m.told().shape)}); }
 
-// Reductions. Their results are contiguous whatever they are made of.
+// Reductions. Their results are contiguous whatever they are made of. Flags are brought to int64 first.
 void sum(Maker& m) {
   const DType dtype = is_floating(m.in(0).dtype) ? m.in(0).dtype : DType::Int64;
   m.output(0, {dtype, contiguous(m.told().shape)});
+  if (m.in(0).dtype == DType::Bool) m.temporary(like(m.in(0), dtype));
 }
 
 void mean(Maker& m) { m.output(0, {m.in(0).dtype, contiguous(m.told().shape)}); }

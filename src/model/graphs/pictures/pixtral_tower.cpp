@@ -13,7 +13,7 @@ namespace {
 class PixtralTower {
  public:
   PixtralTower(GraphBuilder& g, const TowerParts& tower, ModuleId module, const Grid& grid, std::int64_t pictures)
-      : g_(g), t_(tower), d_(tower.dims), p_(tower.layers), module_(module), grid_(grid), pictures_(pictures) {}
+      : g_(g), d_(tower.dims), p_(tower.layers), module_(module), grid_(grid), pictures_(pictures) {}
 
   TowerResult run(TensorId pixels) {
     g_.enter(module_);
@@ -124,7 +124,6 @@ class PixtralTower {
   }
 
   GraphBuilder& g_;
-  const TowerParts& t_;
   const Dimensions& d_;
   const DecoderParts& p_;
   ModuleId module_;
