@@ -15,14 +15,15 @@ LLAVA = {"model_type": "llava", "architectures": ["LlavaForConditionalGeneration
          "text_config": LLAMA}
 
 
-def like_llama(kind, **more):
-    return {**LLAMA, "model_type": kind, "pad_token_id": None, "bos_token_id": 0, "eos_token_id": 1, **more}
+def like_llama(kind, without=(), **more):
+    made = {**LLAMA, "model_type": kind, "pad_token_id": None, "bos_token_id": 0, "eos_token_id": 1, **more}
+    return {key: value for key, value in made.items() if key not in without}
 
 
 # How attention and MLP hang on the residual, a family each.
 PHI = like_llama("phi", num_key_value_heads=2, resid_pdrop=0.0, embd_pdrop=0.0)
 COHERE = like_llama("cohere", tie_word_embeddings=True, use_qk_norm=True)
-GPT_NEOX = like_llama("gpt_neox", hidden_dropout=0.0, attention_dropout=0.0, rotary_pct=0.5)
+GPT_NEOX = like_llama("gpt_neox", ["num_key_value_heads"], hidden_dropout=0.0, attention_dropout=0.0, rotary_pct=0.5)
 OLMO2 = like_llama("olmo2")
 GEMMA3 = like_llama("gemma3_text", head_dim=8, tie_word_embeddings=True, sliding_window=64, query_pre_attn_scalar=8,
                     layer_types=["sliding_attention", "full_attention"])
