@@ -15,13 +15,14 @@ namespace {
 // A run makes a few large vectors and ends. Handing their pages back and fetching them again would cost a tenth of it,
 // and fetching them one small page at a time a third: the heap is one range of addresses, of which as much as will be
 // touched comes in large pages.
-void keep_memory() {
+void keep_memory([[maybe_unused]] bool searches) {
 #if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
   constexpr std::uintptr_t kLargePage = 2 << 20;
   (void)mallopt(M_MMAP_THRESHOLD, 1 << 30);
   (void)mallopt(M_TRIM_THRESHOLD, 1 << 30);
   (void)mallopt(M_TOP_PAD, 256 << 20);
-  (void)mallopt(M_ARENA_MAX, 1);  // Threads share it, and what one has given back serves the other.
+  // Threads share it, and what one has given back serves the other; a search lowers two schedules at once.
+  (void)mallopt(M_ARENA_MAX, searches ? 2 : 1);
   const auto before = reinterpret_cast<std::uintptr_t>(sbrk(0));
   const auto begin = (before + kLargePage - 1) / kLargePage * kLargePage;
   (void)sbrk(static_cast<std::intptr_t>(begin - before));  // What malloc gets from now on begins with a large page.
@@ -36,7 +37,7 @@ void keep_memory() {
 
 int main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);  // A reader that goes away is seen as EPIPE.
-  keep_memory();
   const dsplan::Words words(argv + (argc > 0 ? 1 : 0), argv + argc);
+  keep_memory(!words.empty() && words.front() == "plan");
   return dsplan::exit_code_of([&words] { return dsplan::run(words); });
 }
