@@ -38,12 +38,6 @@ Figure largest_figure(const Prediction& prediction) {
 
 std::string sharding_text(Runtime runtime) { return runtime == Runtime::Fsdp1 ? "FSDP1" : "FSDP2"; }
 
-std::string loss_text(const Training& training) {
-  if (training.loss == Loss::Chunked) return formatted("chunked:{}", training.loss_chunks);
-  if (training.loss == Loss::DpoLogits && training.loss_chunks == 1) return "dpo-rows";
-  return std::string(name(training.loss));
-}
-
 std::string job_lines(const Prediction& prediction, const Job& job) {
   const Training& training = job.training;
   const Parallelism& ranks = job.parallelism;

@@ -112,6 +112,11 @@ std::string optimizer_text(const Training& training) {
   return (optimizer.paged ? "paged " : "") + std::string(name(optimizer.kind)) + " (" + std::string(form) + ")";
 }
 
+std::string loss_text(const Training& training) {
+  if (training.loss == Loss::Chunked) return formatted("chunked:{}", training.loss_chunks);
+  return std::string(name(training.loss));
+}
+
 std::string_view name(OffloadDevice device) {
   switch (device) {
     case OffloadDevice::None: return "none";
@@ -182,6 +187,7 @@ std::string_view name(Loss loss) {
     case Loss::Dpo: return "dpo";
     case Loss::DpoPrecomputed: return "dpo-precomputed";
     case Loss::DpoLogits: return "dpo-logits";
+    case Loss::DpoRows: return "dpo-rows";
     case Loss::Reward: return "reward";
     case Loss::CenteredReward: return "reward-centered";
   }
@@ -231,6 +237,12 @@ bool means(std::string_view ignored_word, const Parameter& parameter) {
 bool Fsdp::ignores(const Parameter& parameter) const {
   const std::vector<std::string_view> words = ignored_words(ignored);
   return std::any_of(words.begin(), words.end(), [&](std::string_view word) { return means(word, parameter); });
+}
+
+bool Training::trains(const Parameter& parameter) const {
+  return parameter.trainable && std::none_of(freeze.begin(), freeze.end(), [&](const std::string& glob) {
+           return glob_matches(glob, parameter.name);
+         });
 }
 
 bool glob_matches(std::string_view glob, std::string_view text) {

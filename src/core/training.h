@@ -246,8 +246,8 @@ struct Choices {
 // torchtune's CEWithChunkedOutputLoss: head and upcast piece by piece along the sequence. Liger: its fused linear
 // cross-entropy, and nothing else of it. Trl: SFTTrainer's, of the head piece by piece. Dpo: DPOTrainer's, of pairs,
 // whose reference is another model, or the model without its adapters; DpoPrecomputed: the reference's part comes with
-// the batch. DpoLogits: the same from whole logits in fp32, as LLaMA-Factory's trainer has them. Reward:
-// RewardTrainer's, of pairs. CenteredReward: with a term that draws rewards to 0.
+// the batch. DpoLogits: the same from whole logits in fp32, as LLaMA-Factory's trainer has them; DpoRows: row by row of
+// them, as axolotl's. Reward: RewardTrainer's, of pairs. CenteredReward: with a term that draws rewards to 0.
 enum class Loss : std::uint8_t {
   HuggingFace,
   Native,
@@ -257,12 +257,14 @@ enum class Loss : std::uint8_t {
   Dpo,
   DpoPrecomputed,
   DpoLogits,
+  DpoRows,
   Reward,
   CenteredReward
 };
 [[nodiscard]] constexpr bool of_rewards(Loss loss) { return loss == Loss::Reward || loss == Loss::CenteredReward; }
+[[nodiscard]] constexpr bool of_whole_logits(Loss loss) { return loss == Loss::DpoLogits || loss == Loss::DpoRows; }
 [[nodiscard]] constexpr bool of_pairs(Loss loss) {
-  return loss == Loss::Dpo || loss == Loss::DpoPrecomputed || loss == Loss::DpoLogits || of_rewards(loss);
+  return loss == Loss::Dpo || loss == Loss::DpoPrecomputed || of_whole_logits(loss) || of_rewards(loss);
 }
 // TRL's fused head stands in the place of the model's own.
 [[nodiscard]] constexpr bool scores_in_pieces(Loss loss) {
@@ -382,6 +384,8 @@ struct Training {
     const bool cast = (casts_parameters() && !is_ignored(parameter)) || (parameter.made_by_class && under_zero_init());
     return cast && is_floating(own) ? dtype : own;  // Packed weights are whole numbers, which nothing casts.
   }
+  // Its gradient is asked for: it is not frozen in itself, nor by a glob of `freeze`.
+  [[nodiscard]] bool trains(const Parameter& parameter) const;
   // fully_shard is told to leave it as it is: every rank has all of it, and nobody casts, gathers or reduces it.
   [[nodiscard]] bool is_ignored(const Parameter& parameter) const {
     return !fsdp.ignored.empty() && fsdp.ignores(parameter);
@@ -414,6 +418,7 @@ struct Training {
 // "adamw (fused)"; with the optimizer on the host DeepSpeed's own runs there, whatever was asked for:
 // "adamw (DeepSpeedCPUAdam)".
 [[nodiscard]] std::string optimizer_text(const Training& training);
+[[nodiscard]] std::string loss_text(const Training& training);  // As it is asked for: "hf", "chunked:8".
 [[nodiscard]] std::string_view name(OffloadDevice device);
 [[nodiscard]] std::string_view name(Attention attention);
 [[nodiscard]] std::string_view name(ExpertsImplementation experts);  // "grouped_mm", "eager", "batched_mm"

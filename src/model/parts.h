@@ -125,6 +125,9 @@ enum class SharedPlace : std::uint8_t {
   Whole,   // Called first on what the block is given, and added at its end (hunyuan_v1_moe).
 };
 
+// The module of a mixture's experts.
+[[nodiscard]] inline bool is_mixture(const Module& module) { return module.path.ends_with(".experts"); }
+
 struct ExpertParts {
   std::string_view block = "mlp";
   std::string_view gate = "gate";

@@ -18,6 +18,8 @@ import subprocess
 import sys
 import tempfile
 
+from two_steps import Phases, fused_adam
+
 TINY = {"model_type": "llama", "vocab_size": 1024, "hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 2,
         "num_attention_heads": 8, "num_key_value_heads": 2, "max_position_embeddings": 4096}
 NF4 = {"quantization": "nf4", "double_quant": True, "quant_compute_dtype": "bf16"}
@@ -174,42 +176,20 @@ def build(job, mark):
 def measure(job, events=None):
     import torch
 
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
+    phases = Phases(events)
     torch.cuda.init()
-    rows = []
-
-    def mark(phase):
-        s = torch.cuda.memory_stats()
-        rows.append([phase, *(s[f"{what}_bytes.all.peak"] for what in ("requested", "allocated", "reserved")),
-                     s["requested_bytes.all.current"]])
-        torch.cuda.reset_peak_memory_stats()
-
-    if events:
-        torch.cuda.memory._record_memory_history(max_entries=10_000_000, context="all", stacks="python")
-    model = build(job, mark)
+    phases.record()
+    model = build(job, phases.mark)
     training = job["training"]
-    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-4, fused=True)
-    batch = {name: torch.zeros((training["micro_batch"], training["seq"]), dtype=torch.int64).to("cuda")
-             for name in ("input_ids", "labels")}
-    mark("batch")
+    made = {name: torch.zeros((training["micro_batch"], training["seq"]), dtype=torch.int64).to("cuda")
+            for name in ("input_ids", "labels")}
     to = training.get("autocast")
-    for step in ("1", "2"):
+
+    def loss_of(batch):
         with torch.autocast("cuda", getattr(torch, NAMES[to])) if to else contextlib.nullcontext():
-            loss = model(**batch, use_cache=False).loss
-        mark(step + ".forward")
-        loss.backward()
-        del loss
-        mark(step + ".backward")
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        mark(step + ".step")
-    if events:
-        with open(events, "w", encoding="utf-8") as file:
-            for e in torch.cuda.memory._snapshot()["device_traces"][0]:
-                frames = [f"{os.path.basename(f['filename'])}:{f['line']}:{f['name']}" for f in e.get("frames", [])[:7]]
-                file.write(f"{e['action']} {e['size']} {' < '.join(frames)}\n")
-    return {**job, "rows": rows}
+            return model(**batch, use_cache=False).loss
+
+    return {**job, "rows": phases.train(fused_adam(model), lambda: made, loss_of)}
 
 
 def write(path, answers):

@@ -14,11 +14,10 @@ backward what AxolotlDPOTrainer.training_step adds (gc.collect(), torch.cuda.emp
 """
 
 import gc
-import json
-import os
-import subprocess
-import sys
+import importlib.metadata
 import tempfile
+
+from two_steps import Phases, fused_adam, run_cases
 
 TINY = {"model_type": "llama", "vocab_size": 40000, "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2,
         "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 4096, "pad_token_id": 2}
@@ -125,22 +124,13 @@ def trainer_of(job, folder):
 def measure(job, events=None):
     import torch
 
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    rows = []
-
-    def mark(phase):
-        s = torch.cuda.memory_stats()
-        rows.append([phase, *(s[f"{what}_bytes.all.peak"] for what in ("requested", "allocated", "reserved")),
-                     s["requested_bytes.all.current"]])
-        torch.cuda.reset_peak_memory_stats()
-
+    phases = Phases(events)
     training = job["training"]
     trainer = trainer_of(job, tempfile.mkdtemp(prefix="trl"))
     if "checkpoint" in training:
         trainer.model.gradient_checkpointing_enable({"use_reentrant": False})
     model = trainer.accelerator.prepare_model(trainer.model).train()
-    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-4, fused=True)
+    optimizer = fused_adam(model)
     pairs = trainer.train_dataset
     known = {"labels": None}
 
@@ -150,64 +140,21 @@ def measure(job, events=None):
             known["count"] = torch.tensor(training["micro_batch"] * (training["seq"] - 1)).to("cuda")
         return {name: value.to("cuda") for name, value in made.items()}
 
-    if events:
-        torch.cuda.memory._record_memory_history(max_entries=1_000_000, context="all", stacks="python")
-    inputs = batch()
-    mark("batch")
-    for step in ("1", "2"):
-        if step == "2":
-            inputs = batch()
-        loss = trainer.compute_loss(model, dict(inputs), num_items_in_batch=known.get("count"))
-        mark(step + ".forward")
-        loss.backward()
-        del loss
-        if job["trainer"] == "dpo-rows":
-            gc.collect()
-            torch.cuda.empty_cache()
-        mark(step + ".backward")
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        mark(step + ".step")
-    if events:
-        with open(events, "w") as out:
-            for e in torch.cuda.memory._snapshot()["device_traces"][0]:
-                frames = [f"{os.path.basename(f['filename'])}:{f['line']}:{f['name']}" for f in e.get("frames", [])[:6]]
-                out.write(f"{e['action']} {e['size']} {' < '.join(frames)}\n")
-    return rows
+    def loss_of(inputs):
+        return trainer.compute_loss(model, dict(inputs), num_items_in_batch=known.get("count"))
+
+    def empty_cache():
+        gc.collect()
+        torch.cuda.empty_cache()
+
+    phases.record()
+    return phases.train(optimizer, batch, loss_of, *([empty_cache] if job["trainer"] == "dpo-rows" else []))
 
 
 def main():
-    words = sys.argv[1:]
-    if words[0] == "--one":
-        rows = measure(CASES[words[1]], words[3] if len(words) > 3 else None)
-        json.dump(rows, open(words[2], "w"))
-        return
-    if words[0] == "--events":
-        out, name = words[1:]
-        subprocess.run([sys.executable, __file__, "--one", name, out + ".json", out], check=True)
-        return
-    import peft
-    import torch
-    import transformers
-    import trl
-
-    rows = trl.__version__ == "1.9.0"
-    out, names = words[0], words[1:] or [name for name in CASES if name.startswith("rows") == rows]
-
-    found = json.load(open(out)) if os.path.exists(out) else {"cases": {}}
-    found["versions"] = {"torch": torch.__version__.partition("+")[0], "transformers": transformers.__version__,
-                         "trl": trl.__version__, "peft": peft.__version__}
-    for name in names:
-        with tempfile.NamedTemporaryFile(suffix=".json") as rows:
-            done = subprocess.run([sys.executable, __file__, "--one", name, rows.name], capture_output=True, text=True)
-            if done.returncode != 0:
-                print(name, done.stderr[-600:], file=sys.stderr)
-                continue
-            found["cases"][name] = {**CASES[name], "rows": json.load(open(rows.name))}
-        print(name, file=sys.stderr, flush=True)
-    with open(out, "w") as file:
-        file.write("{" + f'"versions": {json.dumps(found["versions"])},\n"cases": {{\n')
-        file.write(",\n".join(f"{json.dumps(k)}: {json.dumps(v)}" for k, v in found["cases"].items()) + "\n}}\n")
+    rows = importlib.metadata.version("trl") == "1.9.0"
+    run_cases(__file__, CASES, measure, ("torch", "transformers", "trl", "peft"),
+              [name for name in CASES if name.startswith("rows") == rows])
 
 
 main()

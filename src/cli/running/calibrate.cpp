@@ -12,6 +12,7 @@
 #include "cli/running/machine.h"
 #include "core/calibration.h"
 #include "core/format.h"
+#include "core/text/letters.h"
 #include "core/training.h"
 #include "exec/calibrate/calibrate.h"
 #include "exec/device.h"
@@ -79,18 +80,12 @@ class Folder {
   std::string path_;
 };
 
-std::string lower(std::string_view text) {
-  std::string result;
-  for (const char c : text) result += c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-  return result;
-}
-
 // Of the bundled devices that are of this model: the one whose form factor the driver's name says, or else whose memory
 // is nearest.
 std::optional<Hardware> bundled_like(const MeasuredMachine& machine) {
   std::optional<Hardware> best;
   std::pair<int, std::int64_t> least;
-  const std::string called = lower(machine.device);
+  const std::string called = in_lower_case(machine.device);
   for (const std::string& name : list_bundled(Bundled::Hardware)) {
     if (!same_device(machine.device, name)) continue;
     Hardware one = load_hardware(name);
@@ -122,7 +117,7 @@ CalibratedFile describe(const MeasuredMachine& machine, const CalibrateSaid& sai
   if (!said.like && !host) file.like = bundled_like(machine);
   std::string name = host ? "host" : file.like ? file.like->name.substr(0, file.like->name.find('-')) : "";
   if (name.empty()) {
-    for (const char c : lower(machine.device)) {
+    for (const char c : in_lower_case(machine.device)) {
       if ((c >= 'a' && c <= 'z') || (c >= '0' && c <= '9')) name += c;
     }
   }

@@ -96,7 +96,7 @@ class DecoderGraph {
         return body(ids, ones, {});
       });
     }
-    if (g_.options().loss == Loss::DpoLogits) {
+    if (of_whole_logits(g_.options().loss)) {
       const auto answering = [this](TensorId ids, TensorId ones) {
         model_ = text_body(g_, p_);
         const TensorId hidden = body(ids, ones, {});
@@ -104,7 +104,7 @@ class DecoderGraph {
         g_.drop({hidden});
         return logits;
       };
-      const bool by_row = g_.options().loss_chunks == 1;
+      const bool by_row = g_.options().loss == Loss::DpoRows;
       return by_row ? rowwise_preference_model(g_, answering) : whole_preference_model(g_, answering);
     }
     if (of_rewards(g_.options().loss)) {

@@ -367,18 +367,18 @@ std::optional<std::string> picture_unsupported(const ModelSpec& model, const Tra
 // prepared apart.
 std::optional<std::string> trainers_unsupported(const ModelSpec& model, const Training& training) {
   if (training.transformers < Version{5, 0, 0}) {
-    return formatted("{} under transformers 4", training.loss == Loss::DpoLogits ? "a loss of pairs" : "TRL's losses");
+    return formatted("{} under transformers 4", of_whole_logits(training.loss) ? "a loss of pairs" : "TRL's losses");
   }
   if (of_rewards(training.loss)) {
     const bool classes = model.parts != nullptr && model.parts->head == TextHead::Text && model.dims.labels == 1;
     if (!classes) return formatted("rewards of {}, which has no head of one label", model.graph_class);
     return std::nullopt;
   }
-  const bool whole = training.loss == Loss::DpoLogits;
+  const bool whole = of_whole_logits(training.loss);
   const std::string_view what = whole ? "a loss of pairs" : "TRL's fused head";
   if (const auto head = fused_head_unsupported(model)) return formatted("{} and {}", what, *head);
   const bool wide = training.outputs_to_fp32 || (!training.autocast && training.dtype == DType::Float32);
-  if (whole && training.loss_chunks == 1 && !wide) return "log-probabilities row by row of logits in 16 bits";
+  if (training.loss == Loss::DpoRows && !wide) return "log-probabilities row by row of logits in 16 bits";
   if (training.runtime == Runtime::Fsdp1) return formatted("{} under FSDP1", what);
   if (whole && is_fsdp(training.runtime)) return formatted("{} under fully_shard", what);
   if (training.runtime != Runtime::DeepSpeed) return std::nullopt;

@@ -130,16 +130,6 @@ TensorId supervised_loss(GraphBuilder& g, const Backbone& backbone, TensorId ids
   return loss;
 }
 
-// The two halves of what a row comes to: chosen rows, and rejected ones.
-struct Halves {
-  TensorId chosen = kNone;
-  TensorId rejected = kNone;
-};
-Halves halves_of(GraphBuilder& g, TensorId x) {
-  const std::int64_t pairs = g.shape(x).dims[0] / 2;
-  const std::vector<TensorId> parts = g.split(Op::Split, x, {Shape{pairs}, Shape{pairs}}, 0);
-  return {parts[0], parts[1]};
-}
 Halves row_sums(GraphBuilder& g, TensorId log_probs) {
   const Shape rows{g.shape(log_probs).dims[0]};
   const TensorId sums = g.make(Op::SumDim, rows, g.dtype(log_probs), {log_probs}, true);
@@ -170,23 +160,12 @@ TensorId preference_loss(GraphBuilder& g, const Backbone& backbone, TensorId ids
   const Scored made = call_model(g, backbone, ids, ones, labels, 4);
   const Halves own = row_sums(g, made.log_probs);
   if (reference.chosen == kNone) reference = reference_sums(g, backbone, ids, ones, labels);
-  const TensorId chosen = g.binary(Op::Sub, own.chosen, reference.chosen);
-  const TensorId rejected = g.binary(Op::Sub, own.rejected, reference.rejected);
-  const TensorId difference = g.binary(Op::Sub, chosen, rejected);
-  const TensorId scaled = g.unary(Op::MulScalar, difference, 1);
-  const TensorId logs = g.unary(Op::LogSigmoid, scaled);
-  g.drop({scaled});
-  const TensorId losses = g.unary(Op::Neg, logs);
-  g.drop({logs});
-  const TensorId mean = g.make(Op::SumDim, Shape{}, g.dtype(losses), {losses}, true);
-  const TensorId weighted = g.unary(Op::MulScalar, mean, 1);
-  g.drop({mean});
-  const TensorId loss = g.unary(Op::AddScalar, weighted);
-  g.drop({weighted});
-  g.drop({losses, difference, chosen, rejected, own.chosen, own.rejected});
+  const MarginLoss margin = margin_loss(g, own, reference);
+  drop_margin(g, margin);
+  g.drop({own.chosen, own.rejected});
   if (g.options().loss == Loss::Dpo) g.drop({reference.chosen, reference.rejected});
   drop_outputs(g, made);
-  return loss;
+  return margin.loss;
 }
 
 // inputs["input_ids"].masked_fill(completion_mask == 0, -100)
@@ -198,6 +177,34 @@ TensorId labels_of(GraphBuilder& g, TensorId ids, TensorId completion) {
 }
 
 }  // namespace
+
+Halves halves_of(GraphBuilder& g, TensorId x) {
+  const std::int64_t pairs = g.shape(x).dims[0] / 2;
+  const std::vector<TensorId> parts = g.split(Op::Split, x, {Shape{pairs}, Shape{pairs}}, 0);
+  return {parts[0], parts[1]};
+}
+
+MarginLoss margin_loss(GraphBuilder& g, const Halves& own, const Halves& reference) {
+  MarginLoss made;
+  made.ratios.chosen = g.binary(Op::Sub, own.chosen, reference.chosen);
+  made.ratios.rejected = g.binary(Op::Sub, own.rejected, reference.rejected);
+  made.difference = g.binary(Op::Sub, made.ratios.chosen, made.ratios.rejected);
+  const TensorId scaled = g.unary(Op::MulScalar, made.difference, 1);
+  const TensorId logs = g.unary(Op::LogSigmoid, scaled);
+  g.drop({scaled});
+  made.losses = g.unary(Op::Neg, logs);
+  g.drop({logs});
+  const TensorId mean = g.make(Op::SumDim, Shape{}, g.dtype(made.losses), {made.losses}, true);
+  const TensorId weighted = g.unary(Op::MulScalar, mean, 1);
+  g.drop({mean});
+  made.loss = g.unary(Op::AddScalar, weighted);
+  g.drop({weighted});
+  return made;
+}
+
+void drop_margin(GraphBuilder& g, const MarginLoss& made) {
+  g.drop({made.losses, made.difference, made.ratios.chosen, made.ratios.rejected});
+}
 
 Graph trl_model(GraphBuilder& g, const Backbone& backbone) {
   const Shape shape{g.options().micro_batch, g.options().seq};

@@ -26,9 +26,7 @@ void lay_out(FlatUnit& unit, const ModelSpec& model, const Training& training, s
     if (training.fsdp.use_orig_params) pad_to(aligned);
     const Parameter& parameter = model.parameters[static_cast<std::size_t>(id)];
     const Elements elements = parameter.shape.elements();
-    const bool trained = parameter.trainable &&
-                         std::none_of(training.freeze.begin(), training.freeze.end(),
-                                      [&](const std::string& glob) { return glob_matches(glob, parameter.name); });
+    const bool trained = training.trains(parameter);
     unit.pieces.push_back({id, unit.total, elements, trained});
     unit.trains = unit.trains || trained;
     unit.total += elements;

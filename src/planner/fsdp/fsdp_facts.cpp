@@ -16,12 +16,12 @@ bool is_named(const Module& module, std::string_view name) {
   return module.path == name || module.path.ends_with("." + std::string(name));
 }
 
-bool is_one_of(std::string_view type, std::string_view classes) {
+bool is_one_of(std::string_view word, std::string_view words) {
   while (true) {
-    const std::size_t plus = classes.find('+');
-    if (classes.substr(0, plus) == type) return true;
+    const std::size_t plus = words.find('+');
+    if (words.substr(0, plus) == word) return true;
     if (plus == std::string_view::npos) return false;
-    classes.remove_prefix(plus + 1);
+    words.remove_prefix(plus + 1);
   }
 }
 
@@ -215,7 +215,7 @@ std::vector<FsdpGroup> fsdp_groups(const ModelSpec& model, const Fsdp& fsdp) {
 }
 
 bool is_held(const ModelSpec& model, const Fsdp& fsdp, ParameterId id) {
-  if (formatted("+{}+", fsdp.wrap).find(formatted("+{}+", kHeldEnds)) == std::string::npos) return false;
+  if (!is_one_of(kHeldEnds, fsdp.wrap)) return false;
   const auto first = [&](ParameterId one) {
     const ParameterId tied = model.parameters[static_cast<std::size_t>(one)].tied_to;
     return tied == kNone ? one : tied;
@@ -284,8 +284,7 @@ bool trains_two_dtypes(const ModelSpec& model, const Training& training, const F
 
 std::optional<std::string> groups_unsupported(const ModelSpec& model, const Training& training) {
   const std::vector<FsdpGroup> groups = fsdp_groups(model, training.fsdp);
-  const bool ends = formatted("+{}+", training.fsdp.wrap).find("+ends+") != std::string::npos;
-  if (ends && model.dims.image > 0 && tower_beside_text(model) == nullptr) {
+  if (is_one_of("ends", training.fsdp.wrap) && model.dims.image > 0 && tower_beside_text(model) == nullptr) {
     return "groups of the ends of a classifier of pictures";
   }
   if (unties(model, training, numbers_of(model, groups)))

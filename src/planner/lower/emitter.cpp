@@ -4,8 +4,7 @@
 
 namespace dsplan {
 
-Emitter::Emitter(std::size_t events, const Until& until)
-    : until_(until), counts_live_(until.room.has_value() || until.unwanted != nullptr) {
+Emitter::Emitter(std::size_t events, const Until& until) : until_(until) {
   schedule_.events.reserve(events);
   schedule_.accesses.reserve(events);
   schedule_.buffers.reserve(events / 3);
@@ -27,7 +26,7 @@ BufferId Emitter::allocate(Bytes bytes, DType dtype, const What& what, Parameter
   states_.back().references = 1;
   states_.back().stream = stream_;
   schedule_.events.emplace_back(Allocate{id, stream_});
-  if (!counts_live_ || space != Space::Device) return id;
+  if (!until_.given() || space != Space::Device) return id;
   live_ += bytes;
   if (!until_.reached(live_)) return id;
   stopped_ = true;
@@ -45,7 +44,7 @@ void Emitter::release(BufferId buffer, Reason reason) {
   State& state = states_[buffer];
   DSPLAN_CHECK(state.references > 0, std::string("released twice: ") + schedule_.buffers[buffer].label);
   if (--state.references > 0) return;
-  if (counts_live_ && space(buffer) == Space::Device) live_ -= size(buffer);
+  if (until_.given() && space(buffer) == Space::Device) live_ -= size(buffer);
   const bool late = after_marker_ || state.last_touch != serial_;
   DSPLAN_CHECK(!late || reason != Reason::LastUse,
                std::string("late without a reason: ") + schedule_.buffers[buffer].label);

@@ -145,9 +145,8 @@ class Emitter {
   ModuleId module_ = kNone;
   StreamId stream_ = kComputeStream;
   Until until_;
-  bool counts_live_ = false;  // Where it may be reached.
-  Bytes live_;                // Of the device.
-  bool stopped_ = false;      // Nothing is released any more.
+  Bytes live_;            // Of the device; counted where `until_` is given.
+  bool stopped_ = false;  // Nothing is released any more.
 };
 
 // What is emitted while it lives is on `stream`.

@@ -115,7 +115,7 @@ void Loop::backward(Tape& tape) {
   for (Variable& loss : scaled) loss.reset();
   tape.drop_loss();
   // AxolotlDPOTrainer.training_step: torch.cuda.empty_cache() after each.
-  if (job_.training.loss == Loss::DpoLogits && job_.training.loss_chunks == 1) emitter_.empty_cache();
+  if (job_.training.loss == Loss::DpoRows) emitter_.empty_cache();
   mark(Moment::BackwardEnds);
 }
 

@@ -14,6 +14,8 @@ struct Until {
   // Set by another thread that has what makes this one needless; nullptr: nobody can.
   const std::atomic<bool>* unwanted = nullptr;
 
+  // Whether it can be reached at all.
+  [[nodiscard]] bool given() const { return room || unwanted != nullptr; }
   [[nodiscard]] bool reached(Bytes live) const {
     return (room && live > *room) || (unwanted != nullptr && unwanted->load(std::memory_order_relaxed));
   }

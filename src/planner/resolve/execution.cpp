@@ -236,8 +236,8 @@ void resolve_attention(Resolver& resolver) {
 }
 
 std::optional<Loss> trainers_loss(std::string_view text) {
-  for (const Loss one :
-       {Loss::Trl, Loss::Dpo, Loss::DpoPrecomputed, Loss::DpoLogits, Loss::Reward, Loss::CenteredReward}) {
+  for (const Loss one : {Loss::Trl, Loss::Dpo, Loss::DpoPrecomputed, Loss::DpoLogits, Loss::DpoRows, Loss::Reward,
+                         Loss::CenteredReward}) {
     if (text == name(one)) return one;
   }
   return std::nullopt;
@@ -270,10 +270,6 @@ void resolve_given_loss(Resolver& resolver, const Setting<std::string>& wished) 
     training.loss = Loss::Native;
   } else if (text == "liger") {
     training.loss = Loss::Liger;
-  } else if (text == "dpo-rows") {
-    training.loss = Loss::DpoLogits;
-    training.loss_chunks = 1;
-    announce_trainer(resolver, wished.place);
   } else if (const std::optional<Loss> trainers = trainers_loss(text)) {
     training.loss = *trainers;
     announce_trainer(resolver, wished.place);
@@ -397,12 +393,9 @@ void resolve_freeze(Resolver& resolver) {
       resolver.fault(wished.place, formatted("freeze \"{}\" matches no parameter of {}", glob, resolver.model.name));
     }
   }
-  const std::vector<std::string>& globs = resolver.training().freeze;
   const std::vector<Parameter>& all = resolver.model.parameters;
-  const bool learns = std::any_of(all.begin(), all.end(), [&globs](const Parameter& parameter) {
-    return parameter.trainable && parameter.tied_to == kNone &&
-           std::none_of(globs.begin(), globs.end(),
-                        [&](const std::string& glob) { return glob_matches(glob, parameter.name); });
+  const bool learns = std::any_of(all.begin(), all.end(), [&](const Parameter& parameter) {
+    return parameter.tied_to == kNone && resolver.training().trains(parameter);
   });
   if (!learns) {
     resolver.fault(wished.place, "freeze leaves nothing to train",

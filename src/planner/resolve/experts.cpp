@@ -78,9 +78,7 @@ std::optional<std::vector<TokenCounts>> listed(std::string_view text, const Plac
 }
 
 std::size_t mixtures_of(const ModelSpec& model) {
-  return static_cast<std::size_t>(std::count_if(model.modules.begin(), model.modules.end(), [](const Module& module) {
-    return module.path.ends_with(".experts");
-  }));
+  return static_cast<std::size_t>(std::count_if(model.modules.begin(), model.modules.end(), is_mixture));
 }
 
 // A row against the model and the batch; empty: it is in order.

@@ -6,6 +6,8 @@
 #include <utility>
 
 #include "core/format.h"
+#include "core/text/letters.h"
+#include "planner/resolve/fsdp_plugin.h"
 
 namespace dsplan {
 namespace {
@@ -15,12 +17,6 @@ constexpr std::array<std::string_view, 5> kStrategies{"full_shard", "shard_grad_
                                                       "hybrid_shard_zero2"};
 constexpr std::array<std::string_view, 3> kPrefetches{"backward_pre", "backward_post", "no_prefetch"};
 
-std::string in_small_letters(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(),
-                 [](unsigned char c) { return static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c); });
-  return text;
-}
-
 template <std::size_t N>
 std::optional<std::size_t> number_of(const std::array<std::string_view, N>& names, std::string_view text) {
   for (std::size_t at = 0; at < N; ++at) {
@@ -29,10 +25,9 @@ std::optional<std::size_t> number_of(const std::array<std::string_view, N>& name
   return std::nullopt;
 }
 
-class FlatPlugin {
+class FlatPlugin : FsdpPlugin {
  public:
-  FlatPlugin(const ShardingInput& said, bool launched, const ModelSpec& base, Request& request, Diagnostics& faults)
-      : said_(said), launched_(launched), base_(base), request_(request), faults_(faults) {}
+  using FsdpPlugin::FsdpPlugin;
 
   void apply() {
     if (!request_.runtime.mentioned()) request_.runtime = {"fsdp1", said_.on.place};
@@ -43,26 +38,16 @@ class FlatPlugin {
     const bool wraps = wrap();
     if (said_.offload.value_or(false)) usually(request_.fsdp.cpu_offload, "true", said_.offload.place);
     usually(request_.model_init, "host", place_of(said_.rank0_loads));
-    if (said_.checkpoints.value_or(false)) checkpoint(wraps);
+    // apply_activation_checkpointing, inside each unit.
+    if (said_.checkpoints.value_or(false)) checkpoint(wraps, request_.fsdp.wrap.value_or("layers"));
   }
 
  private:
-  static void usually(Setting<std::string>& setting, std::string value, const Place& place) {
-    if (!setting.mentioned()) setting = {std::move(value), place};
-  }
-  template <class T>
-  [[nodiscard]] const Place& place_of(const Setting<T>& setting) const {
-    return setting.given() ? setting.place : said_.on.place;
-  }
-  void not_modelled(const Place& place, std::string feature, std::string_view key) {
-    request_.not_modelled.push_back({place, When::Always, std::string(key), std::move(feature)});
-  }
-
   // sharding_strategy wins over reshard_after_forward, and it is FULL_SHARD where nobody says it: by the launcher's
   // default, and in the plugin of the Trainer, which passes only the other.
   void strategy() {
     const Setting<std::string>& wished = said_.strategy;
-    const std::string text = launched_ ? in_small_letters(wished.value_or("full_shard")) : "full_shard";
+    const std::string text = launched_ ? in_lower_case(wished.value_or("full_shard")) : "full_shard";
     const std::optional<std::size_t> found = number_of(kStrategies, text);
     unread_resharding();
     if (!found) {
@@ -82,7 +67,7 @@ class FlatPlugin {
     const Setting<std::string>& wished =
         said_.reshard_after_forward.given() || launched_ ? said_.reshard_after_forward : said_.strategy;
     if (!wished.given()) return;
-    const std::string text = in_small_letters(*wished);
+    const std::string text = in_lower_case(*wished);
     const std::optional<std::size_t> found = number_of(kStrategies, text);
     if (!launched_ && !found) {
       return faults_.add(wished.place.says(
@@ -110,7 +95,7 @@ class FlatPlugin {
 
   void prefetch() {
     const Setting<std::string>& wished = said_.backward_prefetch;
-    const std::optional<std::size_t> found = number_of(kPrefetches, in_small_letters(wished.value_or("no_prefetch")));
+    const std::optional<std::size_t> found = number_of(kPrefetches, in_lower_case(wished.value_or("no_prefetch")));
     if (!found) {
       faults_.add(wished.place.says(formatted("\"{}\" is no backward prefetch of FSDP1", *wished),
                                     "it is BACKWARD_PRE, BACKWARD_POST or NO_PREFETCH"));
@@ -132,11 +117,7 @@ class FlatPlugin {
     const bool views = said_.use_orig_params.value_or(true);
     usually(request_.fsdp.use_orig_params, views ? "true" : "false", place_of(said_.use_orig_params));
     const bool loads = said_.rank0_loads.value_or(launched_);
-    if (launched_ && loads && !said_.synchronises.value_or(true)) {
-      faults_.add(
-          said_.synchronises.place.says("fsdp_cpu_ram_efficient_loading without fsdp_sync_module_states",
-                                        "accelerate refuses it: turn both on, or fsdp_cpu_ram_efficient_loading off"));
-    }
+    check_loading();
     const bool sends = said_.synchronises.value_or(true) || loads;
     usually(request_.fsdp.sync_module_states, sends ? "true" : "false", place_of(said_.synchronises));
   }
@@ -144,7 +125,7 @@ class FlatPlugin {
   // False: nothing but the model is wrapped.
   bool wrap() {
     const Setting<std::string>& wished = said_.wrap_policy;
-    const std::string policy = in_small_letters(wished.value_or(launched_ ? "no_wrap" : "transformer_based_wrap"));
+    const std::string policy = in_lower_case(wished.value_or(launched_ ? "no_wrap" : "transformer_based_wrap"));
     const Place& place = place_of(wished);
     if (policy == "no_wrap") {
       usually(request_.fsdp.wrap, "root", place);
@@ -185,35 +166,6 @@ class FlatPlugin {
     }
     return "layers";
   }
-
-  // apply_activation_checkpointing: around what the policy wraps, inside each unit.
-  void checkpoint(bool wraps) {
-    const Place& place = said_.checkpoints.place;
-    const std::string layers = request_.fsdp.wrap.value_or("layers");
-    const auto layer = std::find_if(base_.modules.begin(), base_.modules.end(), [&](const Module& module) {
-      return module.layer != kNone && base_.modules[static_cast<std::size_t>(module.parent)].layer == kNone;
-    });
-    if (!wraps) {
-      faults_.add(place.says("activation_checkpointing without a wrapping policy",
-                             "accelerate checkpoints what it wraps: say TRANSFORMER_BASED_WRAP"));
-    } else if (layers != "layers" && layer != base_.modules.end() && layer->type != layers) {
-      not_modelled(place, "checkpoints around other modules than layers", "activation_checkpointing");
-    }
-    const std::optional<TrainingArguments>& arguments = request_.training_arguments;
-    if (arguments && arguments->gradient_checkpointing.value_or(false)) {
-      faults_.add(arguments->gradient_checkpointing.place.says(
-          "gradient_checkpointing beside activation_checkpointing of fsdp_config", "transformers allows one of them"));
-    }
-    if (request_.checkpoint.given()) return;
-    request_.checkpoint = {"full", place};
-    usually(request_.checkpoint_impl, "non_reentrant", place);
-  }
-
-  const ShardingInput& said_;
-  bool launched_;
-  const ModelSpec& base_;
-  Request& request_;
-  Diagnostics& faults_;
 };
 
 }  // namespace

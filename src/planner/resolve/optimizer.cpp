@@ -3,6 +3,7 @@
 
 #include "core/document.h"
 #include "core/format.h"
+#include "core/text/letters.h"
 #include "planner/resolve/resolver.h"
 
 namespace dsplan {
@@ -95,12 +96,6 @@ constexpr Elsewhere kElsewhere[] = {
     {"rmsprop_bnb_32bit", "bitsandbytes' RMSprop", "rmsprop"},
 };
 
-std::string lowered(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(),
-                 [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
-  return text;
-}
-
 std::optional<Implementation> implementation_named(std::string_view text) {
   if (text == "fused") return Implementation::Fused;
   if (text == "foreach") return Implementation::Foreach;
@@ -110,7 +105,7 @@ std::optional<Implementation> implementation_named(std::string_view text) {
 
 void unknown_name(Resolver& resolver, const Place& place, const std::string& text) {
   for (const Elsewhere& one : kElsewhere) {
-    if (one.text != lowered(text)) continue;
+    if (one.text != in_lower_case(text)) continue;
     const std::string what = one.what.empty() ? std::string() : formatted(" ({})", one.what);
     return resolver.fault(place, formatted("optimizer \"{}\"{} is not modelled yet", text, what),
                           one.instead.empty() ? "" : formatted("\"{}\" is", one.instead));
@@ -119,7 +114,7 @@ void unknown_name(Resolver& resolver, const Place& place, const std::string& tex
   for (const Named& named : kNames) names.push_back(named.text);
   std::string_view meant = nearest(text, names);
   for (const std::string_view name : names) {  // "paged_adamw", of which transformers names the forms.
-    if (meant.empty() && text.size() > 3 && name.starts_with(lowered(text))) meant = name;
+    if (meant.empty() && text.size() > 3 && name.starts_with(in_lower_case(text))) meant = name;
   }
   resolver.fault(
       place, formatted("optimizer \"{}\" is not known", text),
@@ -143,7 +138,7 @@ void by_request(Resolver& resolver) {
   const std::size_t colon = wished->find(':');
   const std::string text = wished->substr(0, colon);
   const auto at = std::find_if(std::begin(kNames), std::end(kNames),
-                               [&](const Named& named) { return named.text == lowered(text); });
+                               [&](const Named& named) { return named.text == in_lower_case(text); });
   if (at == std::end(kNames)) return unknown_name(resolver, wished.place, text);
   Optimizer& optimizer = resolver.training().optimizer;
   optimizer = {at->kind, at->implementation, resolver.request.momentum.value_or(0), 0, false};
@@ -185,7 +180,7 @@ void by_request(Resolver& resolver) {
 // then torch.optim's exact ones.
 void by_json(Resolver& resolver, const OptimizerInput& in) {
   Optimizer& optimizer = resolver.training().optimizer;
-  const std::string type = lowered(*in.type);
+  const std::string type = in_lower_case(*in.type);
   const bool torch_adam = in.torch_adam.value_or(false);
   if (type == "adam" || type == "adamw") {
     const bool decoupled = type == "adamw" || in.adam_w_mode.value_or(true);

@@ -3,7 +3,9 @@
 #include <algorithm>
 
 #include "core/format.h"
+#include "core/text/letters.h"
 #include "planner/resolve/flat_plugin.h"
+#include "planner/resolve/fsdp_plugin.h"
 
 namespace dsplan {
 namespace {
@@ -19,20 +21,13 @@ std::optional<bool> truth_of(std::string_view text) {
   return std::nullopt;
 }
 
-std::string in_lower_case(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(),
-                 [](unsigned char c) { return static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c); });
-  return text;
-}
-
-class ShardingPlugin {
+class ShardingPlugin : FsdpPlugin {
  public:
-  ShardingPlugin(const ShardingInput& said, bool launched, Request& request, Diagnostics& faults)
-      : said_(said), launched_(launched), request_(request), faults_(faults) {}
+  using FsdpPlugin::FsdpPlugin;
 
-  void apply(const ModelSpec& base) {
+  void apply() {
     const std::string version = said_.version.value_or(launched_ ? "1" : "2");
-    if (version == "1") return apply_flat_plugin(said_, launched_, base, request_, faults_);
+    if (version == "1") return apply_flat_plugin(said_, launched_, base_, request_, faults_);
     if (version != "2") {
       return faults_.add(
           said_.version.place.says(formatted("FSDP version \"{}\" does not exist", version), "it is 1 or 2"));
@@ -42,20 +37,13 @@ class ShardingPlugin {
     compare_keys();
     reshard();
     mesh();
-    const std::string classes = wrap(base);
+    const std::string wrapped = wrap();
     if (said_.offload.value_or(false)) usually(request_.fsdp.cpu_offload, "true", said_.offload.place);
     load();
-    if (said_.checkpoints.value_or(false)) checkpoint(base, classes);
+    if (said_.checkpoints.value_or(false)) checkpoint_all(wrapped);
   }
 
  private:
-  static void usually(Setting<std::string>& setting, std::string value, const Place& place) {
-    if (!setting.mentioned()) setting = {std::move(value), place};
-  }
-  void not_modelled(const Place& place, std::string feature, std::string_view key) {
-    request_.not_modelled.push_back({place, When::Always, std::string(key), std::move(feature)});
-  }
-
   // ParallelismConfig: both sizes are 1 unless they are said, and their product is the number of ranks.
   void mesh() {
     if (!said_.replicas.given() && !said_.shards.given()) return;
@@ -84,17 +72,13 @@ class ShardingPlugin {
     // Unless it is said the Trainer saves whole ones, and accelerate of version 2 shards.
     const std::string saved = in_lower_case(said_.state_dict.value_or(launched_ ? "" : "FULL_STATE_DICT"));
     if (saved == "full_state_dict" && !said_.offload.value_or(false)) {
-      usually(request_.fsdp.state_dict, "full", said_.state_dict.given() ? said_.state_dict.place : said_.on.place);
+      usually(request_.fsdp.state_dict, "full", place_of(said_.state_dict));
     }
     if (in_lower_case(said_.state_dict.value_or({})) == "local_state_dict") {
       faults_.add(said_.state_dict.place.says("LOCAL_STATE_DICT under FSDP2",
                                               "accelerate has SHARDED_STATE_DICT and FULL_STATE_DICT for it"));
     }
-    if (launched_ && said_.rank0_loads.value_or(true) && !said_.synchronises.value_or(true)) {
-      faults_.add(
-          said_.synchronises.place.says("fsdp_cpu_ram_efficient_loading without fsdp_sync_module_states",
-                                        "accelerate refuses it: turn both on, or fsdp_cpu_ram_efficient_loading off"));
-    }
+    check_loading();
   }
 
   // fsdp2_prepare_model: 4-bit weights that are whole numbers are left out, and rank 0 sends nobody anything.
@@ -109,8 +93,7 @@ class ShardingPlugin {
 
   void load() {
     if (packs()) return;
-    const Place& place = said_.rank0_loads.given() ? said_.rank0_loads.place : said_.on.place;
-    usually(request_.model_init, rank0_loads() ? "rank0" : "host", place);
+    usually(request_.model_init, rank0_loads() ? "rank0" : "host", place_of(said_.rank0_loads));
   }
   [[nodiscard]] bool rank0_loads() const { return said_.rank0_loads.value_or(launched_); }
   // Its own variables hold what is not made on no device first.
@@ -135,26 +118,27 @@ class ShardingPlugin {
 
   // transformers says of clip and siglip which modules of their text are not split, too, and accelerate looks for each
   // (fsdp2_prepare_auto_wrap_policy).
-  void check_layers(const ModelSpec& base, const Place& place) {
+  void check_layers(const Place& place) {
     for (const std::string_view family : {"CLIP", "Siglip"}) {
       const std::string layer = formatted("{}EncoderLayer", family);
       const std::string text = formatted("{}TextEmbeddings", family);
       const auto has = [&](const std::string& type) {
-        return std::any_of(base.modules.begin(), base.modules.end(),
+        return std::any_of(base_.modules.begin(), base_.modules.end(),
                            [&](const Module& module) { return module.type == type; });
       };
       if (!has(layer) || has(text)) continue;
       faults_.add(
-          place.says(formatted("accelerate stops: it looks for \"{}\", which {} does not have", text, base.name),
+          place.says(formatted("accelerate stops: it looks for \"{}\", which {} does not have", text, base_.name),
                      "name the classes of its layers: fsdp_transformer_layer_cls_to_wrap"));
     }
   }
 
-  // Layers or the classes that are named, bottom up; then embeddings; norm and head; the model. Returns the classes.
-  std::string wrap(const ModelSpec& base) {
+  // Layers or the classes that are named, bottom up; then embeddings; norm and head; the model. Returns what stands for
+  // layers.
+  std::string wrap() {
     const Setting<std::string>& wished = said_.wrap_policy;
     const std::string policy = in_lower_case(wished.value_or(launched_ ? "NO_WRAP" : "TRANSFORMER_BASED_WRAP"));
-    const Place& place = wished.given() ? wished.place : said_.on.place;
+    const Place& place = place_of(wished);
     if (policy == "size_based_wrap") {
       not_modelled(place, "wrapping by size", "fsdp_auto_wrap_policy");
     } else if (policy == "no_wrap") {
@@ -167,39 +151,19 @@ class ShardingPlugin {
       usually(request_.fsdp.wrap, classes + ends(), said_.classes.place);
       return classes;
     } else {
-      if (!request_.fsdp.wrap.mentioned()) check_layers(base, place);
+      if (!request_.fsdp.wrap.mentioned()) check_layers(place);
       usually(request_.fsdp.wrap, "layers" + ends(), place);
     }
-    return policy == "no_wrap" ? "root" : "";
+    return policy == "no_wrap" ? "root" : "layers";
   }
 
-  // fsdp2_apply_ac: around the modules that are wrapped.
-  void checkpoint(const ModelSpec& base, const std::string& classes) {
-    const Place& place = said_.checkpoints.place;
-    const auto layer = std::find_if(base.modules.begin(), base.modules.end(), [&](const Module& module) {
-      return module.layer != kNone && base.modules[static_cast<std::size_t>(module.parent)].layer == kNone;
-    });
-    if (classes == "root") {
-      faults_.add(place.says("activation_checkpointing without a wrapping policy",
-                             "accelerate checkpoints what it wraps: say TRANSFORMER_BASED_WRAP"));
-    } else if (!classes.empty() && layer != base.modules.end() && layer->type != classes) {
-      not_modelled(place, "checkpoints around other modules than layers", "activation_checkpointing");
+  // fsdp2_apply_ac
+  void checkpoint_all(const std::string& wrapped) {
+    const bool said_here = checkpoint(wrapped != "root", wrapped);
+    if (said_here && !request_.preserve_rng_state.mentioned()) {
+      request_.preserve_rng_state = {false, said_.checkpoints.place};
     }
-    const std::optional<TrainingArguments>& arguments = request_.training_arguments;
-    if (arguments && arguments->gradient_checkpointing.value_or(false)) {
-      faults_.add(arguments->gradient_checkpointing.place.says(
-          "gradient_checkpointing beside activation_checkpointing of fsdp_config", "transformers allows one of them"));
-    }
-    if (request_.checkpoint.given()) return;
-    request_.checkpoint = {"full", place};
-    usually(request_.checkpoint_impl, "non_reentrant", place);
-    if (!request_.preserve_rng_state.mentioned()) request_.preserve_rng_state = {false, place};
   }
-
-  const ShardingInput& said_;
-  bool launched_;
-  Request& request_;
-  Diagnostics& faults_;
 };
 
 const Place* first_key(const ShardingInput& said) {
@@ -251,7 +215,7 @@ void apply_sharding_plugin(const ForeignInput& foreign, const ModelSpec& base, R
     request.not_modelled.push_back(
         {said.on.place, When::Always, "fsdp", formatted("FSDP as {} prepares models for it", program)});
   }
-  ShardingPlugin(said, launched, request, faults).apply(base);
+  ShardingPlugin(said, launched, base, request, faults).apply();
 }
 
 }  // namespace dsplan

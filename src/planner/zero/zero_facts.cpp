@@ -64,11 +64,8 @@ std::vector<RankParameter> rank_parameters(const ModelSpec& model, const Job& jo
   std::vector<RankParameter> list;
   for (const Parameter& parameter : model.parameters) {
     if (parameter.tied_to != kNone) continue;
-    const std::vector<std::string>& freeze = job.training.freeze;
-    const bool frozen = std::any_of(freeze.begin(), freeze.end(),
-                                    [&](const std::string& glob) { return glob_matches(glob, parameter.name); });
     list.push_back(
-        {&parameter, local_shape(model, parameter, job.parallelism.tp).elements(), parameter.trainable && !frozen});
+        {&parameter, local_shape(model, parameter, job.parallelism.tp).elements(), job.training.trains(parameter)});
   }
   return list;
 }

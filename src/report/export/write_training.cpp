@@ -76,11 +76,6 @@ Json optimizer_of(const Optimizer& optimizer) {
   return json;
 }
 
-std::string loss_words(const Training& t) {
-  if (t.loss == Loss::DpoLogits && t.loss_chunks == 1) return "dpo-rows";
-  return t.loss == Loss::Chunked ? formatted("chunked:{}", t.loss_chunks) : std::string(name(t.loss));
-}
-
 // What the DeepSpeed JSON says of a job that has one.
 void add_pytorch(const Training& t, Json& json) {
   json.set("runtime", "pytorch");
@@ -186,7 +181,7 @@ void add_execution(const ModelSpec& model, const Job& job, Json& json) {
   if (const std::optional<Quantization> packing = packing_of(model)) add_packing(*packing, json);
   if (!t.freeze.empty()) json.set("freeze", t.freeze);
   json.set("attention", name(t.attention));
-  json.set("loss", loss_words(t));
+  json.set("loss", loss_text(t));
   json.set("loop", name(t.loop));
   add_checkpointing(t.checkpoint, model.dims.layers, json);
   json.set("model_init", name(t.model_init));

@@ -35,10 +35,7 @@ TensorId apply_clamped_gate(GraphBuilder& g, TensorId both) {
 // act(gate) * up over the halves of one tensor.
 TensorId apply_gate(GraphBuilder& g, ModuleId experts, TensorId both) {
   const std::vector<TensorId> halves = split_last(g, both, equal_widths(g, both, 2));
-  const ModuleId act = g.child(experts, "act_fn");
-  g.enter(act);
-  const TensorId active = activated(g, g.dims().activation, halves[0]);
-  g.exit(act);
+  const TensorId active = activation_module(g, g.child(experts, "act_fn"), halves[0]);
   const TensorId out = g.binary(Op::Mul, active, halves[1]);
   g.drop({active, halves[0], halves[1]});
   return out;
@@ -133,6 +130,12 @@ TensorId grouped_experts(GraphBuilder& g, const ExpertParts& parts, ModuleId exp
   return out;
 }
 
+// A Python variable that is given another value lets go of the one before.
+void rebind(GraphBuilder& g, TensorId& variable, TensorId value) {
+  if (variable != kNone) g.drop({variable});
+  variable = value;
+}
+
 // batched_mm_experts_forward: each pair of a token and an expert has a copy of that expert's weights.
 class BatchedExperts {
  public:
@@ -182,10 +185,10 @@ class BatchedExperts {
     const Shape& own = g_.shape(g_.parameter(name));
     const Shape copies{rows_, own.dims[1], own.dims[2]};
     const TensorId weights = g_.make(Op::Index, copies, g_.dtype(g_.parameter(name)), {g_.parameter(name), ids_}, true);
-    rebind(weights_, weights);
+    rebind(g_, weights_, weights);
     if (parts_.biased) {
       const TensorId bias = g_.parameter(std::string(name) + "_bias");
-      rebind(biases_, g_.make(Op::Index, Shape{rows_, features}, g_.dtype(bias), {bias, ids_}, true));
+      rebind(g_, biases_, g_.make(Op::Index, Shape{rows_, features}, g_.dtype(bias), {bias, ids_}, true));
     }
     const std::int64_t in = g_.shape(x).dims[1];
     const TensorId seen = g_.view(x, parts_.biased ? Shape{rows_, 1, in} : Shape{rows_, in, 1});
@@ -208,11 +211,6 @@ class BatchedExperts {
     const TensorId out = g_.make(Op::Bmm, shape, g_.dtype(low_a), {low_a, low_b}, true);
     g_.drop({low_a, low_b});
     return out;
-  }
-
-  void rebind(TensorId& variable, TensorId value) {
-    if (variable != kNone) g_.drop({variable});
-    variable = value;
   }
 
   GraphBuilder& g_;
@@ -267,9 +265,9 @@ class ExpertLoop {
     const TensorId found = g_.make(Op::NonZero, Shape{count, 2}, DType::Int64, {own}, false, lies_apart(own) ? 1 : 0);
     const std::vector<TensorId> columns = g_.split(Op::Unbind, found, {Shape{count}, Shape{count}}, 1);
     g_.drop({own, found}, found);
-    rebind(places_, columns[0]);
-    rebind(rows_, columns[1]);
-    rebind(state_, g_.make(Op::Index, Shape{count, d.hidden}, g_.dtype(hidden_), {hidden_, rows_}, true));
+    rebind(g_, places_, columns[0]);
+    rebind(g_, rows_, columns[1]);
+    rebind(g_, state_, g_.make(Op::Index, Shape{count, d.hidden}, g_.dtype(hidden_), {hidden_, rows_}, true));
     parts_.biased ? clamped() : gated();
     const TensorId column = g_.view(routed_.weights, Shape{tokens, d.experts_per_token, 1});
     const TensorId weights =
@@ -277,9 +275,9 @@ class ExpertLoop {
     g_.drop({column});
     const TensorId weighted = g_.binary(Op::Mul, parts_.biased ? plain_ : hidden_of_expert_, weights);
     g_.drop({weights});
-    rebind(hidden_of_expert_, weighted);
+    rebind(g_, hidden_of_expert_, weighted);
     const TensorId narrow = g_.cast(weighted, g_.dtype(hidden_));
-    rebind(out_, g_.in_place(Op::IndexAdd, out_, rows_, 0, 0, narrow));
+    rebind(g_, out_, g_.in_place(Op::IndexAdd, out_, rows_, 0, 0, narrow));
     g_.drop({narrow});
   }
 
@@ -287,19 +285,19 @@ class ExpertLoop {
     const TensorId both = through("gate_up_proj", state_, 2 * parts_.ffn);
     const std::vector<TensorId> halves = split_last(g_, both, equal_widths(g_, both, 2));
     g_.drop({both});
-    rebind(gate_, halves[0]);
-    rebind(up_, halves[1]);
+    rebind(g_, gate_, halves[0]);
+    rebind(g_, up_, halves[1]);
     const TensorId active = activation_module(g_, g_.child(experts_, "act_fn"), gate_);
     const TensorId product = g_.binary(Op::Mul, active, up_);
     g_.drop({active});
-    rebind(hidden_of_expert_, product);
-    rebind(hidden_of_expert_, through("down_proj", hidden_of_expert_, g_.dims().hidden));
+    rebind(g_, hidden_of_expert_, product);
+    rebind(g_, hidden_of_expert_, through("down_proj", hidden_of_expert_, g_.dims().hidden));
   }
 
   void clamped() {
-    rebind(both_, through("gate_up_proj", state_, 2 * parts_.ffn));
-    rebind(gated_, apply_clamped_gate(g_, both_));
-    rebind(plain_, through("down_proj", gated_, g_.dims().hidden));
+    rebind(g_, both_, through("gate_up_proj", state_, 2 * parts_.ffn));
+    rebind(g_, gated_, apply_clamped_gate(g_, both_));
+    rebind(g_, plain_, through("down_proj", gated_, g_.dims().hidden));
   }
 
   // The marks of one expert lie as many apart as there are experts.
@@ -333,11 +331,6 @@ class ExpertLoop {
     return g_.view(whole, part, Op::Select);
   }
 
-  void rebind(TensorId& variable, TensorId value) {
-    if (variable != kNone) g_.drop({variable});
-    variable = value;
-  }
-
   GraphBuilder& g_;
   const ExpertParts& parts_;
   ModuleId experts_;
@@ -360,7 +353,7 @@ class ExpertLoop {
 std::size_t number_of(const GraphBuilder& g, ModuleId experts) {
   std::size_t before = 0;
   for (ModuleId module = 0; module < experts; ++module) {
-    if (g.model().modules[static_cast<std::size_t>(module)].path.ends_with(".experts")) ++before;
+    if (is_mixture(g.model().modules[static_cast<std::size_t>(module)])) ++before;
   }
   return before;
 }

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "model/graphs/graphs.h"
+#include "model/graphs/trl.h"
 
 namespace dsplan {
 namespace {
@@ -14,9 +15,8 @@ constexpr double kNotCounted = -100;
 // What concatenated_forward returns.
 struct Answer {
   TensorId logits = kNone;
-  TensorId chosen = kNone;    // RowSums of log-probabilities of the first half of the rows.
-  TensorId rejected = kNone;  // Of the other half.
-  TensorId average = kNone;   // Of a token of the first half.
+  Halves rows;               // Sums of log-probabilities.
+  TensorId average = kNone;  // Of a token of the chosen rows.
 };
 
 // log_softmax over a part of each row, which the kernel wants in one piece; one number of each token.
@@ -59,23 +59,17 @@ RowSums sums_of(GraphBuilder& g, TensorId logits, TensorId labels) {
   return made;
 }
 
-std::vector<TensorId> both_halves(GraphBuilder& g, TensorId x) {
-  const std::int64_t pairs = g.shape(x).dims[0] / 2;
-  return g.split(Op::Split, x, {Shape{pairs}, Shape{pairs}}, 0);
-}
-
 // concatenated_forward, on a copy of the batch.
 Answer ask(GraphBuilder& g, const Answering& answering, const PairBatch& batch) {
   const PairBatch own{g.copy(batch.ids), g.copy(batch.ones), g.copy(batch.told)};
   Answer answer;
   answer.logits = whole_logits(g, answering, own);
   const RowSums sums = sums_of(g, answer.logits, own.told);
-  const std::vector<TensorId> parts = both_halves(g, sums.log_probs);
-  const std::vector<TensorId> lengths = both_halves(g, sums.lengths);
-  answer.chosen = parts[0];
-  answer.rejected = parts[1];
-  answer.average = g.make(Op::Div, g.shape(parts[0]), DType::Float32, {parts[0], lengths[0]}, true);
-  g.drop({lengths[0], lengths[1], sums.log_probs, sums.lengths, own.ids, own.ones, own.told});
+  answer.rows = halves_of(g, sums.log_probs);
+  const Halves lengths = halves_of(g, sums.lengths);
+  const TensorId chosen = answer.rows.chosen;
+  answer.average = g.make(Op::Div, g.shape(chosen), DType::Float32, {chosen, lengths.chosen}, true);
+  g.drop({lengths.chosen, lengths.rejected, sums.log_probs, sums.lengths, own.ids, own.ones, own.told});
   return answer;
 }
 
@@ -107,17 +101,17 @@ TensorId losses_of(GraphBuilder& g, const Answer& own, const Answer& other, std:
     g.drop({there});
     return made;
   };
-  const TensorId chosen = ratio(own.chosen, other.chosen);
-  const TensorId rejected = ratio(own.rejected, other.rejected);
-  const TensorId policy = g.binary(Op::Sub, own.chosen, own.rejected);
-  const TensorId reference = g.binary(Op::Sub, other.chosen, other.rejected);
+  const TensorId chosen = ratio(own.rows.chosen, other.rows.chosen);
+  const TensorId rejected = ratio(own.rows.rejected, other.rows.rejected);
+  const TensorId policy = g.binary(Op::Sub, own.rows.chosen, own.rows.rejected);
+  const TensorId reference = g.binary(Op::Sub, other.rows.chosen, other.rows.rejected);
   const TensorId logits = g.binary(Op::Sub, policy, reference);
   const TensorId left = one_side(g, logits);
   const TensorId right = one_side(g, logits);
   const TensorId losses = g.binary(Op::Sub, left, right);
   g.drop({left, right, chosen, rejected, policy, reference, logits});
   for (const TensorId one : {chosen, rejected}) g.forget(one);
-  for (const TensorId one : {other.chosen, other.rejected}) logged.push_back(g.unary(Op::MulScalar, one, 1));
+  for (const TensorId one : {other.rows.chosen, other.rows.rejected}) logged.push_back(g.unary(Op::MulScalar, one, 1));
   return losses;
 }
 
@@ -149,7 +143,8 @@ Graph whole_preference_model(GraphBuilder& g, const Answering& answering) {
   const TensorId losses = losses_of(g, own, other, logged);
   const TensorId supervised = g.unary(Op::Neg, own.average);
   const TensorId loss = g.make(Op::SumDim, Shape{}, DType::Float32, {losses}, true);
-  g.drop({losses, supervised, own.average, own.chosen, own.rejected, other.chosen, other.rejected, own.logits});
+  g.drop({losses, supervised, own.average, own.rows.chosen, own.rows.rejected, other.rows.chosen, other.rows.rejected,
+          own.logits});
   for (const TensorId one : logged) g.drop({one});
   for (const TensorId one : {supervised, own.average}) g.forget(one);
   return g.finish(loss);

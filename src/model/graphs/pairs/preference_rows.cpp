@@ -6,6 +6,7 @@
 
 #include "model/graphs/graphs.h"
 #include "model/graphs/pairs/preference.h"
+#include "model/graphs/trl.h"
 
 namespace dsplan {
 namespace {
@@ -18,8 +19,7 @@ struct Spoken {
   TensorId part = kNone;
   TensorId per_token = kNone;
   TensorId sums = kNone;
-  TensorId chosen = kNone;
-  TensorId rejected = kNone;
+  Halves halves;
 };
 
 // selective_log_softmax of fp32: what was chosen less the logarithm of the sum of all, which is taken row by row.
@@ -56,14 +56,12 @@ Spoken speak(GraphBuilder& g, const Answering& answering, const PairBatch& batch
   said.per_token = g.in_place(Op::MaskedFillInPlace, log_probs, ignored);
   g.drop({ignored, log_probs});
   said.sums = g.make(Op::SumDim, Shape{rows}, DType::Float32, {said.per_token}, true);
-  const std::vector<TensorId> halves = g.split(Op::Split, said.sums, {Shape{rows / 2}, Shape{rows / 2}}, 0);
-  said.chosen = halves[0];
-  said.rejected = halves[1];
+  said.halves = halves_of(g, said.sums);
   return said;
 }
 
 void forget_spoken(GraphBuilder& g, const Spoken& said) {
-  g.drop({said.chosen, said.rejected, said.sums, said.per_token, said.part, said.logits});
+  g.drop({said.halves.chosen, said.halves.rejected, said.sums, said.per_token, said.part, said.logits});
 }
 
 // entropy_from_logits, of which the loss knows nothing.
@@ -110,24 +108,13 @@ Graph rowwise_preference_model(GraphBuilder& g, const Answering& answering) {
     const GraphBuilder::Reference reference(g);
     other = speak(g, answering, batch, labels, counted);
   }
-  const TensorId chosen = g.binary(Op::Sub, own.chosen, other.chosen);
-  const TensorId rejected = g.binary(Op::Sub, own.rejected, other.rejected);
-  const TensorId difference = g.binary(Op::Sub, chosen, rejected);
-  const TensorId scaled = g.unary(Op::MulScalar, difference, 1);
-  const TensorId logs = g.unary(Op::LogSigmoid, scaled);
-  g.drop({scaled});
-  const TensorId losses = g.unary(Op::Neg, logs);
-  g.drop({logs});
-  const TensorId mean = g.make(Op::SumDim, Shape{}, DType::Float32, {losses}, true);
-  const TensorId weighted = g.unary(Op::MulScalar, mean, 1);
-  g.drop({mean});
-  const TensorId loss = g.unary(Op::AddScalar, weighted);
-  g.drop({weighted});
+  const MarginLoss margin = margin_loss(g, own.halves, other.halves);
   weigh_entropy(g, own.part);
-  g.drop({losses, difference, chosen, rejected, labels, counted});
+  drop_margin(g, margin);
+  g.drop({labels, counted});
   forget_spoken(g, own);
   forget_spoken(g, other);
-  return g.finish(loss);
+  return g.finish(margin.loss);
 }
 
 }  // namespace dsplan

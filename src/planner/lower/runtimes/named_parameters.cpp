@@ -5,26 +5,16 @@
 #include <string_view>
 #include <utility>
 
+#include "core/text/letters.h"
+
 namespace dsplan {
-
-namespace {
-
-bool is_trained(const Parameter& parameter, const Training& training) {
-  return parameter.trainable &&
-         std::none_of(training.freeze.begin(), training.freeze.end(),
-                      [&](const std::string& glob) { return glob_matches(glob, parameter.name); });
-}
-
-}  // namespace
 
 std::vector<bool> trained_parameters(const ModelSpec& model, const Training& training) {
   // Asked thousands of times, and nearly always all are.
   std::vector<bool> trained(model.parameters.size(), true);
-  const bool frozen = !training.freeze.empty();
   for (std::size_t at = 0; at < trained.size(); ++at) {
     const Parameter& parameter = model.parameters[at];
-    const bool may_be = parameter.trainable && parameter.tied_to == kNone;
-    if (!may_be || (frozen && !is_trained(parameter, training))) trained[at] = false;
+    if (parameter.tied_to != kNone || !training.trains(parameter)) trained[at] = false;
   }
   return trained;
 }
@@ -35,7 +25,7 @@ std::vector<NamedParameter> named_parameters(const ModelSpec& model, const Train
   for (std::size_t at = 0; at < model.parameters.size(); ++at) {
     const Parameter& parameter = model.parameters[at];
     if (parameter.tied_to != kNone) continue;
-    found.push_back({static_cast<ParameterId>(at), parameter.shape.elements().value(), is_trained(parameter, training),
+    found.push_back({static_cast<ParameterId>(at), parameter.shape.elements().value(), training.trains(parameter),
                      training.made_dtype(parameter)});
   }
   return found;
@@ -57,8 +47,7 @@ bool has_norm_part(std::string_view name) {
 // Patterns over the lower-case name, and everything in an nn.LayerNorm.
 bool decays(const ModelSpec& model, const Parameter& parameter) {
   if (model.modules[static_cast<std::size_t>(parameter.module)].type == "LayerNorm") return false;
-  std::string name = parameter.name;
-  for (char& c : name) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  const std::string name = in_lower_case(parameter.name);
   for (std::string_view part : {"bias", "layernorm", "rmsnorm"}) {
     if (name.find(part) != std::string::npos) return false;
   }
