@@ -353,41 +353,43 @@ Request read_training_file(const Document& document) {
   return request;
 }
 
-std::vector<CheckpointEntry> read_checkpoint_file(const Document& document) {
-  expect_object(document, "a checkpointing file");
+namespace {
+
+// `what` file of one list, under `key`: `read` is given each of its items.
+template <class Read>
+void read_list(const Document& document, const char* kind, const char* key, const std::string& what, const Read& read) {
+  expect_object(document, "a " + what);
   Diagnostics diagnostics;
   ObjectReader reader(document, document.root, diagnostics);
-  (void)read_head(reader, "checkpoint");
-  std::vector<CheckpointEntry> entries;
-  if (!reader.has("groups")) reader.fault("groups", "\"groups\" is missing");
-  if (const Value* groups = reader.array("groups")) {
-    for (const Value& item : groups->items) {
-      const std::optional<CheckpointEntry> entry = read_entry(reader, item);
-      if (!entry) continue;
-      if (!entries.empty() && entry->first <= entries.back().last) {
-        reader.fault(
-            item, formatted("layer {} is not above layer {} of the group before", entry->first, entries.back().last));
-      }
-      entries.push_back(*entry);
-    }
+  (void)read_head(reader, kind);
+  if (!reader.has(key)) reader.fault(key, formatted("\"{}\" is missing", key));
+  if (const Value* items = reader.array(key)) {
+    for (const Value& item : items->items) read(reader, item);
   }
-  reader.refuse_unread("the checkpointing file");
+  reader.refuse_unread("the " + what);
   diagnostics.throw_if_any();
+}
+
+}  // namespace
+
+std::vector<CheckpointEntry> read_checkpoint_file(const Document& document) {
+  std::vector<CheckpointEntry> entries;
+  read_list(document, "checkpoint", "groups", "checkpointing file", [&](ObjectReader& reader, const Value& item) {
+    const std::optional<CheckpointEntry> entry = read_entry(reader, item);
+    if (!entry) return;
+    if (!entries.empty() && entry->first <= entries.back().last) {
+      reader.fault(item,
+                   formatted("layer {} is not above layer {} of the group before", entry->first, entries.back().last));
+    }
+    entries.push_back(*entry);
+  });
   return entries;
 }
 
 std::vector<TokenCounts> read_routing_file(const Document& document) {
-  expect_object(document, "a routing file");
-  Diagnostics diagnostics;
-  ObjectReader reader(document, document.root, diagnostics);
-  (void)read_head(reader, "routing");
   std::vector<TokenCounts> rows;
-  if (!reader.has("counts")) reader.fault("counts", "\"counts\" is missing");
-  if (const Value* counts = reader.array("counts")) {
-    for (const Value& row : counts->items) read_counts(reader, row, rows);
-  }
-  reader.refuse_unread("the routing file");
-  diagnostics.throw_if_any();
+  read_list(document, "routing", "counts", "routing file",
+            [&](ObjectReader& reader, const Value& row) { read_counts(reader, row, rows); });
   return rows;
 }
 

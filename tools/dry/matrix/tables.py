@@ -824,6 +824,17 @@ def offload():
                 )
 
 
+FLAT_MODELS = (
+    ("gpt2", 1024, 1),
+    ("llama-3.2-1b", 1024, 2),
+    ("tinyllama-1.1b", 1000, 1),
+    ("qwen3-0.6b", 512, 3),
+    ("llama-3-8b", 2048, 1),
+    ("qwen2-0.5b", 500, 2),
+)
+FLAT_RANKS = ((8, 0), (24, 11), (256, 255))
+
+
 def fsdp1():
     """FullyShardedDataParallel."""
     mixed = {"param_dtype": "bf16", "reduce_dtype": "bf16"}
@@ -834,15 +845,8 @@ def fsdp1():
                    name=f"{name}-w{world}-r{rank}", **settings)
 
     orig = {"use_orig_params": "true"}
-    for model, seq, batch in (
-        ("gpt2", 1024, 1),
-        ("llama-3.2-1b", 1024, 2),
-        ("tinyllama-1.1b", 1000, 1),
-        ("qwen3-0.6b", 512, 3),
-        ("llama-3-8b", 2048, 1),
-        ("qwen2-0.5b", 500, 2),
-    ):
-        for world, rank in ((8, 0), (24, 11), (256, 255)):
+    for model, seq, batch in FLAT_MODELS:
+        for world, rank in FLAT_RANKS:
             yield one(model, seq, batch, world, rank, {}, "plain")
             yield one(model, seq, batch, world, rank, {**mixed, **orig}, "mixed-orig")
     kept = {"reshard_after_forward": False}
@@ -890,17 +894,9 @@ def accelerated():
                    accelerate=accelerate or {"fsdp_version": 1}, name=f"{name}-w{world}-r{rank}", **settings)
 
     orig = {"use_orig_params": "true"}
-    for model, seq, batch in (
-        ("gpt2", 1024, 1),
-        ("llama-3.2-1b", 1024, 2),
-        ("tinyllama-1.1b", 1000, 1),
-        ("qwen3-0.6b", 512, 3),
-        ("llama-3-8b", 2048, 1),
-        ("qwen2-0.5b", 500, 2),
-        ("gemma-2b", 512, 1),
-    ):
+    for model, seq, batch in (*FLAT_MODELS, ("gemma-2b", 512, 1)):
         attention = {"attention": "eager"} if model.startswith("gemma") else {}
-        for world, rank in ((8, 0), (24, 11), (256, 255)):
+        for world, rank in FLAT_RANKS:
             yield one(model, seq, batch, world, rank, orig, "usual", max_grad_norm=1.0, **attention)
             yield one(model, seq, batch, world, rank, {}, "flat-fp32", dtype="fp32", **attention)
     kept = {"reshard_after_forward": False}
