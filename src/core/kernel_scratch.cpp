@@ -105,10 +105,7 @@ Bytes in_one(std::initializer_list<std::int64_t> parts) {
 }
 
 // A word of 16 bytes for each tile and each thread of a warp, and something small beside them.
-Bytes tiles_scratch(std::int64_t count, std::int64_t tile) {
-  constexpr std::int64_t kWarp = 32;
-  return in_one({1, (div_ceil(count, tile) + kWarp) * 16});
-}
+Bytes tiles_scratch(std::int64_t count, std::int64_t tile) { return in_one({1, (div_ceil(count, tile) + kWarp) * 16}); }
 
 }  // namespace
 

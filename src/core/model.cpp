@@ -119,4 +119,8 @@ ModelSpec tensor_parallel_part(const ModelSpec& model, std::int64_t tp) {
   return part;
 }
 
+bool groups_heads(const ModelSpec& model, std::int64_t tp) {
+  return model.dims.heads / tp != (tp == 1 ? model.dims.kv_heads : local_kv_heads(model, tp));
+}
+
 }  // namespace dsplan

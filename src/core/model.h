@@ -158,4 +158,7 @@ struct ModelSpec {
 // (heads, kv_heads, ffn, vocab) likewise. Names, modules and calls stay. Refuses what local_shape refuses.
 [[nodiscard]] ModelSpec tensor_parallel_part(const ModelSpec& model, std::int64_t tp);
 
+// Whether several of its query heads share a key-value head. Refuses what no ranks can share.
+[[nodiscard]] bool groups_heads(const ModelSpec& model, std::int64_t tp);
+
 }  // namespace dsplan

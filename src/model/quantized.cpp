@@ -1,5 +1,7 @@
 #include "model/quantized.h"
 
+#include <algorithm>
+
 #include "core/error.h"
 #include "core/format.h"
 
@@ -153,9 +155,17 @@ ModelSpec with_packed_weights(const ModelSpec& model, const Quantization& quanti
   return Packer(model, quantization).pack();
 }
 
+namespace {
+
+bool is_packed(const Module& module) {
+  return module.type.starts_with(kInt8Class) || module.type.starts_with(kPackedClass);
+}
+
+}  // namespace
+
 std::optional<Quantization> packing_of(const Module& module) {
+  if (!is_packed(module)) return std::nullopt;
   const bool rows = module.type.starts_with(kInt8Class);
-  if (!rows && !module.type.starts_with(kPackedClass)) return std::nullopt;
   const std::string_view text = module.type;
   const auto word = [&](std::string_view key) {
     const std::size_t at = text.find(key) + key.size();
@@ -173,10 +183,8 @@ std::optional<Quantization> packing_of(const Module& module) {
 }
 
 std::optional<Quantization> packing_of(const ModelSpec& model) {
-  for (const Module& module : model.modules) {
-    if (std::optional<Quantization> found = packing_of(module)) return found;
-  }
-  return std::nullopt;
+  const auto found = std::find_if(model.modules.begin(), model.modules.end(), is_packed);
+  return found == model.modules.end() ? std::nullopt : packing_of(*found);
 }
 
 bool is_packing_state(const ModelSpec& model, const ModelBuffer& buffer) {

@@ -7,7 +7,7 @@
 namespace dsplan {
 
 void PrintLog::grown() {
-  if (wanted_.empty()) return;
+  if (view_.prints().empty()) return;
   const AllocatorStatistics now = allocator_.statistics();
   most_allocated_ = std::max(most_allocated_, now.allocated);
   most_reserved_ = std::max(most_reserved_, now.reserved);
@@ -31,10 +31,11 @@ PlacementPeaks peaks_of(const CachingAllocator& allocator, std::size_t reserved_
 
 PlacedAllocator::PlacedAllocator(const Schedule& schedule, const PlacementOptions& options)
     : schedule_(schedule),
+      view_(schedule),
       allocator_(options.config, options.device),
       clock_(options.times != nullptr ? std::make_unique<StreamClock>(*options.times) : nullptr),
       streams_(allocator_, options.frees, schedule.untold, clock_.get()),
-      prints_(schedule, allocator_),
+      prints_(view_, allocator_),
       blocks_(schedule.buffers.size(), kNullBlock),
       until_retry_(options.until_retry),
       at_once_(options.times == nullptr && options.frees == StreamFrees::Immediate) {
@@ -42,11 +43,12 @@ PlacedAllocator::PlacedAllocator(const Schedule& schedule, const PlacementOption
 }
 
 void PlacedAllocator::allocate(std::size_t at, BufferId id, StreamId stream) {
-  const Bytes size = schedule_.buffers[id].size;
+  const Bytes size = view_.buffer(id).size;
   prints_.before(at, result_.prints);
   const std::optional<BlockId> block = allocator_.allocate(size, stream);
   if (allocator_.retries() != retries_) note_retry(at);
   if (!block) return fail(at, size);
+  blocks_.reach(id, kNullBlock);
   blocks_[id] = *block;
   prints_.grown();
   if (allocator_.reserved() > most_reserved_) {
@@ -84,12 +86,18 @@ void PlacedAllocator::mark(std::size_t at, const Mark& event) {
   reserved_at_ = at;
   const AllocatorStatistics now = allocator_.statistics();
   result_.marks.push_back({at, now.requested, now.allocated, now.active, now.reserved, since});
-  const bool known = second_step_.left != nullptr || (result_.waited && !at_once_);
+  const bool known = left_ != nullptr || (result_.waited && !at_once_);
   if (event.stretch != Stretch::SecondStep || known) return;
   if (event.moment == Moment::StretchBegins) second_step_.before = shape();
   if (event.moment != Moment::StretchEnds) return;
   second_step_.after = shape();
-  second_step_.left.reset(new SecondStep::Left{allocator_.copy(), blocks_});
+  left_.reset(new SecondStep::Left{allocator_.copy(), blocks_});
+}
+
+SecondStep PlacedAllocator::take_second_step() {
+  if (left_ != nullptr && !schedule_.buffers.empty()) left_->blocks.reach(schedule_.buffers.last(), kNullBlock);
+  second_step_.left = std::move(left_);
+  return std::move(second_step_);
 }
 
 void PlacedAllocator::empty_cache(std::size_t at) {

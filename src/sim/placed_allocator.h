@@ -24,12 +24,12 @@ namespace dsplan {
 // What the framework prints, at the events that the schedule names.
 class PrintLog {
  public:
-  PrintLog(const Schedule& schedule, const CachingAllocator& allocator)
-      : wanted_(schedule.prints), allocator_(allocator) {}
+  PrintLog(const ScheduleView& view, const CachingAllocator& allocator) : view_(view), allocator_(allocator) {}
 
   // Those that come before event `at`.
   void before(std::size_t at, std::vector<PlacementPrint>& prints) {
-    while (prints.size() < wanted_.size() && wanted_[prints.size()].event <= at) [[unlikely]] print(prints);
+    const std::span<const FrameworkPrint> wanted = view_.prints();
+    while (prints.size() < wanted.size() && wanted[prints.size()].event <= at) [[unlikely]] print(prints);
   }
   // Right after an allocation.
   void grown();
@@ -37,7 +37,7 @@ class PrintLog {
  private:
   void print(std::vector<PlacementPrint>& prints);
 
-  std::span<const FrameworkPrint> wanted_;
+  const ScheduleView& view_;
   const CachingAllocator& allocator_;
   Bytes most_allocated_;  // Since the print before, as the next.
   Bytes most_reserved_;
@@ -48,10 +48,15 @@ class PlacedAllocator {
   PlacedAllocator(const Schedule& schedule, const PlacementOptions& options);
   PlacedAllocator(const PlacedAllocator&) = delete;
   PlacedAllocator& operator=(const PlacedAllocator&) = delete;
+  // Of a schedule that is still written: it has gone on.
+  void look() { view_.look(schedule_); }
 
   // After a failure nothing may be asked any more, nor after a retry where that is all that is asked.
   [[nodiscard]] bool stopped() const { return result_.failed_event || (until_retry_ && retries_ > 0); }
-  [[nodiscard]] BlockId block(BufferId buffer) const { return blocks_[buffer]; }  // kNullBlock: it has none.
+  // kNullBlock: it has none.
+  [[nodiscard]] BlockId block(BufferId buffer) const { return blocks_.has(buffer) ? blocks_[buffer] : kNullBlock; }
+  [[nodiscard]] bool waited() const { return result_.waited; }
+  [[nodiscard]] Bytes most_reserved() const { return most_reserved_; }  // Since the last mark.
   [[nodiscard]] AllocatorStreams& streams() { return streams_; }
   [[nodiscard]] StreamClock* clock() { return clock_.get(); }  // nullptr: nobody estimates times.
 
@@ -67,7 +72,7 @@ class PlacedAllocator {
   [[nodiscard]] AllocatorState state() const;
   [[nodiscard]] AllocatorShape shape() const;
   // Empty where some free has waited for longer than the next allocation.
-  [[nodiscard]] SecondStep take_second_step() { return std::move(second_step_); }
+  [[nodiscard]] SecondStep take_second_step();
 
  private:
   struct Awaited {
@@ -78,14 +83,16 @@ class PlacedAllocator {
   void note_retry(std::size_t at);
 
   const Schedule& schedule_;
+  ScheduleView view_;
   CachingAllocator allocator_;
   std::unique_ptr<StreamClock> clock_;
   AllocatorStreams streams_;
   PrintLog prints_;
-  Indexed<BufferId, BlockId> blocks_;
+  Indexed<BufferId, BlockId> blocks_;  // Those beyond have none: the schedule may still be written.
   bool until_retry_;
-  bool at_once_;  // When frees complete that wait for other streams.
-  SecondStep second_step_;
+  bool at_once_;            // When frees complete that wait for other streams.
+  SecondStep second_step_;  // But for what it left.
+  std::shared_ptr<SecondStep::Left> left_;
   std::int64_t retries_ = 0;
   bool saved_ = false;   // The schedule's last stretch is saving.
   Bytes most_reserved_;  // Since the last mark, as the next.

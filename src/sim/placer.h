@@ -20,16 +20,19 @@ class Placer : public Ignores<Enter, Exit> {
   // Up to event `last`. What is asked is kept in `requests`, if there is one.
   Placer(const Schedule& schedule, PlacedAllocator& allocator, std::size_t last,
          std::vector<AllocatorRequest>* requests = nullptr)
-      : schedule_(schedule),
+      : view_(schedule),
         allocator_(allocator),
         streams_(allocator.streams()),
         clock_(allocator.clock()),
         last_(last),
         requests_(requests) {}
 
+  // Of a schedule that is still written: it has gone on.
+  void look(const Schedule& schedule) { view_.look(schedule); }
+
   using Ignores<Enter, Exit>::on;
   void on(std::size_t at, const Allocate& event) {
-    if (over(at) || schedule_.buffers[event.buffer].space != Space::Device) return;
+    if (over(at) || view_.buffer(event.buffer).space != Space::Device) return;
     if (streams_.allocating(event.buffer, event.stream) && requests_ != nullptr) note_completed(at);
     note({static_cast<std::uint32_t>(at), event.buffer, AllocatorRequest::What::Allocate, event.stream});
     allocator_.allocate(at, event.buffer, event.stream);
@@ -68,14 +71,14 @@ class Placer : public Ignores<Enter, Exit> {
   void work(std::size_t at, StreamId stream, Span reads, Span writes) {
     if (over(at)) return;
     if (clock_ != nullptr) clock_->work(at, stream);
-    streams_.work(stream, schedule_.range(reads), schedule_.range(writes));
+    streams_.work(stream, view_.range(reads), view_.range(writes));
   }
   void note(const AllocatorRequest& request) {
     if (requests_ != nullptr) requests_->push_back(request);
   }
   void note_completed(std::size_t at);
 
-  const Schedule& schedule_;
+  ScheduleView view_;
   PlacedAllocator& allocator_;
   AllocatorStreams& streams_;
   StreamClock* clock_;
@@ -87,14 +90,15 @@ class Placer : public Ignores<Enter, Exit> {
 // wait for synchronisation, so must the other's have done.
 class Repeater {
  public:
-  Repeater(const Schedule& schedule, PlacedAllocator& allocator) : schedule_(schedule), allocator_(allocator) {}
+  Repeater(const Schedule& schedule, PlacedAllocator& allocator) : view_(schedule), allocator_(allocator) {}
+  void look(const Schedule& schedule) { view_.look(schedule); }
   void repeat(std::span<const AllocatorRequest> requests);
 
  private:
   // The clock goes on to this event.
   void catch_up(std::size_t event);
 
-  const Schedule& schedule_;
+  ScheduleView view_;
   PlacedAllocator& allocator_;
   std::size_t caught_up_ = 0;
 };

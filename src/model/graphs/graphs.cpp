@@ -33,11 +33,10 @@ bool text_lacks_mask(const ModelSpec& model, std::int64_t seq) {
 }
 
 // The memory-efficient kernel and cuDNN take a mask, flash and cuDNN take grouped heads.
-std::optional<std::string> kernel_unsupported(const ModelSpec& model, const Training& training) {
+std::optional<std::string> kernel_unsupported(const ModelSpec& model, const Training& training, std::int64_t tp) {
   const bool windowed = reaches_window(model, training.seq);
   const bool without_mask = text_lacks_mask(model, training.seq);
-  const bool grouped =
-      model.dims.kv_heads != model.dims.heads && keeps_heads_grouped(training.transformers, training.torch);
+  const bool grouped = groups_heads(model, tp) && keeps_heads_grouped(training.transformers, training.torch);
   switch (training.attention) {
     case Attention::Flash:
       if (training.compute_dtype() == DType::Float32) return "the flash kernel takes no fp32";
@@ -110,7 +109,7 @@ std::optional<std::string> always_masked_unsupported(const ModelSpec& model, con
   if (math) return "math attention with a mask and several key-value heads";
   if (training.attention == Attention::Flash) return "the flash kernel takes no mask, as falcon makes one";
   if (model.dims.head_dim % 8 != 0) return "heads of no multiple of 8 under a mask";
-  return training.attention == Attention::CuDnn ? kernel_unsupported(model, training) : std::nullopt;
+  return training.attention == Attention::CuDnn ? kernel_unsupported(model, training, 1) : std::nullopt;
 }
 
 // t5's biases of positions are learned, and added to every score.
@@ -129,7 +128,7 @@ std::optional<std::string> biased_unsupported(const Training& training) {
   return std::nullopt;
 }
 
-std::optional<std::string> attention_unsupported(const ModelSpec& model, const Training& training) {
+std::optional<std::string> attention_unsupported(const ModelSpec& model, const Training& training, std::int64_t tp) {
   const bool eager = training.attention == Attention::Eager;
   const bool windowed = reaches_window(model, training.seq);
   if (always_masked(model)) return always_masked_unsupported(model, training);
@@ -141,12 +140,12 @@ std::optional<std::string> attention_unsupported(const ModelSpec& model, const T
   for (const std::int64_t seq : training.seq_list) {
     if (windowed != reaches_window(model, seq)) return "lengths on both sides of a sliding window";
   }
-  if (model.dims.head_dim > 256 && model.dims.kv_heads != model.dims.heads) return "grouped heads wider than 256";
+  if (model.dims.head_dim > 256 && groups_heads(model, tp)) return "grouped heads wider than 256";
   // How flags become an added mask has changed between releases (convert_boolean_attn_mask).
   if ((windowed || training.attention == Attention::Math) && training.torch < kWitnessTorch) {
     return formatted("a mask inside sdpa before torch {}", kWitnessTorch.text());
   }
-  return kernel_unsupported(model, training);
+  return kernel_unsupported(model, training, tp);
 }
 
 // Compared with axolotl's own in these families alone. Its functions read parameters without calling their modules, for
@@ -449,10 +448,10 @@ std::optional<std::string> mixture_unsupported(const ModelSpec& model, const Tra
 }
 
 // Of the model as one rank has it.
-std::optional<std::string> unsupported_on_rank(const ModelSpec& model, const Training& training) {
+std::optional<std::string> unsupported_on_rank(const ModelSpec& model, const Training& training, std::int64_t tp) {
   if (const auto version = version_unsupported(model, training)) return version;
   const bool causal = model.graph_class.ends_with("ForCausalLM") || model.graph_class.ends_with("LMHeadModel");
-  if (const auto attention = attention_unsupported(model, training)) return attention;
+  if (const auto attention = attention_unsupported(model, training, tp)) return attention;
   if (const auto both = encoder_decoder_unsupported(model, training)) return both;
   if (training.loss == Loss::Liger) {
     if (const auto loss = liger_unsupported(model, training)) return loss;
@@ -565,9 +564,8 @@ std::optional<std::string> graph_unsupported(const ModelSpec& model, const Train
   }
   if (tp > 1) {
     if (const auto parallel = parallel_unsupported(model, training)) return parallel;
-    return unsupported_on_rank(tensor_parallel_part(model, tp), training);
   }
-  return unsupported_on_rank(model, training);
+  return unsupported_on_rank(model, training, tp);
 }
 
 Graph build_graph(const ModelSpec& model, const GraphOptions& options) {
