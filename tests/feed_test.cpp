@@ -136,8 +136,7 @@ TEST_CASE("vectors move under a reader") {
       }
       ended = last;
     });
-    Emitter emitter(3);  // Room for three events.
-    emitter.attach(&feed);
+    Emitter emitter(3, {}, &feed);  // Room for three events.
     emit_some(emitter, kCount);
     const Schedule schedule = emitter.finish();
     CHECK(schedule.events.size() == 3 * kCount);
@@ -153,8 +152,7 @@ TEST_CASE("a writer that gives up lets the reader go, and the other way round") 
     bool ended = false;
     Follower follower(feed, [&](const Schedule&, std::size_t, std::size_t, bool last) { ended = last; });
     {
-      Emitter emitter(3);
-      emitter.attach(&feed);
+      Emitter emitter(3, {}, &feed);
       emit_some(emitter, 100);
     }
     CHECK(!follower.failed());
@@ -163,8 +161,7 @@ TEST_CASE("a writer that gives up lets the reader go, and the other way round") 
   SUBCASE("the reader throws") {
     Feed feed(1);
     Follower follower(feed, [](const Schedule&, std::size_t, std::size_t, bool) { throw std::runtime_error("read"); });
-    Emitter emitter(3);
-    emitter.attach(&feed);
+    Emitter emitter(3, {}, &feed);
     emit_some(emitter, 100);
     CHECK(emitter.finish().events.size() == 300);
     CHECK(follower.failed());
@@ -173,8 +170,7 @@ TEST_CASE("a writer that gives up lets the reader go, and the other way round") 
     Feed feed(1);
     bool ended = false;
     Follower follower(feed, [&](const Schedule&, std::size_t, std::size_t, bool last) { ended = last; });
-    Emitter emitter(3);
-    emitter.attach(&feed);
+    Emitter emitter(3, {}, &feed);
     const BufferId made = emitter.allocate(Bytes(8), DType::UInt8, {Role::Temporaries, "made"});
     tell_uses(emitter, made, false);
     emit_some(emitter, 100);

@@ -317,6 +317,17 @@ class ScheduleView {
   std::span<const FrameworkPrint> prints_;
 };
 
+// Whoever looks at one that may still be written.
+class Viewer {
+ public:
+  explicit Viewer(const Schedule& schedule) : view_(schedule) {}
+  // It has gone on.
+  void look(const Schedule& schedule) { view_.look(schedule); }
+
+ protected:
+  ScheduleView view_;
+};
+
 // The only loop that walks a schedule, or the part of it from event `begin` to the one before `end`. A reader that
 // lacks an event type does not compile.
 template <class... Readers>

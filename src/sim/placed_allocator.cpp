@@ -27,11 +27,18 @@ PlacementPeaks peaks_of(const CachingAllocator& allocator, std::size_t reserved_
   return {most.requested, most.allocated, most.active, most.reserved, reserved_at};
 }
 
+void fail(const CachingAllocator& allocator, std::size_t at, Bytes request, Placement& result) {
+  result.failed_event = at;
+  result.failed_request = request;
+  const Bytes needed = allocator.segment_for(request);
+  result.missing = needed > allocator.left() ? needed - allocator.left() : Bytes(0);
+}
+
 }  // namespace
 
 PlacedAllocator::PlacedAllocator(const Schedule& schedule, const PlacementOptions& options)
-    : schedule_(schedule),
-      view_(schedule),
+    : Viewer(schedule),
+      schedule_(schedule),
       allocator_(options.config, options.device),
       clock_(options.times != nullptr ? std::make_unique<StreamClock>(*options.times) : nullptr),
       streams_(allocator_, options.frees, schedule.untold, clock_.get()),
@@ -47,7 +54,7 @@ void PlacedAllocator::allocate(std::size_t at, BufferId id, StreamId stream) {
   prints_.before(at, result_.prints);
   const std::optional<BlockId> block = allocator_.allocate(size, stream);
   if (allocator_.retries() != retries_) note_retry(at);
-  if (!block) return fail(at, size);
+  if (!block) return fail(allocator_, at, size, result_);
   blocks_.reach(id, kNullBlock);
   blocks_[id] = *block;
   prints_.grown();
@@ -115,13 +122,6 @@ void PlacedAllocator::note_retry(std::size_t at) {
   if (clock_) clock_->wait_for_all();
   streams_.retried();
   if (!result_.first_retry) result_.first_retry = at;
-}
-
-void PlacedAllocator::fail(std::size_t at, Bytes request) {
-  result_.failed_event = at;
-  result_.failed_request = request;
-  const Bytes needed = allocator_.segment_for(request);
-  result_.missing = needed > allocator_.left() ? needed - allocator_.left() : Bytes(0);
 }
 
 Placement PlacedAllocator::finish() {

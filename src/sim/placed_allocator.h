@@ -43,20 +43,21 @@ class PrintLog {
   Bytes most_reserved_;
 };
 
-class PlacedAllocator {
+class PlacedAllocator : public Viewer {
  public:
   PlacedAllocator(const Schedule& schedule, const PlacementOptions& options);
   PlacedAllocator(const PlacedAllocator&) = delete;
   PlacedAllocator& operator=(const PlacedAllocator&) = delete;
-  // Of a schedule that is still written: it has gone on.
-  void look() { view_.look(schedule_); }
 
   // After a failure nothing may be asked any more, nor after a retry where that is all that is asked.
   [[nodiscard]] bool stopped() const { return result_.failed_event || (until_retry_ && retries_ > 0); }
   // kNullBlock: it has none.
   [[nodiscard]] BlockId block(BufferId buffer) const { return blocks_.has(buffer) ? blocks_[buffer] : kNullBlock; }
-  [[nodiscard]] bool waited() const { return result_.waited; }
-  [[nodiscard]] Bytes most_reserved() const { return most_reserved_; }  // Since the last mark.
+  struct SoFar {
+    bool waited;     // Some free has waited for another stream.
+    Bytes reserved;  // The most since the last mark.
+  };
+  [[nodiscard]] SoFar so_far() const { return {result_.waited, most_reserved_}; }
   [[nodiscard]] AllocatorStreams& streams() { return streams_; }
   [[nodiscard]] StreamClock* clock() { return clock_.get(); }  // nullptr: nobody estimates times.
 
@@ -79,11 +80,9 @@ class PlacedAllocator {
     Bytes address;
     BufferId buffer;
   };
-  void fail(std::size_t at, Bytes request);
   void note_retry(std::size_t at);
 
   const Schedule& schedule_;
-  ScheduleView view_;
   CachingAllocator allocator_;
   std::unique_ptr<StreamClock> clock_;
   AllocatorStreams streams_;

@@ -56,14 +56,14 @@ Placing::Placing(const Schedule& schedule, const PlacementOptions& options)
 Placing::~Placing() = default;
 
 void Placing::read(std::size_t begin, std::size_t end) {
-  parts_->allocator.look();
+  parts_->allocator.look(parts_->schedule);
   parts_->placer.look(parts_->schedule);
   if (!parts_->allocator.stopped()) replay_part(ScheduleView(parts_->schedule), begin, end, parts_->placer);
 }
 
-bool Placing::waited() const { return parts_->allocator.waited(); }
+bool Placing::waited() const { return parts_->allocator.so_far().waited; }
 
-Bytes Placing::most_reserved() const { return parts_->allocator.most_reserved(); }
+Bytes Placing::most_reserved() const { return parts_->allocator.so_far().reserved; }
 
 std::span<const AllocatorRequest> Placing::requests() const { return parts_->both.requests; }
 
@@ -101,7 +101,7 @@ PlacingAgain::PlacingAgain(const Schedule& schedule, const PlacementOptions& opt
 PlacingAgain::~PlacingAgain() = default;
 
 void PlacingAgain::repeat(std::span<const AllocatorRequest> requests) {
-  parts_->allocator.look();
+  parts_->allocator.look(parts_->schedule);
   parts_->repeater.look(parts_->schedule);
   parts_->repeater.repeat(requests.subspan(parts_->repeated));
   parts_->repeated = requests.size();

@@ -15,20 +15,17 @@ inline constexpr std::size_t kToTheEnd = std::numeric_limits<std::size_t>::max()
 inline constexpr std::size_t kMostKept = std::numeric_limits<std::uint32_t>::max();  // Events whose requests are kept.
 
 // A reader of schedules (core/schedule.h).
-class Placer : public Ignores<Enter, Exit> {
+class Placer : public Ignores<Enter, Exit>, public Viewer {
  public:
   // Up to event `last`. What is asked is kept in `requests`, if there is one.
   Placer(const Schedule& schedule, PlacedAllocator& allocator, std::size_t last,
          std::vector<AllocatorRequest>* requests = nullptr)
-      : view_(schedule),
+      : Viewer(schedule),
         allocator_(allocator),
         streams_(allocator.streams()),
         clock_(allocator.clock()),
         last_(last),
         requests_(requests) {}
-
-  // Of a schedule that is still written: it has gone on.
-  void look(const Schedule& schedule) { view_.look(schedule); }
 
   using Ignores<Enter, Exit>::on;
   void on(std::size_t at, const Allocate& event) {
@@ -78,7 +75,6 @@ class Placer : public Ignores<Enter, Exit> {
   }
   void note_completed(std::size_t at);
 
-  ScheduleView view_;
   PlacedAllocator& allocator_;
   AllocatorStreams& streams_;
   StreamClock* clock_;
@@ -88,17 +84,15 @@ class Placer : public Ignores<Enter, Exit> {
 
 // Asks an allocator what another one was asked along the same schedule, of at most 2^32 events. Where its own frees
 // wait for synchronisation, so must the other's have done.
-class Repeater {
+class Repeater : public Viewer {
  public:
-  Repeater(const Schedule& schedule, PlacedAllocator& allocator) : view_(schedule), allocator_(allocator) {}
-  void look(const Schedule& schedule) { view_.look(schedule); }
+  Repeater(const Schedule& schedule, PlacedAllocator& allocator) : Viewer(schedule), allocator_(allocator) {}
   void repeat(std::span<const AllocatorRequest> requests);
 
  private:
   // The clock goes on to this event.
   void catch_up(std::size_t event);
 
-  ScheduleView view_;
   PlacedAllocator& allocator_;
   std::size_t caught_up_ = 0;
 };

@@ -10,10 +10,10 @@
 
 #include "core/schedule.h"
 #include "planner/lower/contents.h"
-#include "planner/lower/feed.h"
 #include "planner/lower/happens_before.h"
 #include "planner/lower/recording.h"
 #include "planner/lower/until.h"
+#include "planner/lower/written.h"
 
 namespace dsplan {
 
@@ -28,16 +28,12 @@ struct What {
 class Emitter {
  public:
   // `allocate` throws Ended once `until` is reached, and whatever is let go of then is not written.
-  explicit Emitter(std::size_t events, const Until& until = {});
-  ~Emitter();
-  Emitter(const Emitter&) = delete;
-  Emitter& operator=(const Emitter&) = delete;
+  // Whoever follows `feed`, if there is one, reads along until `finish`; it must outlive this.
+  explicit Emitter(std::size_t events, const Until& until = {}, Feed* feed = nullptr);
 
   // A program is written beside the schedule. `recording` must outlive this; nullptr: none is.
   void attach(Recording* recording) { recording_ = recording; }
   [[nodiscard]] Recording* recording() const { return recording_; }
-  // Another thread reads along, until `finish`. `feed` must outlive this; nullptr: nobody does.
-  void attach(Feed* feed);
   // Of the update under way: how many states stand behind each target.
   void states_of_update(std::size_t count) {
     if (recording_ != nullptr) recording_->states(count);
@@ -67,7 +63,7 @@ class Emitter {
   void wait_event(StreamId waiter, std::optional<ContentId> event);
 
   // torch.cuda.empty_cache().
-  void empty_cache() { append(EmptyCache{begin_marker()}); }
+  void empty_cache() { written_.append(EmptyCache{begin_marker()}); }
 
   // A new buffer with one reference.
   BufferId allocate(Bytes bytes, DType dtype, const What& what, ParameterId parameter = kNone,
@@ -85,9 +81,10 @@ class Emitter {
   // The buffer is a kernel's scratch: what is written there need not be read by anyone.
   void mark_scratch(BufferId buffer) { schedule_.buffers[buffer].scratch = true; }
 
-  // Whether the allocator learns of what other streams do with it; it does unless this was said, or of none.
-  void leave_all_untold() { schedule_.untold.all = true; }
+  // Whether the allocator learns of what other streams do with it; it does unless this was said.
   friend void tell_uses(Emitter& emitter, BufferId buffer, bool told);
+  // Of no buffer at all: said before anything is emitted.
+  friend void tell_no_uses(Emitter& emitter);
 
   // It belongs to the logits or to what the loss makes of them.
   void mark_of_loss(BufferId buffer) { schedule_.buffers[buffer].of_loss = true; }
@@ -114,10 +111,7 @@ class Emitter {
   void mark(Moment moment, Stretch stretch, std::int32_t micro_batch = 0);
 
   // Here the framework would print what the allocator has.
-  void print(std::string text) {
-    const auto add = [&] { schedule_.prints.push_back({schedule_.events.size(), std::move(text)}); };
-    feed_ != nullptr ? feed_->moving(add) : add();
-  }
+  void print(std::string text) { written_.print(std::move(text)); }
 
   // Every optimizer step must write these bytes exactly once. Stated where a runtime lays out what it trains, apart
   // from where it updates.
@@ -133,29 +127,14 @@ class Emitter {
     StreamId stream = kComputeStream;  // That allocated it.
   };
 
-  // For one more, of events, accesses or buffers. Nobody reads what moves.
-  template <class Items>
-  void make_room(Items& items) {
-    if (feed_ == nullptr || items.size() < items.capacity()) [[likely]]
-      return;
-    feed_->moving([&items] { items.reserve(2 * items.capacity() + 64); });
-  }
-  template <class One>
-  void append(const One& event) {
-    make_room(schedule_.events);
-    schedule_.events.emplace_back(event);
-    if (feed_ != nullptr) feed_->wrote(schedule_.events.size());
-  }
-  // It takes what whoever reads along has not heard of.
-  void leave_unfollowed();
   void touch(BufferId buffer, const Contents::Piece& piece);
   ContentId begin_marker();
   void end_work();
   void end_compute(Label work, Cost cost);
 
-  Schedule schedule_;
+  Written written_;
+  Schedule& schedule_;
   Recording* recording_ = nullptr;
-  Feed* feed_ = nullptr;
   Indexed<BufferId, State> states_;
   Contents contents_;
   HappensBefore order_;

@@ -65,10 +65,9 @@ Schedule lower_part(const ModelSpec& model, const Job& job, const std::vector<Sh
   refuse_unreachable(*shapes.front().graph, checkpointing);
   Emitter emitter(
       events_of(model, *shapes.front().graph, !checkpointing.groups.empty(), job.training.grad_accum * steps),
-      company.until);
+      company.until, company.feed);
   emitter.attach(recording);
-  if (job.training.runtime == Runtime::Fsdp2) emitter.leave_all_untold();
-  emitter.attach(company.feed);
+  if (job.training.runtime == Runtime::Fsdp2) tell_no_uses(emitter);
   const std::unique_ptr<TrainingRuntime> runtime = make_runtime(job, model, rank, emitter);
   Loop loop(model, job, emitter, *runtime);
   std::vector<BufferId> buffers = loop.init();
