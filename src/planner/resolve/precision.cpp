@@ -5,6 +5,7 @@
 #include <array>
 #include <utility>
 
+#include "core/document.h"
 #include "core/format.h"
 #include "core/text/split.h"
 #include "model/quantized.h"
