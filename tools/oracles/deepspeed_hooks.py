@@ -144,7 +144,7 @@ def log_stage12(meter, names):
 
 
 class InOrder(set):
-    """Parameters lie in Python's sets by their addresses, which chance gives: here they come by their numbers."""
+    """Parameters lie in Python's sets by their addresses, which is chance: here they come by their numbers."""
 
     def __iter__(self):
         return iter(sorted(super().__iter__(), key=lambda one: getattr(one, "ds_id", one)))

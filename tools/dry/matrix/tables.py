@@ -161,10 +161,11 @@ def mixtures():
 
 
 # Whose way to hang layers together, to store experts or to write a product is of their own.
-ZERO3_FAMILIES = """mixtral-8x7b qwen1.5-moe-a2.7b qwen3-30b-a3b moonlight-16b-a3b glm-4-32b falcon-7b
-falcon-40b falcon-rw-1b pythia-1b phi-1.5 aya-23-8b olmo-2-1b gemma-3-1b starcoder2-3b granite-4.0-h-tiny""".split()
+ZERO3_FAMILIES = """mixtral-8x7b qwen1.5-moe-a2.7b qwen3-30b-a3b moonlight-16b-a3b falcon-7b falcon-40b falcon-rw-1b
+pythia-1b phi-1.5 starcoder2-3b""".split()
 # Whose padded tables transformers' own initialization does not find under zero.Init.
-ZERO3_HOST = "gpt-oss-20b bert-base modernbert-base opt-1.3b".split()
+ZERO3_HOST = """gpt-oss-20b glm-4-32b aya-23-8b olmo-2-1b gemma-3-1b bert-base modernbert-base
+opt-1.3b""".split()
 
 
 def zero3_families():

@@ -176,7 +176,7 @@ void Forward::make_slot(NodeId id, std::size_t at, std::vector<BufferId>& made) 
 void Forward::launch(NodeId id, const std::vector<BufferId>& made, std::size_t first_new, std::size_t end_new,
                      std::uint8_t part) {
   const Node& node = graph_.node(id);
-  if (on_.workspaces != nullptr) on_.workspaces->before_kernel(node);
+  if (on_.workspaces != nullptr) on_.workspaces->before_kernel(graph_, node);
   emitter_.begin();
   for (TensorId input : graph_.in(node)) on_.storages.read(input);
   for (std::size_t at = 0; at < first_new; ++at) {
