@@ -171,11 +171,12 @@ class Driven {
     }
   }
 
-  // In order, but for what is let go of, which the log sorts.
-  [[nodiscard]] std::string list(const std::vector<ParameterId>& ids, bool sorted = false) const {
+  // In order, but for what is let go of, which the log sorts by ds_id.
+  [[nodiscard]] std::string list(std::vector<ParameterId> ids, bool sorted = false) const {
+    const auto of = [&](ParameterId id) { return coordinator_.parameter(id).number; };
+    if (sorted) std::sort(ids.begin(), ids.end(), [&](ParameterId a, ParameterId b) { return of(a) < of(b); });
     std::vector<int> numbers;
     for (ParameterId id : ids) numbers.push_back(numbers_[static_cast<std::size_t>(id)]);
-    if (sorted) std::sort(numbers.begin(), numbers.end());
     return dsplan::formatted("{}", dsplan::joined(numbers, ","));
   }
 
@@ -228,19 +229,30 @@ Lines training_of(const Lines& all) {
   return lines;
 }
 
+// Storages that collectives read or write.
+std::set<std::string> sent_of(const Lines& log) {
+  std::set<std::string> sent;
+  for (const std::string& text : log) {
+    const std::size_t in = text.find(" in=");
+    if (in != std::string::npos) sent.insert(text.substr(in + 4, text.find(' ', in + 4) - in - 4));
+  }
+  return sent;
+}
+
 // Storages that are made and let go of, and what is sent, up to the first forward: all of them under zero.Init, where
 // DeepSpeed's code makes the parameters; else the partitions, the wrapper's storages and the whole parameters' ends.
 // Bookkeeping, the model's tables and barriers are left out, and frees between two lines have no order.
 Lines construction_of(const Lines& log) {
   Written out;
+  const std::set<std::string> sent = sent_of(log);
   std::map<std::string, std::string> sizes;
   for (const std::string& text : log) {
     const std::vector<std::string> word = words(text);
     if (text == "# forward 0.0") break;
     if (text[0] == '+') {
-      const bool table = word[3] == "pp:wrapped_fn" && word[4] != "empty" && word[4] != "zeros" && word[4] != "ones" &&
-                         word[4] != "randn";  // A class token is a parameter.
-      if (table || is_bookkeeping(word[3], word[4])) continue;
+      if (word[3].starts_with("runtime/keep_in_fp32.py")) continue;
+      const bool parameter = word[3] != "pp:wrapped_fn" || word[4] == "empty" || sent.contains(word[0].substr(1));
+      if (!parameter || is_bookkeeping(word[3], word[4])) continue;
       sizes[word[0].substr(1)] = word[1];
       out.line("made " + word[1]);
     } else if (text[0] == 'p') {
@@ -265,10 +277,12 @@ class Construction : public Ignores<Compute, RecordEvent, WaitEvent, EmptyCache,
 
   using Ignores<Compute, RecordEvent, WaitEvent, EmptyCache, Enter, Exit>::on;
   void on(std::size_t, const Allocate& event) {
-    if (logged(event.buffer) && !is_users(event.buffer)) out_.line(dsplan::formatted("made {}", size(event.buffer)));
+    if (!logged(event.buffer) || is_users(event.buffer) || is_tied_away(event.buffer)) return;
+    out_.line(dsplan::formatted("made {}", size(event.buffer)));
   }
   void on(std::size_t, const Release& event) {
-    if (logged(event.buffer) && !staging(event.buffer)) out_.free(dsplan::formatted("freed {}", size(event.buffer)));
+    if (!logged(event.buffer) || staging(event.buffer) || is_tied_away(event.buffer)) return;
+    out_.free(dsplan::formatted("freed {}", size(event.buffer)));
   }
   void on(std::size_t, const Communicate& event) {
     if (!over_) out_.line(dsplan::formatted("{} {}", dsplan::name(event.collective), event.payload.value()));
@@ -280,6 +294,10 @@ class Construction : public Ignores<Compute, RecordEvent, WaitEvent, EmptyCache,
   [[nodiscard]] std::int64_t size(BufferId id) const { return schedule_.buffers[id].size.value(); }
   [[nodiscard]] bool is_users(BufferId id) const {
     return !zero_init_ && schedule_.buffers[id].label == std::string_view("whole parameter");
+  }
+  // Gone before DeepSpeed sees the model.
+  [[nodiscard]] bool is_tied_away(BufferId id) const {
+    return !zero_init_ && schedule_.buffers[id].label == std::string_view("weight of its own, until it is tied");
   }
   // On a CPU accelerator what is staged on the host is the tensor itself.
   [[nodiscard]] bool staging(BufferId id) const {
@@ -308,32 +326,6 @@ Lines broadcasts_of(const Lines& all) {
   return lines;
 }
 
-// Logs of DeepSpeed's that part, and in what: small parameters of mixtures that it fetches, how tied heads and padded
-// embeddings are converted, when what one hook has gathered goes, and how long the lists are that ranks compare. None
-// has been traced to its cause. What is listed here has to part: who mends it takes it out.
-enum class In { Hooks, Init, Schedule, Lengths };
-bool is_known_to_part(const std::string& name, In in) {
-  const auto any = [&](const std::vector<std::string_view>& models) {
-    return std::any_of(models.begin(), models.end(), [&](std::string_view model) {
-      return name == formatted("z3-{}", model) || name == formatted("z3-{}-non-reentrant", model);
-    });
-  };
-  switch (in) {
-    case In::Hooks: return any({"deepseek-v3", "gpt-oss", "mixtral", "qwen2-moe", "qwen3-moe"});
-    case In::Init: return any({"deepseek-v3", "gpt-oss", "bert", "modernbert", "opt"});
-    default: break;
-  }
-  const bool mixture = is_known_to_part(name, In::Hooks);
-  if (in == In::Lengths) return mixture || any({"gpt-neox", "phi", "modernbert"});
-  return mixture || name == "z3-gpt-neox-non-reentrant" || name == "z3-phi-non-reentrant" || name == "z3-falcon" ||
-         name == "z3-glm4-non-reentrant";
-}
-
-void check_alike(const std::string& name, In in, const std::string& difference) {
-  CAPTURE(difference);
-  CHECK(difference.empty() != is_known_to_part(name, in));
-}
-
 }  // namespace
 
 TEST_CASE("coordinator witnesses: every hook does what DeepSpeed's did") {
@@ -346,8 +338,11 @@ TEST_CASE("coordinator witnesses: every hook does what DeepSpeed's did") {
     const Lines expected = Driven::expected(witness.ranks.front());
     const std::string difference =
         first_difference(expected, Driven(witness, model, job).replay(witness.ranks.front()));
-    check_alike(name, In::Hooks, difference);
+    CHECK(difference == "");
     CHECK(expected.size() > 200);
+    // A step that DeepSpeed skips for its gradients makes no states, and nothing comes back behind it.
+    const bool stepped = witness.keys.at("held_by_rank_0").find("\"states\": [[") != std::string::npos;
+    CHECK((stepped || name == "z3-partial-none"));
     ++runs;
   }
   CHECK(runs >= 44);
@@ -368,7 +363,7 @@ TEST_CASE("stage 3's initialisation is what DeepSpeed's was, under zero.Init and
       CAPTURE(rank);
       const Schedule schedule = lower(model, job, graph, RecipeBook(graph), static_cast<std::int64_t>(rank));
       const Lines ours = Construction(schedule, job.training.under_zero_init()).take();
-      check_alike(name, In::Init, first_difference(construction_of(witness.ranks[rank]), ours));
+      CHECK(first_difference(construction_of(witness.ranks[rank]), ours) == "");
     }
     ++runs;
   }
@@ -399,9 +394,8 @@ TEST_CASE("coordinator witnesses: schedules gather, keep, let go and reduce as D
       const bool twice = model.family == "t5";
       // Backward enters another set of modules there: refused by name (planner/lower/unsupported.cpp).
       const bool refused = name == "z3-llava-trained" || name == "z3-llava-checkpoint";
-      if (!twice && !refused && !is_known_to_part(name, In::Lengths))
-        CHECK(broadcasts_of(theirs) == broadcasts_of(ours));
-      check_alike(name, In::Schedule, difference);
+      if (!twice && !refused) CHECK(first_difference(broadcasts_of(theirs), broadcasts_of(ours)) == "");
+      CHECK(difference == "");
     }
   }
 }

@@ -196,8 +196,8 @@ void int8_linear(Writer& w) {
 
 // x W^T (+ b). Saved: mat1 iff the weight needs a gradient, mat2 iff the input does (derivatives.yaml: mm, addmm).
 // Backward order: with bias x, W, then, by the engine, the bias sum; without bias W first. DeepSpeed's Python function
-// (runtime/zero/linear.py) packs what it saves after its forward, x beside a frozen weight too, and always makes x
-// first.
+// (runtime/zero/linear.py) packs what it saves after its forward, x beside a frozen weight and the bias too, and always
+// makes x first.
 void linear(Writer& w) {
   if (is_int8_product(w.node())) return int8_linear(w);
   if (w.node().number > 0) return packed_linear(w);
@@ -207,6 +207,7 @@ void linear(Writer& w) {
   const bool function = w.node().product == Product::Function;
   w.save_input(0, has_bias ? "_saved_mat1" : "_saved_self", function || w.needs(1));
   w.save_input(1, "_saved_mat2", w.needs(0));
+  if (function && has_bias) w.save_input(2, "_saved_bias");
   if (function) w.saves_after_kernel();
   // It works on views with two dimensions, and nn.functional.linear on weight.t(), so that gradients come back through
   // them. The bias is ready before the weight, whose transposition is a node of its own.

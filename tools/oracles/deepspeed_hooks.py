@@ -1,5 +1,5 @@
 """Where the log of a rank is written from: torch.distributed's collectives, ZeRO-1/2's buckets and ZeRO-3's parameter
-coordinator. Everything is wrapped, nothing replaced: what DeepSpeed decides stays its own.
+coordinator. Everything is wrapped, and nothing replaced but the order of a set: what DeepSpeed decides stays its own.
 """
 
 import sys
@@ -143,8 +143,16 @@ def log_stage12(meter, names):
     wrap(Optimizer, "reduce_ipg_grads", flush)
 
 
+class InOrder(set):
+    """Parameters lie in Python's sets by their addresses, which is chance: here they come by their numbers."""
+
+    def __iter__(self):
+        return iter(sorted(super().__iter__(), key=lambda one: getattr(one, "ds_id", one)))
+
+
 def log_stage3(meter, names):
     from deepspeed.runtime.zero import partitioned_param_coordinator as coordinator
+    coordinator.set = InOrder
     from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3 as Optimizer
     Coordinator = coordinator.PartitionedParameterCoordinator
 

@@ -43,11 +43,13 @@ std::vector<Kept> factors_kept(const Graph& graph, const Node& node) {
   return kept;
 }
 
-// DeepSpeed's own function keeps its input in any case.
+// DeepSpeed's own function keeps its input and its bias in any case.
 std::vector<Kept> linear_kept(const Graph& graph, const Node& node) {
+  const bool function = node.product == Product::Function;
   std::vector<Kept> kept;
-  if (wants(graph, node, 1) || node.product == Product::Function) kept.push_back({Kept::Kind::Input, 0});
+  if (wants(graph, node, 1) || function) kept.push_back({Kept::Kind::Input, 0});
   if (wants(graph, node, 0)) kept.push_back({Kept::Kind::Input, 1});
+  if (function && node.input_count == 3) kept.push_back({Kept::Kind::Input, 2});
   return kept;
 }
 

@@ -340,29 +340,45 @@ void stage3(const Job& job, const std::vector<CountedParameter>& parameters, Foo
     result.persistent[Role::Optimizer] += flat_state(t, group);
 }
 
+// What a module multiplies has two dimensions: opt's layers and routers make rows of their tokens, Qwen's towers and
+// Mistral's projector of patches; a head that classifies whole rows is given one vector each.
+bool multiplies_rows(const ModelSpec& model, const Module& module) {
+  const std::string_view path = module.path;
+  const std::string_view made = model.graph_class;
+  const auto below = [&](std::string_view name) { return path.find(name) != std::string_view::npos; };
+  if (model.family == "opt" && (path.ends_with(".fc1") || path.ends_with(".fc2"))) return true;
+  if (model.family == "mistral3" && below("multi_modal_projector.")) return true;
+  if (module.type.ends_with("Router") || below("visual.")) return true;
+  const bool whole = made.ends_with("ForSequenceClassification") || made.ends_with("ForImageClassification");
+  return whole && module.layer == kNone && (below("classifier") || below("pooler."));
+}
+
 // The modules that multiply with a bias: a weight of two dimensions stands beside it. Under ZeRO-3, DeepSpeed replaces
-// nn.functional.linear by a function that adds the bias apart; GPT-2's Conv1D calls addmm itself. Falcon's linear is
-// `@`, then a sum; bitsandbytes multiplies 8-bit weights with a handle of its own.
+// nn.functional.linear by a function that calls addmm for rows alone, and adds the bias apart elsewhere; GPT-2's Conv1D
+// calls addmm itself. Falcon's linear is `@`, then a sum; bitsandbytes multiplies 8-bit weights with a handle of its
+// own.
 std::vector<const Module*> biased_products(const ModelSpec& model, const Job& job) {
   const Training& t = job.training;
   std::vector<const Module*> found;
-  if (t.runtime == Runtime::DeepSpeed && t.zero.stage == 3 && model.family != "gpt2") return found;
+  const bool rows_only = t.runtime == Runtime::DeepSpeed && t.zero.stage == 3 && model.family != "gpt2";
   for (const Parameter& bias : model.parameters) {
     if (bias.shape.rank != 1 || !bias.name.ends_with(".bias")) continue;
-    const std::string_view type = model.modules[static_cast<std::size_t>(bias.module)].type;
-    if (type == "FalconLinear" || type.starts_with("Linear8bitLt")) continue;
+    const Module& module = model.modules[static_cast<std::size_t>(bias.module)];
+    if (module.type == "FalconLinear" || module.type.starts_with("Linear8bitLt")) continue;
+    if (rows_only && !multiplies_rows(model, module)) continue;
     const bool multiplies = std::any_of(model.parameters.begin(), model.parameters.end(), [&](const Parameter& weight) {
       return weight.module == bias.module && weight.shape.rank == 2;
     });
-    if (multiplies) found.push_back(&model.modules[static_cast<std::size_t>(bias.module)]);
+    if (multiplies) found.push_back(&module);
   }
   return found;
 }
 
-// Those that checkpoints may run again: a tower's, where they do not make its patches require a gradient, only if
-// something in front of its end is trained.
+// Those that checkpoints may run again, inside of layers: a tower's, where they do not make its patches require a
+// gradient, only if something in front of its end is trained.
 std::vector<const Module*> run_again(const ModelSpec& model, const Training& training,
                                      std::vector<const Module*> products) {
+  std::erase_if(products, [](const Module* one) { return one->layer == kNone; });
   const TowerParts* tower = model.parts == nullptr ? nullptr : model.parts->tower.get();
   if (tower == nullptr || tower->hears_checkpoints) return products;
   const std::string inside = std::string(tower->module) + ".";

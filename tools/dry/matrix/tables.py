@@ -160,6 +160,26 @@ def mixtures():
         yield one(512, 1, world=8, runtime="fsdp2", experts="eager", routing="worst", name="loop-fsdp2")
 
 
+# Whose way to hang layers together, to store experts or to write a product is of their own.
+ZERO3_FAMILIES = """mixtral-8x7b qwen1.5-moe-a2.7b qwen3-30b-a3b moonlight-16b-a3b falcon-7b falcon-40b falcon-rw-1b
+pythia-1b phi-1.5 starcoder2-3b""".split()
+# Whose padded tables transformers' own initialization does not find under zero.Init.
+ZERO3_HOST = """gpt-oss-20b glm-4-32b aya-23-8b olmo-2-1b gemma-3-1b bert-base modernbert-base
+opt-1.3b""".split()
+
+
+def zero3_families():
+    for model in ZERO3_FAMILIES + ZERO3_HOST:
+        config = model_config.config({"model": model})
+        few = model_config.with_layers(config, 3 if model.startswith("moonlight") else 2)
+        beside = {"model_init": "host"} if model in ZERO3_HOST else {}
+        one = functools.partial(job, "zero3-families", model, attention=None, change=few, deepspeed=engine(3), **beside)
+        yield one(512, 2, world=8, rank=3)
+        yield one(500, 3, world=2, checkpoint="full", name="full")
+        if model in ("falcon-7b", "gpt-oss-20b", "phi-1.5"):
+            yield one(512, 2, world=64, rank=63, checkpoint="full", checkpoint_impl="reentrant", name="reentrant")
+
+
 def init():
     """The model is made on the host and moved: nothing of its making lies on the device."""
     for model, seq, batch in (
@@ -1296,6 +1316,7 @@ def jobs():
         *pytorch(),
         *families(),
         *mixtures(),
+        *zero3_families(),
         *init(),
         *attention(),
         *dtype(),

@@ -165,7 +165,7 @@ void Backward::make_slot(NodeId id, std::size_t at) {
 
 void Backward::launch(NodeId id, std::size_t first_new, std::size_t end_new, std::uint8_t part, bool inside) {
   const Node& node = graph_.node(id);
-  if (on_.workspaces != nullptr) on_.workspaces->before_kernel(node);
+  if (on_.workspaces != nullptr) on_.workspaces->before_kernel(graph_, node);
   emitter_.begin();
   for (const Gradient& gradient : incoming_) {
     if (gradient.buffer != kNoBuffer) emitter_.read(gradient.buffer);

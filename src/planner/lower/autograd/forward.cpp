@@ -10,6 +10,12 @@ namespace {
 bool is_untaped(const Checkpoint* checkpoint) { return checkpoint != nullptr && checkpoint->reentrant; }
 bool is_graded(const Checkpoint* checkpoint, bool saves) { return saves || !is_untaped(checkpoint); }
 
+// Node::number: of a Linear how its weight is packed, of grouped products 1 for weights that are used as they lie.
+bool is_turned(const Graph& graph, const Node& node, TensorId tensor) {
+  const bool linear = node.op == Op::Linear && node.product == Product::Transposed;
+  return (linear || node.op == Op::GroupedMatmul) && node.number == 0 && tensor == graph.input(node, 1);
+}
+
 }  // namespace
 
 void Forward::run(std::uint32_t begin, std::uint32_t end, bool saves) {
@@ -170,7 +176,7 @@ void Forward::make_slot(NodeId id, std::size_t at, std::vector<BufferId>& made) 
 void Forward::launch(NodeId id, const std::vector<BufferId>& made, std::size_t first_new, std::size_t end_new,
                      std::uint8_t part) {
   const Node& node = graph_.node(id);
-  if (on_.workspaces != nullptr) on_.workspaces->before_kernel(node);
+  if (on_.workspaces != nullptr) on_.workspaces->before_kernel(graph_, node);
   emitter_.begin();
   for (TensorId input : graph_.in(node)) on_.storages.read(input);
   for (std::size_t at = 0; at < first_new; ++at) {
@@ -192,13 +198,13 @@ void Forward::stop_before(NodeId node) {
   if (on_.facts.is_wanted(node)) save(node, slots_);
 }
 
-// Of a parameter. A recomputation saves a detached tensor (torch/utils/checkpoint.py, pack_hook), a grouped product the
-// view of the experts' weights that it is given (transformers: integrations/moe.py), and so does whatever is given a
-// part of a parameter, such as one expert's weight.
+// Of a parameter. A recomputation saves a detached tensor (torch/utils/checkpoint.py, pack_hook), a product with a
+// weight that is turned the view that it is given (x @ weight.T; transformers: integrations/moe.py), and so does
+// whatever is given a part of a parameter, such as one expert's weight.
 bool Forward::saves_memory_of_now(const Node& node, TensorId tensor) const {
   if (!on_.runtime.moves_parameters()) return false;
   const bool part = graph_.tensor(tensor).producer != kNone;
-  return part || node.op == Op::GroupedMatmul || (detaches_ && graph_.tensor(tensor).requires_grad);
+  return part || is_turned(graph_, node, tensor) || (detaches_ && graph_.tensor(tensor).requires_grad);
 }
 
 void Forward::save(NodeId id, const std::vector<BufferId>& made) {

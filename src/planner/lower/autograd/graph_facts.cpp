@@ -100,7 +100,8 @@ void GraphFacts::find_beginnings() {
   }
 }
 
-// A module without operators, as a dropout of probability 0, hands on what the next one reads.
+// A module without operators, as a dropout of probability 0, hands on what the next one with a gradient reads: tables
+// of angles may be made in between. A frozen model beside it hands on nothing that has one.
 void GraphFacts::find_passing() {
   std::vector<ModuleId> passing;
   bool empty = false;
@@ -108,15 +109,18 @@ void GraphFacts::find_passing() {
     if (instruction.kind == Instruction::Kind::Enter) {
       empty = true;
     } else if (instruction.kind == Instruction::Kind::Exit && empty) {
-      passing.push_back(instruction.module());
+      if (model_.reference == kNone || !lies_in(instruction.module(), model_.reference)) {
+        passing.push_back(instruction.module());
+      }
       empty = false;
     } else if (instruction.kind == Instruction::Kind::Run) {
       empty = false;
+      if (!is_wanted(instruction.node())) continue;
       const Node& node = graph_.node(instruction.node());
       const std::span<const TensorId> in = graph_.in(node);
-      const bool wanted = is_wanted(instruction.node()) && std::any_of(in.begin(), in.end(), [&](TensorId id) {
-                            return graph_.tensor(id).requires_grad && graph_.tensor(id).producer != kNone;
-                          });
+      const bool wanted = std::any_of(in.begin(), in.end(), [&](TensorId id) {
+        return graph_.tensor(id).requires_grad && graph_.tensor(id).producer != kNone;
+      });
       for (ModuleId module : passing) {
         has_gradient_[static_cast<std::size_t>(module)] = wanted;
         ends_[static_cast<std::size_t>(module)] = wanted;

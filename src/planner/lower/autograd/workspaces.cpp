@@ -4,7 +4,7 @@
 
 namespace dsplan {
 
-void Workspaces::before_product(const Node& node) {
+void Workspaces::before_product(const Graph& graph, const Node& node) {
   const Pass pass = emitter_.pass();
   if (is_int8_product(node) && pass != Pass::Backward) return;
   Thread& thread = threads_[pass == Pass::Backward || pass == Pass::Recompute ? 1 : 0];
@@ -13,8 +13,9 @@ void Workspaces::before_product(const Node& node) {
     (void)make(sizes_->cublas, "cuBLAS workspace").hand_over();  // The pool keeps it for good.
   }
   // Only addmm with a bias goes through cuBLASLt, and backward multiplies without one. DeepSpeed's own linear function
-  // adds the bias in a kernel of its own.
-  const bool biased = node.op == Op::Linear && node.input_count == 3 && node.product != Product::Function;
+  // calls it for two dimensions alone, and adds the bias in a kernel of its own for more.
+  const bool biased = node.op == Op::Linear && node.input_count == 3 &&
+                      (node.product != Product::Function || graph.tensor(graph.input(node, 0)).shape.rank == 2);
   if (!biased || pass == Pass::Backward || sizes_->cublaslt == Bytes(0) || thread.cublaslt) return;
   Variable workspace = make(sizes_->cublaslt, "cuBLASLt workspace");
   if (sizes_->lt_per_call) return workspace.reset(Reason::LastUse);

@@ -17,9 +17,9 @@ class Workspaces {
   Workspaces(std::optional<LibraryWorkspaces> sizes, Emitter& emitter) : sizes_(sizes), emitter_(emitter) {}
 
   // Right before a kernel of `node` in the emitter's pass, with the kernel's outputs made.
-  void before_kernel(const Node& node) {
+  void before_kernel(const Graph& graph, const Node& node) {
     const bool multiplies = node.op == Op::Linear || node.op == Op::Matmul || node.op == Op::ChunkedLogProb;
-    if (sizes_ && multiplies) before_product(node);
+    if (sizes_ && multiplies) before_product(graph, node);
   }
 
  private:
@@ -28,7 +28,7 @@ class Workspaces {
     bool cublaslt = false;
   };
 
-  void before_product(const Node& node);
+  void before_product(const Graph& graph, const Node& node);
   [[nodiscard]] Variable make(Bytes bytes, Label label);
 
   std::optional<LibraryWorkspaces> sizes_;

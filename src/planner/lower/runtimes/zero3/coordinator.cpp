@@ -141,6 +141,8 @@ void Coordinator::fetch(ModuleId module, bool forward, bool recompute) {
   ++step_;
 }
 
+// Python's set has them in the order of their addresses, which is chance: here they come by their numbers. Where a leaf
+// has many, in several calls, another order may hold the buffers of all calls at once.
 void Coordinator::take(ModuleId module, bool forward, bool recompute) {
   std::int64_t waited = 0;
   for (ParameterId id : asked(module)) {

@@ -144,6 +144,17 @@ std::vector<ParameterId> read_before_call(const ModelSpec& model) {
   return read;
 }
 
+std::vector<bool> called_by_keyword(const ModelSpec& model) {
+  // transformers 5.17: modeling_gpt_oss.py, modeling_qwen3_next.py and its kin, modeling_granitemoehybrid.py.
+  constexpr std::string_view kTypes[] = {"GptOssAttention", "GatedDeltaNet", "MambaLayer"};
+  std::vector<bool> keyword(model.modules.size());
+  for (std::size_t at = 0; at < keyword.size(); ++at) {
+    const std::string_view type = model.modules[at].type;
+    keyword[at] = std::any_of(std::begin(kTypes), std::end(kTypes), [&](auto end) { return type.ends_with(end); });
+  }
+  return keyword;
+}
+
 std::vector<std::int32_t> numbers_of_conversion(const ModelSpec& model, bool under_zero_init) {
   std::vector<std::int32_t> numbers(model.parameters.size());
   std::iota(numbers.begin(), numbers.end(), 0);

@@ -27,6 +27,10 @@ namespace dsplan {
 // convolution's (modeling_clip.py, CLIPVisionEmbeddings; modeling_siglip.py).
 [[nodiscard]] std::vector<ParameterId> read_before_call(const ModelSpec& model);
 
+// By module: whether its tensors come by keyword alone (hidden_states=...), of modules with parameters of their own.
+// Such a module's backward has no end: PostBackwardFunctionModule lies on what is positional.
+[[nodiscard]] std::vector<bool> called_by_keyword(const ModelSpec& model);
+
 // By parameter: its place in the order in which zero.Init numbers them (ds_id), a module's own as its constructor ends,
 // behind those of the modules inside it. A model that is cut when it is whole has them in the order of registration.
 [[nodiscard]] std::vector<std::int32_t> numbers_of_conversion(const ModelSpec& model, bool under_zero_init);

@@ -45,6 +45,7 @@ ModuleHooks::ModuleHooks(const Training& training, const ModelSpec& model, const
       coordinator_(coordinator_for(training, model, sharding)),
       wraps_(model.modules.size(), kNone),
       leaf_of_(model.parameters.size(), kNone),
+      by_keyword_(called_by_keyword(model)),
       read_before_(read_before_call(model)) {
   const std::vector<bool> leaf = leaf_modules(model, training.zero);
   carries_ = hooked_modules(model, leaf);
@@ -52,7 +53,7 @@ ModuleHooks::ModuleHooks(const Training& training, const ModelSpec& model, const
     ModuleId module = model.parameters[at].module;
     while (!carries(module)) module = model.modules[static_cast<std::size_t>(module)].parent;
     if (leaf[static_cast<std::size_t>(module)]) leaf_of_[at] = module;
-    wraps_[static_cast<std::size_t>(module)] = module;
+    if (!by_keyword_[static_cast<std::size_t>(module)]) wraps_[static_cast<std::size_t>(module)] = module;
   }
   // Parents come before children: what lies below a leaf is wrapped as the leaf is.
   for (std::size_t at = 1; at < wraps_.size(); ++at) {
@@ -107,6 +108,7 @@ void ModuleHooks::enter(ModuleId module, Pass pass) {
 
 void ModuleHooks::exit(ModuleId module, Pass pass) {
   if (!carries(module)) return;
+  if (pass == Pass::Backward && by_keyword_[static_cast<std::size_t>(module)]) return;
   coordinator_.exit(module, hook_of(pass));
   apply();
 }

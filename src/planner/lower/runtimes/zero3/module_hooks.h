@@ -54,6 +54,7 @@ class ModuleHooks {
   std::vector<ModuleId> wraps_;           // By module.
   std::vector<bool> carries_;             // By module: whether it has hooks of its own.
   std::vector<ModuleId> leaf_of_;         // By parameter.
+  std::vector<bool> by_keyword_;          // By module.
   std::vector<ParameterId> read_before_;  // By module.
 };
 

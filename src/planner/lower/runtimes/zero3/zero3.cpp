@@ -11,6 +11,7 @@
 
 #include "model/quantized.h"
 #include "planner/lower/runtimes/runtime_base.h"
+#include "planner/lower/runtimes/zero3/construction.h"
 #include "planner/lower/runtimes/zero3/gradient_partitions.h"
 #include "planner/lower/runtimes/zero3/gradient_reducer.h"
 #include "planner/lower/runtimes/zero3/module_hooks.h"
@@ -139,29 +140,41 @@ void Zero3Runtime::construct() {
 void Zero3Runtime::build(ModelInit where, const BuffersOf& buffers_of) {
   if (!training().under_zero_init()) return RuntimeBase::build(where, buffers_of);
   home_->prepare();
+  // By module, what is made ahead of it, and what in it.
+  std::vector<std::vector<ParameterId>> ahead(model_.modules.size());
   std::vector<std::vector<ParameterId>> own(model_.modules.size());
+  std::vector<std::vector<ParameterId>> behind(model_.modules.size());
+  const std::vector<ModuleId> before = made_before(model_);
   for (std::size_t at = 0; at < model_.parameters.size(); ++at) {
     const Parameter& parameter = model_.parameters[at];
-    if (!is_adapter(parameter)) own[static_cast<std::size_t>(parameter.module)].push_back(static_cast<ParameterId>(at));
+    if (is_adapter(parameter)) continue;
+    auto& list = before[at] == kNone ? own : before[at] == parameter.module ? behind : ahead;
+    list[static_cast<std::size_t>(before[at] == kNone ? parameter.module : before[at])].push_back(
+        static_cast<ParameterId>(at));
   }
   struct Open {
     ModuleId module;
     std::vector<std::pair<NamedParameter, Variable>> whole;
   };
   std::vector<Open> open;
+  const auto make = [&](const std::vector<ParameterId>& list) {
+    for (const ParameterId id : list) {
+      const Parameter& parameter = model_.parameters[static_cast<std::size_t>(id)];
+      const NamedParameter p{id, parameter.shape.elements().value(), true, training().dtype_of(parameter)};
+      open.back().whole.emplace_back(p, loading_.load(p, kWhole));
+    }
+  };
   const auto close = [&] {
+    make(behind[static_cast<std::size_t>(open.back().module)]);
     for (auto& [p, whole] : open.back().whole) cut(p, std::move(whole));
     open.pop_back();
   };
   for (std::size_t at = 0; at < own.size(); ++at) {
     const ModuleId parent = model_.modules[at].parent;
     while (!open.empty() && open.back().module != parent) close();
+    make(ahead[at]);
     open.push_back({static_cast<ModuleId>(at), {}});
-    for (const ParameterId id : own[at]) {
-      const Parameter& parameter = model_.parameters[static_cast<std::size_t>(id)];
-      const NamedParameter p{id, parameter.shape.elements().value(), true, training().dtype_of(parameter)};
-      open.back().whole.emplace_back(p, loading_.load(p, kWhole));
-    }
+    make(own[at]);
     buffers_of(static_cast<ModuleId>(at));
   }
   while (!open.empty()) close();

@@ -1,0 +1,48 @@
+#include "planner/lower/runtimes/zero3/construction.h"
+
+#include <string>
+
+namespace dsplan {
+namespace {
+
+struct Late {
+  std::string_view type;       // The framework's class, or how its name ends.
+  std::string_view parameter;  // Or how its name begins.
+  std::string_view child;      // Made before it; "": behind all of them.
+};
+
+// transformers 5.17, constructors of the classes: all whose own parameters come behind a child that has some.
+constexpr Late kLate[] = {
+    {"LMPredictionHead", "bias", ""},
+    {"LMHead", "bias", ""},
+    {"GptOssAttention", "sinks", ""},
+    {"MambaLayer", "D", "out_proj"},
+    {"MambaLayer", "", "norm"},
+    {"Mamba2Mixer", "D", "out_proj"},
+    {"Mamba2Mixer", "", "norm"},
+    {"GatedDeltaNet", "", "norm"},
+    {"ViTEmbeddings", "position_embeddings", "dropout"},
+    {"InternVLVisionEmbeddings", "position_embeddings", "dropout"},
+    {"InternVLVisionLayer", "lambda_", "dropout"},
+    {"Llama4VisionModel", "", "rotary_embedding"},
+};
+
+}  // namespace
+
+std::vector<ModuleId> made_before(const ModelSpec& model) {
+  std::vector<ModuleId> before(model.parameters.size(), kNone);
+  for (std::size_t at = 0; at < before.size(); ++at) {
+    const Parameter& parameter = model.parameters[at];
+    const std::string_view type = model.modules[static_cast<std::size_t>(parameter.module)].type;
+    const std::string_view leaf = std::string_view(parameter.name).substr(parameter.name.rfind('.') + 1);
+    for (const Late& late : kLate) {
+      if (!type.ends_with(late.type) || !leaf.starts_with(late.parameter)) continue;
+      const ModuleId child = late.child.empty() ? ModuleId(kNone) : model.child(parameter.module, late.child);
+      before[at] = child == kNone ? parameter.module : child;
+      break;
+    }
+  }
+  return before;
+}
+
+}  // namespace dsplan
