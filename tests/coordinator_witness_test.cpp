@@ -26,6 +26,15 @@ std::vector<std::string> names_of_runs() {
   return names;
 }
 
+// What is let go of has no order.
+std::string in_order(const std::string& list) {
+  std::vector<int> numbers;
+  std::istringstream in(list);
+  for (std::string number; std::getline(in, number, ',');) numbers.push_back(std::stoi(number));
+  std::sort(numbers.begin(), numbers.end());
+  return dsplan::formatted("{}", dsplan::joined(numbers, ","));
+}
+
 // The coordinator as the witness's configuration makes it.
 class Driven {
  public:
@@ -76,8 +85,10 @@ class Driven {
       std::vector<std::string> word = words(line);
       if (word[0].starts_with("enter")) {
         out.push_back(dsplan::formatted("{} {} {}", word[0], word[1], word[2]));
+      } else if (word[0] == "release" || word[0] == "clean") {
+        out.push_back(word[0] + " " + in_order(word[1]));
       } else if (word[0].starts_with("leave") || word[0] == "fetch" || word[0] == "prefetch" || word[0] == "wait" ||
-                 word[0] == "release" || word[0] == "release_all" || word[0] == "clean") {
+                 word[0] == "release_all") {
         out.push_back(line);
       }
     }
@@ -171,12 +182,11 @@ class Driven {
     }
   }
 
-  // In order, but for what is let go of, which the log sorts by ds_id.
-  [[nodiscard]] std::string list(std::vector<ParameterId> ids, bool sorted = false) const {
-    const auto of = [&](ParameterId id) { return coordinator_.parameter(id).number; };
-    if (sorted) std::sort(ids.begin(), ids.end(), [&](ParameterId a, ParameterId b) { return of(a) < of(b); });
+  // In order, but for what is let go of.
+  [[nodiscard]] std::string list(const std::vector<ParameterId>& ids, bool sorted = false) const {
     std::vector<int> numbers;
     for (ParameterId id : ids) numbers.push_back(numbers_[static_cast<std::size_t>(id)]);
+    if (sorted) std::sort(numbers.begin(), numbers.end());
     return dsplan::formatted("{}", dsplan::joined(numbers, ","));
   }
 
@@ -339,7 +349,7 @@ TEST_CASE("coordinator witnesses: every hook does what DeepSpeed's did") {
     const std::string difference =
         first_difference(expected, Driven(witness, model, job).replay(witness.ranks.front()));
     CHECK(difference == "");
-    CHECK(expected.size() > 200);
+    CHECK(expected.size() > (model.recording ? 60 : 200));
     // A step that DeepSpeed skips for its gradients makes no states, and nothing comes back behind it.
     const bool stepped = witness.keys.at("held_by_rank_0").find("\"states\": [[") != std::string::npos;
     CHECK((stepped || name == "z3-partial-none"));

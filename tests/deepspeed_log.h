@@ -15,8 +15,10 @@
 #include "core/model.h"
 #include "core/schedule.h"
 #include "io/deepspeed.h"
+#include "io/module_graph.h"
 #include "io/text.h"
 #include "model/families.h"
+#include "model/recorded.h"
 #include "paths.h"
 #include "planner/resolve/resolve.h"
 
@@ -69,6 +71,12 @@ inline std::vector<std::string> words(const std::string& line) {
 }
 
 inline ModelSpec model_of_witness(const Run& witness) {
+  const Document config = witness.document("config");
+  if (const Value* module = config.root.find("value")->find("module")) {
+    const fs::path path = fs::path(test_paths::source_dir()) / "tests" / "witnesses" / "modules" / module->string;
+    const std::string file = path.string() + ".json";
+    return build_recorded_model(read_module_graph(parse_json(file, read_file(file))), module->string);
+  }
   return build_model(parse_json(witness.name + ".json", witness.keys.at("config")), witness.name);
 }
 
@@ -77,7 +85,7 @@ inline Job job_of_witness(const Run& witness, const ModelSpec& model) {
   const auto given = [](auto value) { return Setting<decltype(value)>(value, Place{"test", 0, 0, {}}); };
   Request request;
   request.gpus = given(std::int64_t{std::stoll(witness.keys.at("world"))});
-  request.seq = given(std::int64_t{8});
+  request.seq = given(model.recording ? model.recording->seq : std::int64_t{8});
   // On a CPU a fused kernel takes its bias as it lies.
   if (model.family == "t5") request.attention = given(std::string("mem-efficient"));
   const Document loop = witness.document("loop");

@@ -53,6 +53,9 @@ TOPOLOGIES = {"phi": PHI, "cohere": COHERE, "gpt-neox": GPT_NEOX, "olmo2": OLMO2
 # Whose tables have a row of padding, which transformers' own initialization does not find under zero.Init.
 PADDED = {"opt": OPT, "bert": BERT, "modernbert": MODERNBERT}
 MIXTURES = {"mixtral": MIXTRAL, "qwen3-moe": QWEN3_MOE, "qwen2-moe": QWEN2_MOE, "deepseek-v3": DEEPSEEK_V3, "gpt-oss": GPT_OSS}
+# Modules of module_graph_cases.py, which tests/witnesses/modules has recorded, and their rows.
+RECORDED = {"unet": 2, "nanogpt": 2, "resnet": 2, "mamba": 2, "graph-network": 12, "diffusion-transformer": 2,
+            "torchtitan-llama": 2, "hand-written-function": 4}
 # The tiny example: one group a=10, b=7, c=5. `tiny` is made by hand: y = x * sum(a) + sum(b) + sum(c).
 TINY = {"model_type": "tiny"}
 ADAM = {"type": "AdamW", "params": {"lr": 1e-3}}
@@ -216,6 +219,8 @@ CASES = {
     **{f"z3-{name}": case(model, z3(), init="after") for name, model in PADDED.items()},
     **{f"z3-{name}-non-reentrant": case(model, z3(), checkpoint="non_reentrant")
        for name, model in {**TOPOLOGIES, **MIXTURES}.items()},
+    **{f"z3-recorded-{name}": case({"model_type": "recorded", "module": name}, z3(), dtype="fp32", steps=3,
+                                   deepspeed={"train_micro_batch_size_per_gpu": rows}) for name, rows in RECORDED.items()},
     "z3-gpt2": case(GPT2, z3(), steps=3),
     "z3-gpt2-non-reentrant": case(GPT2, z3(), checkpoint="non_reentrant"),
 }

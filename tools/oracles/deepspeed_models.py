@@ -30,11 +30,20 @@ def dtype_of(case):
     return next((DTYPES[name] for name in ("bf16", "fp16") if name in case["deepspeed"]), torch.float32)
 
 
-def build(case):
+def recorded(case):
+    """The module of module_graph_cases.py, its inputs and its loss."""
+    from module_graph_cases import CASES
+    module, inputs, *loss = CASES[case["model"]["module"]]()
+    return module, inputs, loss[0] if loss else lambda out: out
+
+
+def build(case, made):
     config = case["model"]
     torch.manual_seed(0)
     if config["model_type"] == "tiny":
         return Tiny().to(dtype_of(case))
+    if config["model_type"] == "recorded":
+        return made().to(dtype_of(case))
     import transformers
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
     if "architectures" in config:
@@ -53,9 +62,10 @@ def finite(model):
 
 def model_of(case):
     stage3 = case["deepspeed"]["zero_optimization"].get("stage") == 3
+    made = type(recorded(case)[0]) if case["model"]["model_type"] == "recorded" else None
     inside = stage3 and case.get("init") != "after" and case["model"]["model_type"] != "tiny"
     with deepspeed.zero.Init(config_dict_or_path=case["deepspeed"]) if inside else contextlib.nullcontext():
-        model = build(case)
+        model = build(case, made)
     if inside:
         finite(model)
     model.train()
@@ -68,9 +78,17 @@ def model_of(case):
     return model
 
 
+def loss_of(case, engine, batch):
+    if case["model"]["model_type"] == "recorded":
+        return recorded(case)[2](engine(*batch))
+    return engine(**batch)[0]
+
+
 def batch_of(case, rank):
     if case["model"]["model_type"] == "tiny":
         return {"x": torch.ones(4, dtype=dtype_of(case))}
+    if case["model"]["model_type"] == "recorded":
+        return [one.fill_(0.5) if one.is_floating_point() else one for one in recorded(case)[1]]
     tokens = torch.arange(8).unsqueeze(0) + rank
     shown = case["model"].get("vision_config")
     if shown:

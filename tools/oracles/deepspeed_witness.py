@@ -36,7 +36,7 @@ from deepspeed_cases import CASES
 from deepspeed_held import held
 from deepspeed_hooks import Names, log_collectives, log_stage12, log_stage3, log_streams
 from deepspeed_meter import Meter
-from deepspeed_models import batch_of, model_of
+from deepspeed_models import batch_of, loss_of, model_of
 
 
 def one_rank(case, rank, rendezvous):
@@ -85,7 +85,7 @@ def loop(case, rank, engine, names, meter, moments):
         for micro in range(accumulation):
             batch = batch_of(case, rank)
             meter.write(f"# forward {step}.{micro}")
-            loss = engine(**batch)[0]
+            loss = loss_of(case, engine, batch)
             meter.write(f"# backward {step}.{micro}")
             engine.backward(loss)
             del loss

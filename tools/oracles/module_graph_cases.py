@@ -214,8 +214,8 @@ class TitanLlama(nn.Module):
         self.tok_embeddings = nn.Embedding(vocab, width)
         self.layers = nn.ModuleDict({str(i): TitanBlock(width, 4, 2) for i in range(layers)})
         self.norm, self.output = nn.RMSNorm(width), nn.Linear(width, vocab, bias=False)
-        self.register_buffer("cos", torch.empty(length, 1, 4))
-        self.register_buffer("sin", torch.empty(length, 1, 4))
+        self.register_buffer("cos", torch.ones(length, 1, 4))
+        self.register_buffer("sin", torch.ones(length, 1, 4))
 
     def forward(self, tokens):
         h = self.tok_embeddings(tokens)

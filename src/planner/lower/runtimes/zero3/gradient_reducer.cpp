@@ -121,7 +121,9 @@ void GradientReducer::reduce_scattered() {
   const Bytes all = storage(Elements(checked_mul(part, sharding_.world())), type);
   Part tensor = first.own ? Part(first.own) : in_bucket(first);
   Variable interleaved;
+  Variables padding;
   if (!direct) {
+    padding = make_padding();
     interleaved = eager_.empty(
         all, type,
         {Role::RuntimeBuffers, "interleaved gradients", "comm/coalesced_collectives.py, reduce_scatter_coalesced"});
@@ -131,6 +133,7 @@ void GradientReducer::reduce_scattered() {
   const Part mine(tensor.buffer, tensor.offset + storage(Elements(checked_mul(part, sharding_.rank())), type),
                   storage(Elements(part), type));
   eager_.reduce_scatter(mine, Part(tensor.buffer, tensor.offset, all), sharding_.world());
+  padding.reset();
   take_scattered(mine, std::move(interleaved));
   clear_entries();
   let_go(uncast);
@@ -188,6 +191,24 @@ std::vector<Variable> GradientReducer::cast_own_gradients() {
     entry.own = Variable(eager_.emitter(), cast.hand_over(), Reason::GradientHeld);
   }
   return uncast;
+}
+
+// A tensor of its own for each gap behind a parameter's end, until reduce_scatter_coalesced returns.
+Variables GradientReducer::make_padding() {
+  const DType type = training_.communication_dtype;
+  Variables padding;
+  for (std::int64_t r = 0; r < sharding_.world(); ++r) {
+    for (const Entry& entry : entries_) {
+      const Shard& of = shard(entry);
+      const std::int64_t real = std::clamp(of.elements - checked_mul(of.part, r), std::int64_t{0}, of.part);
+      if (real == of.part) continue;
+      padding.append(eager_.empty(storage(Elements(of.part - real), type), type,
+                                  {Role::RuntimeBuffers, "padding of gradients",
+                                   "comm/coalesced_collectives.py, reduce_scatter_coalesced"}));
+      eager_.emitter().mark_scratch(padding.ids().back());
+    }
+  }
+  return padding;
 }
 
 // Each gradient padded to A, interleaved by rank.

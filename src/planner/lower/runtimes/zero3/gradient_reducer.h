@@ -34,6 +34,7 @@ class GradientReducer {
   void reduce_scattered();
   void take_scattered(Part mine, Variable interleaved);
   std::vector<Variable> cast_own_gradients();
+  [[nodiscard]] Variables make_padding();
   void interleave(const Variable& tensor);
   [[nodiscard]] std::vector<ByteRange> interleaved();
   [[nodiscard]] const Shard& shard(const Entry& entry) const { return sharding_.of_trained(entry.index); }
