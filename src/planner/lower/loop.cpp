@@ -93,6 +93,7 @@ void Loop::make_batch(Tape& tape) {
 }
 
 void Loop::forward(Tape& tape) {
+  if (before_first_forward) std::exchange(before_first_forward, nullptr)();
   print("Engine before forward");
   runtime_.forward_begins();
   mark(Moment::ForwardBegins);

@@ -29,6 +29,8 @@ constexpr What kGatheredFlat{Role::RuntimeBuffers, "gathered flat parameter",
 constexpr What kFlatAttribute{Role::Temporaries, "storage that is freed at once",
                               "fsdp/_flat_param.py, init_flat_param_attributes"};
 constexpr What kFlatGradient{Role::Gradients, "flat gradient", "torch/csrc/autograd, split_with_sizes_backward"};
+constexpr What kViewGradient{Role::Temporaries, "gradient of a view, replaced at once",
+                             "fsdp/_flat_param.py, _use_unsharded_grad_views"};
 constexpr What kReduceInput{Role::RuntimeBuffers, "flat gradient in the dtype that is reduced",
                             "fsdp/_runtime_utils.py, _post_backward_hook"};
 constexpr What kPaddedGradient{Role::RuntimeBuffers, "padded flat gradient",
@@ -231,8 +233,29 @@ bool FlatHandle::join_gradients() {
     let_go(zeros);
   }
   for (Variable& part : parts_) part.reset(Reason::AutogradGraph);
-  accumulate_gradient(gradient_, std::move(flat));
+  if (!gradient_) {
+    gradient_ = std::move(flat);
+    return true;
+  }
+  eager_.add(gradient_, flat, "accumulate gradient");
+  added_ = std::move(flat);
   return true;
+}
+
+// `.grad` must have a parameter's own shape and dtype, so that an empty one is made where there is none, and given other
+// memory.
+void FlatHandle::use_whole_gradient_views() {
+  if (std::exchange(views_have_gradients_, true)) return;
+  const OnStream on(eager_.emitter(), kGatherStream);
+  for (const FlatSlice& slice : slices_of(unit_, rank_)) {
+    const Parameter& parameter = model_.parameters[static_cast<std::size_t>(slice.id)];
+    const bool same = parameter.shape.rank == 1 && parameter.shape.elements() == slice.elements &&
+                      kept_ == training_.dtype && !training_.fsdp.cpu_offload;
+    if (same) continue;
+    const Space space = training_.fsdp.cpu_offload ? Space::Pageable : Space::Device;
+    const Variable made = eager_.scratch(storage(slice.elements, kept_), kept_, kViewGradient, space);
+    eager_.work().write(made).run(Body::Nothing, "replace storage");
+  }
 }
 
 // _post_backward_hook behind its reshard, and _reduce_grad.

@@ -24,6 +24,8 @@ class FlatHandle {
     bool prefetched = false;
     bool ran_pre_backward = false;
     std::optional<std::size_t> forward_index;  // _post_forward_index
+    std::vector<FlatHandle*> splits;           // Whose torch.split ran before the module's forward, in order.
+    bool nested = false;                       // Its gradients come within a reentrant checkpoint's own backward.
   };
   Hooks hooks;
 
@@ -49,7 +51,14 @@ class FlatHandle {
   // The nodes of torch.split and of the flat parameter. False: no gradient came.
   [[nodiscard]] bool join_gradients();
   void reduce_gradient();
-  void drop_gradient() { sharded_.reset(); }
+  // Under no_sync(): views' gradients are set to views of the whole one.
+  void use_whole_gradient_views();
+  // The hook behind AccumulateGrad has returned.
+  void hook_returns() { added_.reset(Reason::AutogradGraph); }
+  void drop_gradient() {
+    sharded_.reset();
+    views_have_gradients_ = false;
+  }
 
   // What the optimizer is given: the shard, or views of it.
   [[nodiscard]] std::vector<StepParameter> step_parameters() const;
@@ -75,6 +84,8 @@ class FlatHandle {
   Variable whole_;               // _full_param_padded
   std::vector<Variable> parts_;  // By piece: gradients on their way into the flat one.
   Variable gradient_;            // `.grad`, whole.
+  Variable added_;               // What AccumulateGrad has added to it: the engine keeps it for the hook.
+  bool views_have_gradients_ = false;
   Variable sharded_;             // _saved_grad_shard, then `.grad`.
 };
 

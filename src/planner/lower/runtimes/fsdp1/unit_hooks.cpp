@@ -48,7 +48,11 @@ void UnitHooks::free_event(StreamId on) {
 
 void UnitHooks::pre_forward(FlatHandle& handle) {
   if (first_pass_) forward_order_.push_back(&handle);
-  if (!handle.hooks.prefetched) unshard(handle);
+  handle.hooks.splits.clear();
+  if (!handle.hooks.prefetched) {
+    unshard(handle);
+    handle.hooks.splits.push_back(&handle);
+  }
   handle.hooks.needs_unshard = false;
   emitter_.wait_stream(kComputeStream, kGatherStream);
   if (training_.fsdp.forward_prefetch == 0) return;
@@ -58,6 +62,7 @@ void UnitHooks::pre_forward(FlatHandle& handle) {
   if (!next.hooks.needs_unshard || next.hooks.prefetched) return;
   unshard(next);
   next.hooks.prefetched = true;
+  handle.hooks.splits.push_back(&next);
 }
 
 // The root's is kept, as backward begins with it.
@@ -94,8 +99,16 @@ void UnitHooks::prefetch_backward(const FlatHandle& handle, BackwardPrefetch now
   next.hooks.prefetched = true;
 }
 
-// _post_backward_hook, which hangs on the flat parameter's AccumulateGrad: torch.split ran as the module began, so that
-// its node runs after all of the module's and before what lies before. The hook runs on that node's stream.
+// torch.split runs where a unit is gathered: before the module's forward, or, prefetched, before the one that runs first.
+// Autograd takes nodes from the latest to the first, so that its node comes after all of that module's.
+void UnitHooks::exit_backward(FlatHandle& handle) {
+  if (handle.hooks.nested || !handle.unit().trains) post_backward(handle);
+  for (auto split = handle.hooks.splits.rbegin(); split != handle.hooks.splits.rend(); ++split) {
+    if ((*split)->unit().trains) post_backward(**split);
+  }
+}
+
+// _post_backward_hook, which hangs on the flat parameter's AccumulateGrad, and runs on the stream of torch.split's node.
 void UnitHooks::post_backward(FlatHandle& handle) {
   if (!handle.unit().trains) return reshard_only(handle);
   if (!handle.join_gradients()) return;
@@ -107,6 +120,8 @@ void UnitHooks::post_backward(FlatHandle& handle) {
   handle.hooks.prefetched = false;
   prefetch_backward(handle, BackwardPrefetch::Post);
   if (reduces_) handle.reduce_gradient();
+  if (!reduces_ && training_.fsdp.use_orig_params) handle.use_whole_gradient_views();
+  handle.hook_returns();
 }
 
 // _post_backward_reshard_only_hook, or _catch_all_reshard: nothing of the unit is trained.
