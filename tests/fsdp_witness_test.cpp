@@ -1,5 +1,5 @@
-// fully_shard and FullyShardedDataParallel against real PyTorch (tools/oracles/fsdp_witness.py, fsdp1_witness.py): every
-// allocation and free of one rank's init and two steps, on every stream, in order and to the byte.
+// fully_shard and FullyShardedDataParallel against real PyTorch (tools/oracles/fsdp_witness.py, fsdp1_witness.py):
+// every allocation and free of one rank's init and two steps, on every stream, in order and to the byte.
 #include <doctest/doctest.h>
 #include <algorithm>
 #include <cstdlib>
@@ -136,4 +136,4 @@ int compare_all(const char* witness) {
 
 TEST_CASE("fsdp: PyTorch's own allocations, event by event") { CHECK(compare_all("fsdp.json") >= 283); }
 
-TEST_CASE("fsdp1: PyTorch's own allocations, event by event") { CHECK(compare_all("fsdp1.json") >= 100); }
+TEST_CASE("fsdp1: PyTorch's own allocations, event by event") { CHECK(compare_all("fsdp1.json") >= 149); }

@@ -1,5 +1,7 @@
 #include "eager/model.h"
 
+#include <utility>
+
 namespace eager {
 
 Net::Net(const dsplan::ModelSpec& spec, Settings settings)
@@ -31,8 +33,27 @@ Tensor Net::parameter(const std::string& name) const {
       names_.at(spec_.family == "gpt2" ? "transformer.wte.weight" : "model.embed_tokens.weight"))];
 }
 
+struct Net::Inside {
+  Inside(Net& of, int module) : net(of), before(std::exchange(of.inside_, module)) {}
+  ~Inside() { net.inside_ = before; }
+  Inside(const Inside&) = delete;
+  Inside& operator=(const Inside&) = delete;
+
+  Net& net;
+  int before;
+};
+
+Tensor Net::around(int layer, const std::function<Tensor()>& checkpointed) {
+  const int module = modules_.at((spec_.family == "gpt2" ? "transformer.h." : "model.layers.") + std::to_string(layer));
+  hooks->pre_forward(module);
+  const Tensor out = checkpointed();
+  hooks->post_forward(module);
+  if (!hooks->hooks_outputs(module) || !out->requires_grad) return out;
+  return on_backward(out, "pre-backward", [this, module] { hooks->pre_backward(module); });
+}
+
 Tensor Net::call(const std::string& path, const Tensor& x, const Body& forward) {
-  if (hooks == nullptr) return forward(x);
+  if (hooks == nullptr || modules_.at(path) == inside_) return forward(x);
   const int module = modules_.at(path);
   hooks->pre_forward(module);
   const bool wraps = hooks->wraps_tensors(module);
@@ -44,7 +65,7 @@ Tensor Net::call(const std::string& path, const Tensor& x, const Body& forward) 
     out = forward(x);
   }
   hooks->post_forward(module);
-  if (!wraps || !out->requires_grad) return out;
+  if (!hooks->hooks_outputs(module) || !out->requires_grad) return out;
   return on_backward(out, "pre-backward", [this, module] { hooks->pre_backward(module); });
 }
 
@@ -54,7 +75,7 @@ Tensor Net::call_by_keyword(const std::string& path, const std::function<Tensor(
   hooks->pre_forward(module);
   Tensor out = forward();
   hooks->post_forward(module);
-  if (!hooks->wraps_tensors(module) || !out->requires_grad) return out;
+  if (!hooks->hooks_outputs(module) || !out->requires_grad) return out;
   return on_backward(out, "pre-backward", [this, module] { hooks->pre_backward(module); });
 }
 
@@ -115,6 +136,17 @@ Tensor Net::layers(Tensor hidden, const Layer& layer, const Tensors& rest) {
       continue;
     }
     const int last = group->second;
+    if (hooks != nullptr && hooks->around_checkpoints()) {
+      const int module =
+          modules_.at((spec_.family == "gpt2" ? "transformer.h." : "model.layers.") + std::to_string(at));
+      const auto function = [this, layer, rest, at, module](const Tensor& argument) {
+        const Inside inside(*this, module);
+        return layer(at, argument);
+      };
+      hidden = around(at, [&] { return (settings_.reentrant ? reentrant_checkpoint : checkpoint)(function, hidden); });
+      ++group;
+      continue;
+    }
     // `rest` is copied into the closure: a checkpoint holds its keyword arguments.
     hidden = (settings_.reentrant ? reentrant_checkpoint : checkpoint)(
         [layer, rest, at, last](const Tensor& argument) {

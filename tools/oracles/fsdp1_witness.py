@@ -43,6 +43,9 @@ def cases():
         for way, fsdp in {"hybrid": {}, "hybrid-kept": KEPT}.items():
             yield f"tied-{way}-w{world}-r{rank}", TIED, world, rank, {**WIDE, **ORIG, **fsdp, "replicate": 2}, {}, None
     yield "qwen2-w24-r23", QWEN, 24, 23, {**MIXED, **ORIG}, CLIPS, None  # A rank without some units' parameters.
+    for world, rank in ((8, 3), (8, 7)):  # The first has only frozen ones of each layer.
+        every = {"gradient_sync": "every", **MIXED, **ORIG}
+        yield f"llama-frozen-every-w{world}-r{rank}", LLAMA, world, rank, every, {"freeze": ["*mlp*"], "grad_accum": 3}, None
     yield "gpt2-clip-w24-r23", GPT2, 24, 23, {"wrap": "GPT2MLP+GPT2Block"}, CLIPS, None
     for name, config, world, rank in (("llama", LLAMA, 2, 1), ("gpt2", GPT2, 8, 5)):
         for way, (fsdp, more, told) in prepared().items():
@@ -84,6 +87,7 @@ def plain():
         "hybrid": ({"replicate": 2}, {}),
         "hybrid-mixed": ({**WIDE, "replicate": 2}, CLIPS),
         "hybrid-kept": ({**MIXED, **ORIG, **KEPT, "replicate": 2}, {"grad_accum": 2}),
+        "hybrid-sent": ({**WIDE, "replicate": 2, "sync_module_states": "true"}, {}),
         "hybrid-every": ({**MIXED, "replicate": 2, **every}, {"grad_accum": 2}),
         "device": ({**MIXED, **ORIG}, {"model_init": "device"}),
         "sent": ({**WIDE, **ORIG, "sync_module_states": "true"}, {}),
@@ -94,6 +98,8 @@ def plain():
         "loop": (WIDE, {"optimizer": {"name": "adamw", "implementation": "for-loop"}}),
         "sgd": ({**MIXED, **ORIG}, {"optimizer": {"name": "sgd", "momentum": 0.9, "implementation": "foreach"}}),
         "frozen": ({**MIXED, **ORIG}, {"freeze": ["*mlp*"]}),
+        "frozen-every": ({**MIXED, **ORIG, **every}, {"freeze": ["*mlp*"], "grad_accum": 2}),
+        "frozen-accumulated": ({**MIXED, **ORIG}, {"freeze": ["*mlp*"], "grad_accum": 2, **CLIPS}),
         "frozen-root": ({**WIDE, **ORIG}, {"freeze": ["*embed*", "model.norm*", "lm_head*"]}),
         "offload": ({"cpu_offload": True}, {}),
         "offload-mixed": ({**WIDE, "cpu_offload": True}, CLIPS),

@@ -242,8 +242,8 @@ bool FlatHandle::join_gradients() {
   return true;
 }
 
-// `.grad` must have a parameter's own shape and dtype, so that an empty one is made where there is none, and given other
-// memory.
+// `.grad` must have a parameter's own shape and dtype, so that an empty one is made where there is none, and given
+// other memory.
 void FlatHandle::use_whole_gradient_views() {
   if (std::exchange(views_have_gradients_, true)) return;
   const OnStream on(eager_.emitter(), kGatherStream);
@@ -256,6 +256,11 @@ void FlatHandle::use_whole_gradient_views() {
     const Variable made = eager_.scratch(storage(slice.elements, kept_), kept_, kViewGradient, space);
     eager_.work().write(made).run(Body::Nothing, "replace storage");
   }
+}
+
+bool FlatHandle::has_trained_views() const {
+  const std::vector<FlatSlice> slices = slices_of(unit_, rank_);
+  return std::any_of(slices.begin(), slices.end(), [](const FlatSlice& slice) { return slice.trained; });
 }
 
 // _post_backward_hook behind its reshard, and _reduce_grad.

@@ -55,6 +55,9 @@ class FlatHandle {
   void use_whole_gradient_views();
   // The hook behind AccumulateGrad has returned.
   void hook_returns() { added_.reset(Reason::AutogradGraph); }
+  // Under use_orig_params: a view that has a gradient holds the sharded one.
+  [[nodiscard]] bool has_trained_views() const;
+  void drop_sharded() { sharded_.reset(); }
   void drop_gradient() {
     sharded_.reset();
     views_have_gradients_ = false;
@@ -86,7 +89,7 @@ class FlatHandle {
   Variable gradient_;            // `.grad`, whole.
   Variable added_;               // What AccumulateGrad has added to it: the engine keeps it for the hook.
   bool views_have_gradients_ = false;
-  Variable sharded_;             // _saved_grad_shard, then `.grad`.
+  Variable sharded_;  // _saved_grad_shard, then `.grad`.
 };
 
 }  // namespace dsplan

@@ -105,7 +105,8 @@ void Fsdp1Runtime::initialise(const std::vector<BufferId>& buffers) {
   for (const auto& handle : hooks_.handles()) handle->widen();
 }
 
-// _sync_module_params_and_buffers: buffers that nobody has sent yet, of nested units too, and the unit's parameters.
+// _sync_module_params_and_buffers: buffers that nobody has sent yet, of nested units too, and the unit's parameters. It
+// is called once more for the replicas, when all buffers have been sent.
 void Fsdp1Runtime::sync_module_states(const FlatUnit& unit, std::vector<BufferId> whole,
                                       const std::vector<BufferId>& buffers) {
   std::vector<BufferId> states;
@@ -121,7 +122,7 @@ void Fsdp1Runtime::sync_module_states(const FlatUnit& unit, std::vector<BufferId
   states.insert(states.end(), whole.begin(), whole.end());
   const std::int64_t replicas = training().fsdp.replicate;
   broadcast_coalesced(eager_, states, world() / replicas, hybrid() ? Group::DataParallelInside : Group::DataParallel);
-  if (hybrid()) broadcast_coalesced(eager_, states, replicas, Group::Replicas);
+  if (hybrid()) broadcast_coalesced(eager_, whole, replicas, Group::Replicas);
 }
 
 // _cast_buffers_to_dtype_and_device, of the first forward.

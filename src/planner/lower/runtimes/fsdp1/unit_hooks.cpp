@@ -21,8 +21,10 @@ void UnitHooks::root_pre_forward() {
   }
   emitter_.wait_stream(kGatherStream, kComputeStream);
   emitter_.wait_stream(kCopyInStream, kComputeStream);
-  if (std::exchange(stale_, false)) {  // _reset_flat_param_grad_info_if_needed
-    for (const auto& handle : handles_) handle->drop_gradient();
+  const bool stale = std::exchange(stale_, false);
+  for (const auto& handle : handles_) {  // _reset_flat_param_grad_info_if_needed
+    if (stale) handle->drop_gradient();
+    if (training_.fsdp.use_orig_params && !handle->has_trained_views()) handle->drop_sharded();
   }
 }
 
@@ -99,8 +101,8 @@ void UnitHooks::prefetch_backward(const FlatHandle& handle, BackwardPrefetch now
   next.hooks.prefetched = true;
 }
 
-// torch.split runs where a unit is gathered: before the module's forward, or, prefetched, before the one that runs first.
-// Autograd takes nodes from the latest to the first, so that its node comes after all of that module's.
+// torch.split runs where a unit is gathered: before the module's forward, or, prefetched, before the one that runs
+// first. Autograd takes nodes from the latest to the first, so that its node comes after all of that module's.
 void UnitHooks::exit_backward(FlatHandle& handle) {
   if (handle.hooks.nested || !handle.unit().trains) post_backward(handle);
   for (auto split = handle.hooks.splits.rbegin(); split != handle.hooks.splits.rend(); ++split) {
@@ -108,7 +110,8 @@ void UnitHooks::exit_backward(FlatHandle& handle) {
   }
 }
 
-// _post_backward_hook, which hangs on the flat parameter's AccumulateGrad, and runs on the stream of torch.split's node.
+// _post_backward_hook, which hangs on the flat parameter's AccumulateGrad, and runs on the stream of torch.split's
+// node.
 void UnitHooks::post_backward(FlatHandle& handle) {
   if (!handle.unit().trains) return reshard_only(handle);
   if (!handle.join_gradients()) return;
