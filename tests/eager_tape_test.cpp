@@ -468,6 +468,19 @@ void check_flat(const Case& c, const Model& model, const FlatPolicy& policy, boo
   }
 }
 
+void check_flat_units(const Model& model, const FlatPolicy& policy, bool views) {
+  const std::string classes = model.name == kGpt2.name ? "GPT2MLP+GPT2Block" : "LlamaMLP+LlamaDecoderLayer";
+  for (const std::string& wrap : {std::string("root"), classes}) {
+    Case c{.name = "FSDP1 " + wrap, .model = model, .world = wrap == "root" ? 2 : 5};
+    Job job = flattened(c, policy, views);
+    job.training.fsdp.wrap = wrap;
+    check(c, model_of(model), job);
+    job.training.fsdp.forward_prefetch = 1;
+    job.training.grad_accum = c.accumulation = 2;
+    check(c, model_of(model), job);
+  }
+}
+
 constexpr FlatPolicy kFlatPolicies[] = {{DType::BFloat16, DType::BFloat16, DType::BFloat16},
                                         {DType::Float32, DType::BFloat16, DType::Float32},
                                         {DType::Float32, DType::BFloat16, DType::BFloat16},
@@ -478,65 +491,74 @@ constexpr FlatPolicy kFlatPolicies[] = {{DType::BFloat16, DType::BFloat16, DType
 
 TEST_CASE("eager tape: FullyShardedDataParallel, every unit, dtype, world and way") {
   for (const Model& model : {kGpt2, kLlamaGrouped, kLlamaTied}) {
-    const std::string classes = model.name == kGpt2.name ? "GPT2MLP+GPT2Block" : "LlamaMLP+LlamaDecoderLayer";
-    for (const std::string& wrap : {std::string("layers"), std::string("root"), classes}) {
-      for (const FlatPolicy& policy : kFlatPolicies) {
-        for (const bool views : {false, true}) {
-          const std::int64_t world = wrap == "layers" ? 3 : wrap == "root" ? 2 : 5;
-          Case c{.name = "FSDP1 " + wrap, .model = model, .world = world};
-          Job job = flattened(c, policy, views);
-          job.training.fsdp.wrap = wrap;
-          check(c, model_of(model), job);
-          job.training.fsdp.forward_prefetch = 1;
-          job.training.grad_accum = c.accumulation = 2;
-          check(c, model_of(model), job);
-          if (wrap == "layers") check_flat(c, model, policy, views);
-        }
+    for (const FlatPolicy& policy : kFlatPolicies) {
+      for (const bool views : {false, true}) {
+        check_flat({.name = "FSDP1", .model = model, .world = 3}, model, policy, views);
+        check_flat_units(model, policy, views);
       }
     }
   }
 }
 
+namespace {
+
+void check_flat_replicas(const Model& model, const FlatPolicy& policy, bool views) {
+  Case c{.name = "FSDP1, replicas", .model = model, .world = 4};
+  Job job = flattened(c, policy, views);
+  job.training.fsdp.replicate = 2;
+  job.training.fsdp.sync_module_states = true;
+  check(c, model_of(model), job);
+  job.training.fsdp.reshard_after_forward = 0;
+  job.training.grad_accum = c.accumulation = 2;
+  check(c, model_of(model), job);
+}
+
+void check_flat_on_host(const Model& model, const FlatPolicy& policy, bool views) {
+  Case c{.name = "FSDP1, on the host", .model = model, .world = 3};
+  Job job = flattened(c, policy, views);
+  job.training.fsdp.cpu_offload = true;
+  check(c, model_of(model), job);
+  job.training.grad_accum = c.accumulation = 2;
+  job.training.fsdp.forward_prefetch = 1;
+  job.training.gradient_clipping = 1;
+  check(c, model_of(model), job);
+}
+
+void check_flat_widened(const Model& model, const FlatPolicy& policy, bool views) {
+  if (policy.kept != DType::Float32 || policy.computed != DType::BFloat16) return;
+  const Case c{.name = "FSDP1, cast", .model = model, .world = 3};
+  Job job = flattened(c, policy, views);
+  job.training.fsdp.casts_buffers = job.training.fsdp.widens_shards = true;
+  check(c, model_of(model), job);
+  job.training.fsdp.reshard_after_forward = 0;
+  check(c, model_of(model), job);
+}
+
+// More ranks leave some without a trained view.
+void check_flat_frozen(const Model& model, const FlatPolicy& policy) {
+  for (const char* frozen : {"*mlp*", "*norm*", "*attn*"}) {
+    Case c{.name = "FSDP1, frozen", .model = model, .world = 7};
+    Job job = flattened(c, policy, true);
+    job.training.freeze = {frozen};
+    check(c, model_of(model), job);
+    job.training.grad_accum = c.accumulation = 3;
+    check(c, model_of(model), job);
+    job.training.fsdp.sync_every = true;
+    check(c, model_of(model), job);
+  }
+}
+
+}  // namespace
+
 TEST_CASE("eager tape: FullyShardedDataParallel with replicas, on the host, cast by accelerate and frozen in part") {
   for (const Model& model : {kGpt2, kLlamaGrouped, kLlamaTied}) {
     for (const FlatPolicy& policy : kFlatPolicies) {
       for (const bool views : {false, true}) {
-        Case c{.name = "FSDP1", .model = model, .world = 4};
-        Job job = flattened(c, policy, views);
-        job.training.fsdp.replicate = 2;
-        job.training.fsdp.sync_module_states = true;
-        check(c, model_of(model), job);
-        job.training.fsdp.reshard_after_forward = 0;
-        job.training.grad_accum = c.accumulation = 2;
-        check(c, model_of(model), job);
-
-        job = flattened(c, policy, views);
-        job.training.fsdp.cpu_offload = true;
-        check(c, model_of(model), job);
-        job.training.grad_accum = 2;
-        job.training.fsdp.forward_prefetch = 1;
-        job.training.gradient_clipping = 1;
-        check(c, model_of(model), job);
-
-        if (policy.kept == DType::Float32 && policy.computed == DType::BFloat16) {
-          job = flattened(c, policy, views);
-          job.training.fsdp.casts_buffers = job.training.fsdp.widens_shards = true;
-          check(c, model_of(model), job);
-          job.training.fsdp.reshard_after_forward = 0;
-          check(c, model_of(model), job);
-        }
-        if (!views) continue;
-        job = flattened(c, policy, views);
-        for (const char* frozen : {"*mlp*", "*norm*", "*attn*"}) {
-          job.training.freeze = {frozen};
-          check(c, model_of(model), job);
-          job.training.grad_accum = 2;
-          check(c, model_of(model), job);
-          job.training.fsdp.sync_every = true;
-          check(c, model_of(model), job);
-          job.training.grad_accum = 1;
-        }
+        check_flat_replicas(model, policy, views);
+        check_flat_on_host(model, policy, views);
+        check_flat_widened(model, policy, views);
       }
+      check_flat_frozen(model, policy);
     }
   }
 }

@@ -197,84 +197,12 @@ class Flattened : public Runtime {
   std::set<std::size_t> sent_;
 };
 
-class Fsdp1 : public Flattened {
+// What unshards and reshards, and what is gathered ahead.
+class Gathered : public Flattened {
  public:
   using Flattened::Flattened;
 
-  [[nodiscard]] bool hooks_outputs(int module) const override {
-    return std::any_of(units_.begin(), units_.end(), [&](const Flat& unit) { return unit.module == module; });
-  }
-  [[nodiscard]] bool around_checkpoints() const override { return true; }
-
-  void pre_forward(int module) override {
-    if (module == 0) root_pre_forward();
-    Flat* unit = unit_of(module);
-    if (unit == nullptr) return;
-    if (first_) forward_order_.push_back(unit);
-    if (!unit->prefetched) unshard(*unit, State::Forward);
-    unit->needs_forward = false;
-    prefetch(*unit, State::Forward);
-  }
-
-  void post_forward(int module) override {
-    Flat* unit = unit_of(module);
-    if (unit == nullptr) return;
-    if (unit->index <= 0) unit->index = static_cast<std::int64_t>(backward_order_.size());
-    backward_order_.push_back(unit);
-    const bool skips_views = plan_.flat.views && !plan_.flat.reshards;
-    if (!skips_views) use_sharded_views(*unit);
-    if (module != 0 && plan_.flat.reshards) unit->whole->free();
-    unit->prefetched = false;
-    unit->ran = false;
-    unit->needs_backward = true;
-  }
-
-  void pre_backward(int module) override {
-    Flat& unit = *unit_of(module);
-    if (unit.ran) return;
-    if (unit.needs_backward && !unit.prefetched) unshard(unit, State::Pre);
-    unit.needs_backward = false;
-    prefetch(unit, State::Pre);
-    unit.ran = true;
-  }
-
-  void backward_begins(bool boundary) override { reduces_ = boundary || plan_.sync_every; }
-  // _post_backward_hook, behind AccumulateGrad.
-  void ready(const Tensor& leaf) override { reduce(units_[static_cast<std::size_t>(leaf->parameter)]); }
-
-  // _post_backward_final_callback.
-  void autograd_ends() override {
-    first_ = false;
-    backward_order_.clear();
-    for (Flat& unit : units_) {
-      if (!unit.resharded) reshard(unit, State::Post);
-      unit.ran = unit.needs_backward = false;
-      unit.index = -1;
-      if (plan_.flat.offloads && reduces_) unit.reduced.reset();
-    }
-  }
-
-  void step() override {
-    if (plan_.clips) clip();
-    const std::vector<std::int64_t> given = given_to_optimizer();
-    if (state_.empty() && !plan_.flat.offloads) {
-      for (const std::int64_t bytes : given) {
-        if (plan_.fused) state_.push_back(block("step counter", 4));
-        make_state(bytes);
-      }
-    }
-    std::vector<Block> roots;
-    if (!plan_.fused && !plan_.flat.offloads) {
-      for (const std::int64_t bytes : given) roots.push_back(block("square root", bytes));
-    }
-    roots.clear();
-    for (Flat& unit : units_) {  // zero_grad
-      unit.views_have = false;
-      if (!plan_.flat.views) unit.reduced.reset();
-    }
-  }
-
- private:
+ protected:
   void root_pre_forward() {
     if (!std::exchange(started_, true)) lazy_init();
     for (Flat& unit : units_) {
@@ -386,6 +314,93 @@ class Fsdp1 : public Flattened {
     if (unit.trains) prefetch(unit, state);
   }
 
+  std::vector<Flat*> forward_order_;
+  std::vector<Flat*> backward_order_;
+  bool reduces_ = true;
+
+ private:
+  std::map<int, std::vector<std::size_t>> names_;
+  bool started_ = false;
+};
+
+class Fsdp1 : public Gathered {
+ public:
+  using Gathered::Gathered;
+
+  [[nodiscard]] bool hooks_outputs(int module) const override {
+    return std::any_of(units_.begin(), units_.end(), [&](const Flat& unit) { return unit.module == module; });
+  }
+  [[nodiscard]] bool around_checkpoints() const override { return true; }
+
+  void pre_forward(int module) override {
+    if (module == 0) root_pre_forward();
+    Flat* unit = unit_of(module);
+    if (unit == nullptr) return;
+    if (first_) forward_order_.push_back(unit);
+    if (!unit->prefetched) unshard(*unit, State::Forward);
+    unit->needs_forward = false;
+    prefetch(*unit, State::Forward);
+  }
+
+  void post_forward(int module) override {
+    Flat* unit = unit_of(module);
+    if (unit == nullptr) return;
+    if (unit->index <= 0) unit->index = static_cast<std::int64_t>(backward_order_.size());
+    backward_order_.push_back(unit);
+    const bool skips_views = plan_.flat.views && !plan_.flat.reshards;
+    if (!skips_views) use_sharded_views(*unit);
+    if (module != 0 && plan_.flat.reshards) unit->whole->free();
+    unit->prefetched = false;
+    unit->ran = false;
+    unit->needs_backward = true;
+  }
+
+  void pre_backward(int module) override {
+    Flat& unit = *unit_of(module);
+    if (unit.ran) return;
+    if (unit.needs_backward && !unit.prefetched) unshard(unit, State::Pre);
+    unit.needs_backward = false;
+    prefetch(unit, State::Pre);
+    unit.ran = true;
+  }
+
+  void backward_begins(bool boundary) override { reduces_ = boundary || plan_.sync_every; }
+  // _post_backward_hook, behind AccumulateGrad.
+  void ready(const Tensor& leaf) override { reduce(units_[static_cast<std::size_t>(leaf->parameter)]); }
+
+  // _post_backward_final_callback.
+  void autograd_ends() override {
+    first_ = false;
+    backward_order_.clear();
+    for (Flat& unit : units_) {
+      if (!unit.resharded) reshard(unit, State::Post);
+      unit.ran = unit.needs_backward = false;
+      unit.index = -1;
+      if (plan_.flat.offloads && reduces_) unit.reduced.reset();
+    }
+  }
+
+  void step() override {
+    if (plan_.clips) clip();
+    const std::vector<std::int64_t> given = given_to_optimizer();
+    if (state_.empty() && !plan_.flat.offloads) {
+      for (const std::int64_t bytes : given) {
+        if (plan_.fused) state_.push_back(block("step counter", 4));
+        make_state(bytes);
+      }
+    }
+    std::vector<Block> roots;
+    if (!plan_.fused && !plan_.flat.offloads) {
+      for (const std::int64_t bytes : given) roots.push_back(block("square root", bytes));
+    }
+    roots.clear();
+    for (Flat& unit : units_) {  // zero_grad
+      unit.views_have = false;
+      if (!plan_.flat.views) unit.reduced.reset();
+    }
+  }
+
+ private:
   void reduce(Flat& unit) {
     reshard(unit, State::Post);
     if (!reduces_) {
@@ -475,13 +490,8 @@ class Fsdp1 : public Flattened {
     if (plan_.keeps_norm) norm_ = std::move(total);
   }
 
-  std::vector<Flat*> forward_order_;
-  std::vector<Flat*> backward_order_;
-  std::map<int, std::vector<std::size_t>> names_;
   Block zero_;
-  bool started_ = false;
   bool first_ = true;  // No backward has ended yet.
-  bool reduces_ = true;
 };
 
 }  // namespace

@@ -43,15 +43,6 @@ struct Net::Inside {
   int before;
 };
 
-Tensor Net::around(int layer, const std::function<Tensor()>& checkpointed) {
-  const int module = modules_.at((spec_.family == "gpt2" ? "transformer.h." : "model.layers.") + std::to_string(layer));
-  hooks->pre_forward(module);
-  const Tensor out = checkpointed();
-  hooks->post_forward(module);
-  if (!hooks->hooks_outputs(module) || !out->requires_grad) return out;
-  return on_backward(out, "pre-backward", [this, module] { hooks->pre_backward(module); });
-}
-
 Tensor Net::call(const std::string& path, const Tensor& x, const Body& forward) {
   if (hooks == nullptr || modules_.at(path) == inside_) return forward(x);
   const int module = modules_.at(path);
@@ -137,13 +128,14 @@ Tensor Net::layers(Tensor hidden, const Layer& layer, const Tensors& rest) {
     }
     const int last = group->second;
     if (hooks != nullptr && hooks->around_checkpoints()) {
-      const int module =
-          modules_.at((spec_.family == "gpt2" ? "transformer.h." : "model.layers.") + std::to_string(at));
+      const std::string path = (spec_.family == "gpt2" ? "transformer.h." : "model.layers.") + std::to_string(at);
+      const int module = modules_.at(path);
       const auto function = [this, layer, rest, at, module](const Tensor& argument) {
         const Inside inside(*this, module);
         return layer(at, argument);
       };
-      hidden = around(at, [&] { return (settings_.reentrant ? reentrant_checkpoint : checkpoint)(function, hidden); });
+      const auto checkpointed = settings_.reentrant ? reentrant_checkpoint : checkpoint;
+      hidden = call_by_keyword(path, [&] { return checkpointed(function, hidden); });
       ++group;
       continue;
     }

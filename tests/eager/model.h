@@ -55,7 +55,6 @@ class Net {
   using Body = std::function<Tensor(const Tensor& x)>;
   // Where hooks lie around a layer's checkpoint, its own call has none.
   struct Inside;
-  Tensor around(int layer, const std::function<Tensor()>& checkpointed);
   // A module: hooks around its forward. What it is given by keyword has none.
   Tensor call(const std::string& path, const Tensor& x, const Body& forward);
   Tensor call_by_keyword(const std::string& path, const std::function<Tensor()>& forward);

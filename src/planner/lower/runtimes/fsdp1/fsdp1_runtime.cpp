@@ -163,7 +163,7 @@ void Fsdp1Runtime::exit(ModuleId module, Pass pass) {
 
 void Fsdp1Runtime::gradient_ready(ParameterId parameter, BufferId gradient) {
   const Place& place = places_[at(parameter)];
-  place.handle->take_gradient(place.piece, gradient);
+  place.handle->gradient.take(place.piece, gradient);
 }
 
 std::vector<StepParameter> Fsdp1Runtime::step_parameters() const {

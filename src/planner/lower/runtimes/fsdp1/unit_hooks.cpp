@@ -8,6 +8,8 @@ namespace {
 
 constexpr std::size_t kInflight = 2;  // _limiter_utils.py, _max_num_inflight_all_gathers
 
+bool is_root(const FlatHandle& handle) { return handle.unit().module == 0; }
+
 }  // namespace
 
 void UnitHooks::root_pre_forward() {
@@ -23,8 +25,8 @@ void UnitHooks::root_pre_forward() {
   emitter_.wait_stream(kCopyInStream, kComputeStream);
   const bool stale = std::exchange(stale_, false);
   for (const auto& handle : handles_) {  // _reset_flat_param_grad_info_if_needed
-    if (stale) handle->drop_gradient();
-    if (training_.fsdp.use_orig_params && !handle->has_trained_views()) handle->drop_sharded();
+    if (stale) handle->gradient.drop();
+    if (training_.fsdp.use_orig_params) handle->gradient.drop_unseen();
   }
 }
 
@@ -114,7 +116,7 @@ void UnitHooks::exit_backward(FlatHandle& handle) {
 // node.
 void UnitHooks::post_backward(FlatHandle& handle) {
   if (!handle.unit().trains) return reshard_only(handle);
-  if (!handle.join_gradients()) return;
+  if (!handle.gradient.join()) return;
   handle.use_sharded_views();
   if (reduces_ || training_.fsdp.reshard_after_forward == 1) {  // _should_free_in_backward
     handle.free_whole(false);
@@ -122,9 +124,9 @@ void UnitHooks::post_backward(FlatHandle& handle) {
   }
   handle.hooks.prefetched = false;
   prefetch_backward(handle, BackwardPrefetch::Post);
-  if (reduces_) handle.reduce_gradient();
-  if (!reduces_ && training_.fsdp.use_orig_params) handle.use_whole_gradient_views();
-  handle.hook_returns();
+  if (reduces_) handle.gradient.reduce();
+  if (!reduces_ && training_.fsdp.use_orig_params) handle.gradient.use_whole_views();
+  handle.gradient.hook_returns();
 }
 
 // _post_backward_reshard_only_hook, or _catch_all_reshard: nothing of the unit is trained.
@@ -149,7 +151,7 @@ void UnitHooks::end_backward() {
   }
   if (reduces_ && training_.fsdp.cpu_offload) emitter_.wait_stream(kHostSync, kComputeStream);
   for (const auto& handle : handles_) {
-    if (reduces_ && training_.fsdp.cpu_offload) handle->drop_gradient();  // prepare_gradient_for_optim
+    if (reduces_ && training_.fsdp.cpu_offload) handle->gradient.drop();  // prepare_gradient_for_optim
     handle->hooks = {};
   }
   post_forward_order_.clear();
@@ -160,7 +162,7 @@ void UnitHooks::end_backward() {
 void UnitHooks::drop_gradients() {
   stale_ = training_.fsdp.use_orig_params;
   if (stale_) return;
-  for (const auto& handle : handles_) handle->drop_gradient();
+  for (const auto& handle : handles_) handle->gradient.drop();
 }
 
 }  // namespace dsplan

@@ -36,7 +36,6 @@ class UnitHooks {
   void post_backward(FlatHandle& handle);
   void reshard_only(FlatHandle& handle);
   void prefetch_backward(const FlatHandle& handle, BackwardPrefetch now);
-  [[nodiscard]] static bool is_root(const FlatHandle& handle) { return handle.unit().module == 0; }
 
   const Training& training_;
   Emitter& emitter_;
