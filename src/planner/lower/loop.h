@@ -37,7 +37,7 @@ class Loop {
   // ModelSpec::buffers; kNoBuffer where this transformers has none.
   [[nodiscard]] std::vector<BufferId> init();
 
-  // The batch is there already.
+  // As the model is called for the first time: the batch is there already.
   std::function<void()> before_first_forward;
 
   // The tape of a micro-batch, counted from the first step's first: its batch, and its graph at the batch's length.
