@@ -264,6 +264,25 @@ TEST_CASE("a first batch that is there before the model is called is explained, 
   CHECK(red(anew(late(512))).size() == 6);
 }
 
+TEST_CASE("what was pending in the prediction and is gone in the receipt is explained, and nothing else") {
+  const Receipt made = as_predicted(read(kMade));
+  const auto pending = [&](std::int64_t requested, std::int64_t active) {
+    Receipt measured = made;
+    Repredicted other = repredict(made, {});
+    FigureMark& mark = other.ranks.front().figures.phases.at(2).marks.back();
+    FigureMark& seen = measured.ranks.front().phases.at(2).marks.back();
+    seen.at[Counter::Active] = seen.at[Counter::Allocated];
+    mark.at[Counter::Active] = *mark.at[Counter::Allocated] + Bytes(1024);
+    mark.at[Counter::Requested] = *seen.at[Counter::Requested] + Bytes(requested);
+    seen.at[Counter::Active] = *seen.at[Counter::Active] + Bytes(active);
+    return red(compare(measured, other.ranks, {}));
+  };
+  CHECK(pending(1000, 0).empty());
+  CHECK(pending(1025, 0).size() == 1);
+  CHECK(pending(-1, 0).size() == 1);
+  CHECK(pending(1000, 512).size() >= 2);
+}
+
 TEST_CASE("of the dispatcher's count only requested bytes are compared") {
   Receipt receipt = as_predicted(read(kMade));
   receipt.device = Receipt::Device::Fake;

@@ -2,6 +2,7 @@
 // must be what reference-counted tensors with the same model, the same autograd and the same framework around them do.
 #include <doctest/doctest.h>
 #include <algorithm>
+#include <functional>
 
 #include "core/format.h"
 #include "eager/of_job.h"
@@ -412,6 +413,152 @@ TEST_CASE("eager tape: fully_shard, layers that are gathered ahead, and paramete
       job.training.optimizer.implementation = Implementation::Foreach;
       job.training.gradient_clipping = 1;
       check(c, model_of(kLlamaGrouped), job);
+    }
+  }
+}
+
+namespace {
+
+struct FlatPolicy {
+  DType kept;
+  DType computed;
+  DType reduced;
+};
+
+Job flattened(const Case& c, const FlatPolicy& policy, bool views) {
+  Job job = job_of(c);
+  Training& t = job.training;
+  t.runtime = Runtime::Fsdp1;
+  t.model_init = ModelInit::Host;
+  t.fsdp.use_orig_params = views;
+  t.master_dtype = policy.kept;
+  t.dtype = policy.computed;
+  t.communication_dtype = policy.reduced;
+  t.fsdp.casts_parameters = policy.kept != policy.computed;
+  if (t.dtype == DType::Float32) t.attention = Attention::MemoryEfficient;
+  return job;
+}
+
+// Each way alone and on top of the ones before.
+void check_flat(const Case& c, const Model& model, const FlatPolicy& policy, bool views) {
+  const auto choices = checkpoint_choices(static_cast<std::int32_t>(model_of(model).dims.layers));
+  const std::vector<std::function<void(Job&)>> ways{
+      [](Job&) {},
+      [](Job& job) { job.training.fsdp.backward_prefetch = 1; },
+      [](Job& job) { job.training.fsdp.forward_prefetch = 1; },
+      [](Job& job) { job.training.grad_accum = 3; },
+      [](Job& job) { job.training.fsdp.backward_prefetch = 2; },
+      [](Job& job) { job.training.fsdp.reshard_after_forward = 0; },
+      [&](Job& job) { job.training.checkpoint.groups = choices[1]; },
+      [](Job& job) { job.training.fsdp.sync_every = true; },
+      [](Job& job) { job.training.optimizer.implementation = Implementation::Foreach; },
+      [](Job& job) { job.training.gradient_clipping = 1; },
+      [](Job& job) { job.training.loop = LoopKind::Trainer; },
+      [](Job& job) { job.training.fsdp.sync_module_states = true; },
+      [](Job& job) { job.training.model_init = ModelInit::Device; },
+      [&](Job& job) { job.training.checkpoint.groups = reentrant(choices[1]); },
+  };
+  Job all = flattened(c, policy, views);
+  for (const auto& way : ways) {
+    Job alone = flattened(c, policy, views);
+    way(alone);
+    way(all);
+    check(c, model_of(model), alone);
+    check(c, model_of(model), all);
+  }
+}
+
+void check_flat_units(const Model& model, const FlatPolicy& policy, bool views) {
+  const std::string classes = model.name == kGpt2.name ? "GPT2MLP+GPT2Block" : "LlamaMLP+LlamaDecoderLayer";
+  for (const std::string& wrap : {std::string("root"), classes}) {
+    Case c{.name = "FSDP1 " + wrap, .model = model, .world = wrap == "root" ? 2 : 5};
+    Job job = flattened(c, policy, views);
+    job.training.fsdp.wrap = wrap;
+    check(c, model_of(model), job);
+    job.training.fsdp.forward_prefetch = 1;
+    job.training.grad_accum = c.accumulation = 2;
+    check(c, model_of(model), job);
+  }
+}
+
+constexpr FlatPolicy kFlatPolicies[] = {{DType::BFloat16, DType::BFloat16, DType::BFloat16},
+                                        {DType::Float32, DType::BFloat16, DType::Float32},
+                                        {DType::Float32, DType::BFloat16, DType::BFloat16},
+                                        {DType::BFloat16, DType::BFloat16, DType::Float32},
+                                        {DType::Float32, DType::Float32, DType::Float32}};
+
+}  // namespace
+
+TEST_CASE("eager tape: FullyShardedDataParallel, every unit, dtype, world and way") {
+  for (const Model& model : {kGpt2, kLlamaGrouped, kLlamaTied}) {
+    for (const FlatPolicy& policy : kFlatPolicies) {
+      for (const bool views : {false, true}) {
+        check_flat({.name = "FSDP1", .model = model, .world = 3}, model, policy, views);
+        check_flat_units(model, policy, views);
+      }
+    }
+  }
+}
+
+namespace {
+
+void check_flat_replicas(const Model& model, const FlatPolicy& policy, bool views) {
+  Case c{.name = "FSDP1, replicas", .model = model, .world = 4};
+  Job job = flattened(c, policy, views);
+  job.training.fsdp.replicate = 2;
+  job.training.fsdp.sync_module_states = true;
+  check(c, model_of(model), job);
+  job.training.fsdp.reshard_after_forward = 0;
+  job.training.grad_accum = c.accumulation = 2;
+  check(c, model_of(model), job);
+}
+
+void check_flat_on_host(const Model& model, const FlatPolicy& policy, bool views) {
+  Case c{.name = "FSDP1, on the host", .model = model, .world = 3};
+  Job job = flattened(c, policy, views);
+  job.training.fsdp.cpu_offload = true;
+  check(c, model_of(model), job);
+  job.training.grad_accum = c.accumulation = 2;
+  job.training.fsdp.forward_prefetch = 1;
+  job.training.gradient_clipping = 1;
+  check(c, model_of(model), job);
+}
+
+void check_flat_widened(const Model& model, const FlatPolicy& policy, bool views) {
+  if (policy.kept != DType::Float32 || policy.computed != DType::BFloat16) return;
+  const Case c{.name = "FSDP1, cast", .model = model, .world = 3};
+  Job job = flattened(c, policy, views);
+  job.training.fsdp.casts_buffers = job.training.fsdp.widens_shards = true;
+  check(c, model_of(model), job);
+  job.training.fsdp.reshard_after_forward = 0;
+  check(c, model_of(model), job);
+}
+
+// More ranks leave some without a trained view.
+void check_flat_frozen(const Model& model, const FlatPolicy& policy) {
+  for (const char* frozen : {"*mlp*", "*norm*", "*attn*"}) {
+    Case c{.name = "FSDP1, frozen", .model = model, .world = 7};
+    Job job = flattened(c, policy, true);
+    job.training.freeze = {frozen};
+    check(c, model_of(model), job);
+    job.training.grad_accum = c.accumulation = 3;
+    check(c, model_of(model), job);
+    job.training.fsdp.sync_every = true;
+    check(c, model_of(model), job);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("eager tape: FullyShardedDataParallel with replicas, on the host, cast by accelerate and frozen in part") {
+  for (const Model& model : {kGpt2, kLlamaGrouped, kLlamaTied}) {
+    for (const FlatPolicy& policy : kFlatPolicies) {
+      for (const bool views : {false, true}) {
+        check_flat_replicas(model, policy, views);
+        check_flat_on_host(model, policy, views);
+        check_flat_widened(model, policy, views);
+      }
+      check_flat_frozen(model, policy);
     }
   }
 }

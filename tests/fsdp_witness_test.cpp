@@ -1,5 +1,5 @@
-// fully_shard against real PyTorch (tools/oracles/fsdp_witness.py): every allocation and free of one rank's init and
-// two steps, on every stream, in order and to the byte.
+// fully_shard and FullyShardedDataParallel against real PyTorch (tools/oracles/fsdp_witness.py, fsdp1_witness.py):
+// every allocation and free of one rank's init and two steps, on every stream, in order and to the byte.
 #include <doctest/doctest.h>
 #include <algorithm>
 #include <cstdlib>
@@ -88,31 +88,52 @@ Run read(const Json& run) {
   return {std::move(model), std::move(job), run.at("rank")};
 }
 
+// Places in a list of sizes, where there is one.
+std::vector<std::int64_t> events_of(const Json& run) {
+  std::vector<std::int64_t> events = run.at("events");
+  if (!run.contains("sizes")) return events;
+  const std::vector<std::int64_t> sizes = run.at("sizes");
+  for (std::int64_t& event : events) {
+    const std::int64_t size = sizes.at(static_cast<std::size_t>(std::abs(event)) - 1);
+    event = event > 0 ? size : -size;
+  }
+  return events;
+}
+
+void compare(const Json& one) {
+  const std::string name = one.at("name");
+  CAPTURE(name);
+  const Run run = read(one);
+  REQUIRE_MESSAGE(!unsupported(run.model, run.job), unsupported(run.model, run.job).value_or(""));
+  const Schedule schedule = lower(run.model, run.job, build_shapes(run.model, run.job), run.rank);
+  DeviceLog log(schedule);
+  replay(schedule, log);
+  std::vector<std::int64_t> measured = events_of(one);
+  std::vector<std::int64_t> predicted = log.changes;
+  order_frees(measured);
+  order_frees(predicted);
+  const auto [ours, theirs] = std::mismatch(predicted.begin(), predicted.end(), measured.begin(), measured.end());
+  if (ours == predicted.end() && theirs == measured.end()) return;
+  const auto at = static_cast<std::size_t>(ours - predicted.begin());
+  const std::string what = formatted("{}: first difference at {} of {} and {}\npredicted:\n{}PyTorch:\n{}", name, at,
+                                     predicted.size(), measured.size(), around(predicted, at), around(measured, at));
+  FAIL_CHECK(what);
+}
+
+// How many runs it has.
+int compare_all(const char* witness) {
+  std::ifstream file(test_paths::source_dir() + "/tests/witnesses/" + witness);
+  const Json read = Json::parse(file);
+  int runs = 0;
+  for (const Json& one : read.at("runs")) {
+    compare(one);
+    ++runs;
+  }
+  return runs;
+}
+
 }  // namespace
 
-TEST_CASE("fsdp: PyTorch's own allocations, event by event") {
-  std::ifstream file(test_paths::source_dir() + "/tests/witnesses/fsdp.json");
-  const Json witness = Json::parse(file);
-  int runs = 0;
-  for (const Json& one : witness.at("runs")) {
-    const std::string name = one.at("name");
-    CAPTURE(name);
-    const Run run = read(one);
-    REQUIRE_MESSAGE(!unsupported(run.model, run.job), unsupported(run.model, run.job).value_or(""));
-    const Schedule schedule = lower(run.model, run.job, build_shapes(run.model, run.job), run.rank);
-    DeviceLog log(schedule);
-    replay(schedule, log);
-    std::vector<std::int64_t> measured = one.at("events");
-    std::vector<std::int64_t> predicted = log.changes;
-    order_frees(measured);
-    order_frees(predicted);
-    const auto [ours, theirs] = std::mismatch(predicted.begin(), predicted.end(), measured.begin(), measured.end());
-    ++runs;
-    if (ours == predicted.end() && theirs == measured.end()) continue;
-    const auto at = static_cast<std::size_t>(ours - predicted.begin());
-    const std::string what = formatted("{}: first difference at {} of {} and {}\npredicted:\n{}PyTorch:\n{}", name, at,
-                                       predicted.size(), measured.size(), around(predicted, at), around(measured, at));
-    FAIL_CHECK(what);
-  }
-  CHECK(runs >= 283);
-}
+TEST_CASE("fsdp: PyTorch's own allocations, event by event") { CHECK(compare_all("fsdp.json") >= 283); }
+
+TEST_CASE("fsdp1: PyTorch's own allocations, event by event") { CHECK(compare_all("fsdp1.json") >= 149); }

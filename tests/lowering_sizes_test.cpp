@@ -287,7 +287,7 @@ void add_sharded(std::vector<Case>& all) {
   });
 }
 
-// FSDP1: the same with flat parameters, which the eager tape does not know.
+// FSDP1: the same with flat parameters; the eager tape knows no autocast.
 void add_flat(std::vector<Case>& all) {
   const auto add = [&](const char* name, std::int64_t ranks, DType kept, DType reduced, auto change) {
     for (const char* model : {kGpt2, kLlama}) {
@@ -295,13 +295,18 @@ void add_flat(std::vector<Case>& all) {
       job.training.runtime = Runtime::Fsdp1;
       job.training.model_init = ModelInit::Host;
       change(job);
-      all.push_back({dsplan::formatted("FSDP1, {}", name), model, job, false, false, {}, true});
+      all.push_back({dsplan::formatted("FSDP1, {}", name), model, job, !job.training.autocast, false, {}, true});
     }
   };
   add("plain", 3, DType::BFloat16, DType::BFloat16, [](Job&) {});
   add("mixed", 3, DType::Float32, DType::Float32, [](Job&) {});
   add("reduced in 16 bits", 3, DType::Float32, DType::BFloat16, [](Job&) {});
   add("views", 3, DType::Float32, DType::Float32, [](Job& job) { job.training.fsdp.use_orig_params = true; });
+  add("views, accumulated", 3, DType::Float32, DType::Float32, [](Job& job) {
+    job.training.fsdp.use_orig_params = true;
+    job.training.fsdp.forward_prefetch = 1;
+    job.training.grad_accum = 2;
+  });
   add("replicas", 4, DType::Float32, DType::Float32, [](Job& job) { job.training.fsdp.replicate = 2; });
   const auto prepare = [](Job& job) {
     job.training.autocast = DType::BFloat16;

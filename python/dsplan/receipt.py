@@ -15,7 +15,17 @@ SHORT = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
 
 
 def bare(module):
-    return getattr(module, "_checkpoint_wrapped_module", module)
+    """FullyShardedDataParallel hands on what its module has, so that only children are asked."""
+    inner = [module._modules[key] for key in ("_fsdp_wrapped_module", "_checkpoint_wrapped_module") if key in module._modules]
+    return bare(inner[0]) if inner else module
+
+
+def clean(name):
+    return name.replace("_fsdp_wrapped_module.", "").replace("_checkpoint_wrapped_module.", "")
+
+
+def flattens(module):
+    return type(module).__name__ == "FullyShardedDataParallel"
 
 
 def sharded(module):
@@ -142,6 +152,81 @@ class Shards:
         return told
 
 
+class Flats:
+    """What FullyShardedDataParallel was given, around the model and inside, in the same words; it keeps most of it. How its
+    units were made is seen only where accelerate or the dry device has seen it."""
+
+    def __init__(self, root):
+        self.root, self.units = root, [m for m in root.modules() if flattens(m)]
+        self.handles = [(m, m._handle.flat_param) for m in self.units if m._handle is not None]
+        self.paths = {id(m): clean(path + ".").rstrip(".") for path, m in root.named_modules()}
+
+    def words(self, world):
+        one = [(m.sharding_strategy.name, m.mixed_precision, m.cpu_offload.offload_params, m.limit_all_gathers,
+                m.backward_prefetch, m.forward_prefetch, m._use_orig_params, m.process_group.size()) for m in self.units]
+        if any(each != one[0] for each in one):
+            raise ValueError("FullyShardedDataParallel was given several strategies, policies or groups")
+        strategy, policy, offloads, limits, backward, forward, views, shard = one[0]
+        if strategy == "NO_SHARD" or shard == 1:
+            raise ValueError("NO_SHARD, which PyTorch also takes where one rank shards, is not modelled")
+        replicate = self.root._inter_node_pg.size() if "HYBRID" in strategy else 1
+        if shard * replicate != world:
+            raise ValueError(f"FullyShardedDataParallel over {shard} x {replicate} of {world} ranks: the rest is another parallelism")
+        yes = lambda value: "true" if value else "false"  # noqa: E731
+        told = {"wrap": self.wrap(), "reshard_after_forward": yes(strategy in ("FULL_SHARD", "HYBRID_SHARD")), "shard": str(shard),
+                "replicate": str(replicate), "use_orig_params": yes(views), "limit_all_gathers": yes(limits),
+                "cpu_offload": yes(offloads), "forward_prefetch": yes(forward),
+                "backward_prefetch": backward.name[len("BACKWARD_"):].lower() if backward else "none"}
+        around = {"runtime": "fsdp1", "fsdp": told, "freeze": self.frozen(views)}
+        around.update(self.precision(policy))
+        return around
+
+    def precision(self, policy):
+        """accelerate's is autocast and outputs in fp32 as well, and casts the shards of what is trained."""
+        shared = getattr(getattr(sys.modules.get("accelerate.state"), "AcceleratorState", None), "_shared_state", {})
+        half = shared.get("_mixed_precision", "no") if shared.get("fsdp_plugin") else "no"
+        dtypes = {key: getattr(policy, key) for key in ("param_dtype", "reduce_dtype", "buffer_dtype")}
+        named = {key: SHORT[value] for key, value in dtypes.items() if value}
+        if policy.keep_low_precision_grads or policy.cast_forward_inputs or not policy.cast_root_forward_inputs:
+            raise ValueError("MixedPrecision with keep_low_precision_grads, cast_forward_inputs or without cast_root_forward_inputs is not modelled")
+        if half != "no" and set(named.values()) | {half} != {half} or half != "no" and len(named) < 3:
+            raise ValueError("a MixedPrecision of its own beside accelerate's mixed_precision is not modelled")
+        if half == "no":
+            return {"policy": named}
+        loaded = getattr(getattr(bare(self.root), "config", None), "dtype", None)
+        told = {"dtype": SHORT[getattr(torch, loaded) if isinstance(loaded, str) else loaded]} if loaded else {}
+        return {"mixed_precision": half, "autocast": None, "policy": {}, **told}
+
+    def wrap(self):
+        """layers, or classes all of whose modules are units, inner ones first."""
+        taken = [bare(m) for m in self.units[1:]]
+        if not taken:
+            return "root"
+        boxes = [m for m in self.root.modules() if isinstance(m, torch.nn.ModuleList) and len({own_class(x) for x in m.children()}) == 1]
+        inner = {id(x) for box in boxes for child in box.children() for x in bare(child).modules()}
+        layers = [bare(x) for box in boxes if id(box) not in inner for x in box.children()]
+        if [id(m) for m in taken] == [id(m) for m in layers]:
+            return "layers"
+        names = list(dict.fromkeys(own_class(m) for m in taken))
+        there = {id(m) for m in self.root.modules() if bare(m) is m and own_class(m) in names}
+        if there != {id(m) for m in taken}:
+            raise ValueError(f"FullyShardedDataParallel around some modules of {', '.join(names)}")
+        return "+".join(reversed(names))
+
+    def parameters(self):
+        """Name, elements, and whether it is trained; views of one flat parameter know it each for itself."""
+        for module, flat in self.handles:
+            prefix = self.paths[id(module)]
+            own = flat._params if flat._params is not None else [flat] * len(flat._fqns)
+            for name, count, view in zip(flat._fqns, flat._numels, own):
+                yield ".".join(filter(None, (prefix, clean(name)))), count, view.requires_grad
+
+    def frozen(self, views):
+        if not views and len({flat.requires_grad for _, flat in self.handles}) > 1:
+            raise ValueError("units that are frozen beside others that are trained, without use_orig_params")
+        return [name for name, _, trained in self.parameters() if not trained]
+
+
 def ignored(model):
     """Whose gradients nobody reduces, beside parameters that are DTensors."""
     plain = {name.replace("_checkpoint_wrapped_module.", ""): p for name, p in model.named_parameters()
@@ -176,11 +261,11 @@ def replicas(wrapper):
 
 def checkpoints(model):
     """checkpoint_wrapper around layers: which, and how."""
-    found = [(path, m) for path, m in model.named_modules() if hasattr(m, "_checkpoint_wrapped_module")]
+    found = [(path, m) for path, m in model.named_modules() if "_checkpoint_wrapped_module" in m._modules]
     if not found:
         return {}
-    box, _, _ = found[0][0].rpartition(".")
-    layers = [id(m) for m in model.get_submodule(box).children()]
+    box, _, _ = found[0][0].removesuffix("._fsdp_wrapped_module").rpartition(".")
+    layers = [id(m._modules.get("_fsdp_wrapped_module", m)) for m in model.get_submodule(box).children()]
     at, told = [layers.index(id(m)) for _, m in found if id(m) in layers], found[0][1].checkpoint_fn.keywords
     if len(at) != len(found) or "context_fn" in told:
         raise ValueError("checkpoint_wrapper around other modules than layers, or with a choice of operators")
@@ -208,9 +293,11 @@ class receipt:
         self.missing.update({"memory." + key: "no GPU" for key in (*COUNTERS, "process", "peak") if not self.cuda})
         self.path, self.engine, self.config, self.args = str(path), engine, config, training_args
         self.model, self.optimizer = getattr(engine, "module", model), getattr(engine, "optimizer", optimizer)
-        self.wrapper, self.outputs = None, None
+        self.wrapper, self.outputs, self.flats = None, None, None
         while isinstance(getattr(self.model, "module", None), torch.nn.Module):  # DistributedDataParallel's.
             self.wrapper, self.model = self.model, self.model.module
+        if flattens(self.wrapper):
+            self.flats = Flats(self.wrapper)
         while hasattr(self.optimizer, "optimizer"):  # DeepSpeed's and accelerate's hold the one that steps.
             self.optimizer = self.optimizer.optimizer
         ranks = torch.distributed if torch.distributed.is_available() and torch.distributed.is_initialized() else None
@@ -283,7 +370,8 @@ class receipt:
             self.missing["batch.labels"] = f"labels are the ids' own tensor, and a prediction has two: {ids.nbytes:,} bytes"
         self.calls, self.shape, kind = self.calls + 1, tuple(ids.shape), ids.device.type
         group = module._get_fsdp_state()._fsdp_param_group if sharded(module) else None
-        self.syncs = [*self.syncs[:self.calls - 1], getattr(group, "reduce_grads", True)]
+        syncs = getattr(self.wrapper, "_sync_gradients", True) if self.flats else getattr(group, "reduce_grads", True)
+        self.syncs = [*self.syncs[:self.calls - 1], syncs]
         self.seen["loss"] = "trl" if kwargs.get("fused_lm_head") else "hf" if kwargs.get("labels") is not None else None
         self.seen["autocast"] = SHORT[torch.get_autocast_dtype(kind)] if torch.is_autocast_enabled(kind) else "none"
         self.mark("before forward")
@@ -312,9 +400,16 @@ class receipt:
                 raise ValueError("ZeroRedundancyOptimizer with parameters_as_bucket_view, overlap_with_ddp or without "
                                  "DistributedDataParallel is not modelled")
             told["ddp"] = {**told.get("ddp", {}), "zero_redundancy": True}
-        flat = [name for name, m in self.model.named_modules() if type(m).__name__ == "FullyShardedDataParallel"]
-        if flat or type(self.wrapper).__name__ == "FullyShardedDataParallel":
-            raise ValueError("FSDP1 (FullyShardedDataParallel), which flattens parameters, is not modelled")
+        if self.flats:
+            around = self.flats.words(self.world)
+            around["fsdp"].update(around.pop("policy"))
+            plugin = getattr(getattr(sys.modules.get("accelerate.state"), "AcceleratorState", None), "_shared_state", {}).get("fsdp_plugin")
+            around["fsdp"]["sync_module_states"] = "true" if getattr(plugin, "sync_module_states", False) else "false"
+            if len(self.syncs) > 1:
+                around["fsdp"]["gradient_sync"] = "every" if all(self.syncs) else "last"
+            told.update(around, model_init="host")
+        elif any(map(flattens, self.model.modules())):
+            raise ValueError("FullyShardedDataParallel within a model that is not wrapped itself is not modelled")
         return told
 
     def training(self, config, deepspeed):
@@ -327,8 +422,7 @@ class receipt:
                 "attention": getattr(config, "_attn_implementation", None), "loss": self.seen.get("loss"),
                 "loop": self.seen.get("loop"),
                 "checkpoint": "full" if ways else "none",
-                "freeze": [name.replace("_checkpoint_wrapped_module.", "") for name, p in named
-                           if not p.requires_grad and not adapters]}
+                "freeze": [clean(name) for name, p in named if not p.requires_grad and not adapters]}
         if ways:
             told["checkpoint_impl"] = "reentrant" if ways[0].keywords.get("use_reentrant") else "non_reentrant"
         for lora in adapters:
@@ -348,7 +442,7 @@ class receipt:
             told["loop"], told["max_grad_norm"] = "trainer", self.args.max_grad_norm
             told.update({} if deepspeed else {"param_groups": "decay"})
             told.update({} if deepspeed or "fsdp" in around else {"autocast": half})
-        told.update(around)
+        told.update({key: value for key, value in around.items() if key != "freeze" or not adapters})
         return {key: value for key, value in told.items() if value or key == "preserve_rng_state"}
 
     @quiet
@@ -362,6 +456,8 @@ class receipt:
         found = getattr(self.engine, "_config", getattr(self.args, "hf_deepspeed_config", None))
         deepspeed = self.config or getattr(found, "_param_dict", getattr(found, "config", None))
         sizes = [(getattr(p, "ds_numel", p.numel()), p.requires_grad) for p in self.model.parameters()]
+        if self.flats:
+            sizes = [row[1:] for row in self.flats.parameters()]
         version = {key: str(getattr(sys.modules.get(key), "__version__", "")).split("+")[0] or None
                    for key in ("torch", "transformers", "deepspeed", "peft")}
         environment = {"gpu": torch.cuda.get_device_name() if self.cuda else None, "driver": None, "limit_bytes": None,

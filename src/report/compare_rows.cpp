@@ -115,6 +115,33 @@ void explain_batch(std::vector<ComparedRow>& rows) {
   }
 }
 
+// What another stream has used is free once the allocator is asked for something. A recorder's mark may come after
+// that, and the prediction's before: an iteration's last mark when the next batch is there, that of the step when
+// gradients have been clipped. `active` has what is pending, and `allocated` has not.
+void explain_pending(std::vector<ComparedRow>& rows) {
+  std::map<std::string, std::map<std::string, ComparedRow*>> marks;
+  for (ComparedRow& row : rows) {
+    const std::size_t dot = row.path.rfind('.');
+    const bool told = row.measured && row.predicted && row.path.find(".marks.") != std::string::npos;
+    if (told) marks[row.path.substr(0, dot)][row.path.substr(dot + 1)] = &row;
+  }
+  for (auto& [path, of] : marks) {
+    if (!of.contains("requested") || !of.contains("allocated") || !of.contains("active")) continue;
+    const ComparedRow& allocated = *of["allocated"];
+    const std::int64_t pending = *of["active"]->predicted - *allocated.predicted;
+    if (pending <= 0 || *of["active"]->measured != *allocated.measured) continue;
+    const auto frees = [](ComparedRow& row, std::int64_t bytes) {
+      row.explained = checked_add(row.explained, -bytes);
+      row.reasons.emplace_back("an allocation in between has freed what another stream had used");
+      settle(row);
+    };
+    if (allocated.unexplained - of["active"]->unexplained != pending) continue;
+    frees(*of["active"], pending);
+    const std::int64_t requested = -of["requested"]->unexplained;
+    if (requested > 0 && requested <= pending) frees(*of["requested"], requested);
+  }
+}
+
 void RowMaker::phases() {
   for (const FigurePhase& predicted : predicted_.phases) {
     const auto measured = std::find_if(measured_.phases.begin(), measured_.phases.end(),
@@ -127,6 +154,7 @@ void RowMaker::phases() {
     if (!known) phase({measured.name, {}, {}, {}, {}, {}}, measured);
   }
   explain_batch(rows_);
+  explain_pending(rows_);
 }
 
 // Marks of one name are told apart by their order, as in the CSV of a prediction.

@@ -181,8 +181,9 @@ class Engine {
       const bool fits = is_contiguous(*gradients[0]) && is_dense(*gradients[0]);
       leaf->grad = alone && fits ? std::move(gradients[0]) : empty(leaf->sizes, leaf->dtype);
     }
-    gradients.clear();
+    if (!leaf->hooked) gradients.clear();
     if (leaf->parameter >= 0) ready_(leaf);
+    gradients.clear();
   }
 
   const ReadyHook& ready_;

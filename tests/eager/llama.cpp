@@ -27,7 +27,7 @@ std::pair<Tensor, Tensor> Net::rotary(const Tensor& position_ids) {
   const GradMode off(false);
   const std::int64_t seq = position_ids->size(-1);
   const std::int64_t half = d_.head_dim / 2;
-  const bool narrow = settings_.stage3_linear && settings_.dtype != DType::Float32;
+  const bool narrow = buffers.front()->dtype != DType::Float32;  // inv_freq.float()
   const Tensor wide = narrow ? empty({half}, DType::Float32) : nullptr;
   const Tensor positions = empty({1, 1, seq}, DType::Float32);
   const Tensor frequencies = transposed(empty({1, half, seq}, DType::Float32), 1, 2);

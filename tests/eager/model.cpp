@@ -1,5 +1,7 @@
 #include "eager/model.h"
 
+#include <utility>
+
 namespace eager {
 
 Net::Net(const dsplan::ModelSpec& spec, Settings settings)
@@ -31,8 +33,18 @@ Tensor Net::parameter(const std::string& name) const {
       names_.at(spec_.family == "gpt2" ? "transformer.wte.weight" : "model.embed_tokens.weight"))];
 }
 
+struct Net::Inside {
+  Inside(Net& of, int module) : net(of), before(std::exchange(of.inside_, module)) {}
+  ~Inside() { net.inside_ = before; }
+  Inside(const Inside&) = delete;
+  Inside& operator=(const Inside&) = delete;
+
+  Net& net;
+  int before;
+};
+
 Tensor Net::call(const std::string& path, const Tensor& x, const Body& forward) {
-  if (hooks == nullptr) return forward(x);
+  if (hooks == nullptr || modules_.at(path) == inside_) return forward(x);
   const int module = modules_.at(path);
   hooks->pre_forward(module);
   const bool wraps = hooks->wraps_tensors(module);
@@ -44,7 +56,7 @@ Tensor Net::call(const std::string& path, const Tensor& x, const Body& forward) 
     out = forward(x);
   }
   hooks->post_forward(module);
-  if (!wraps || !out->requires_grad) return out;
+  if (!hooks->hooks_outputs(module) || !out->requires_grad) return out;
   return on_backward(out, "pre-backward", [this, module] { hooks->pre_backward(module); });
 }
 
@@ -54,7 +66,7 @@ Tensor Net::call_by_keyword(const std::string& path, const std::function<Tensor(
   hooks->pre_forward(module);
   Tensor out = forward();
   hooks->post_forward(module);
-  if (!hooks->wraps_tensors(module) || !out->requires_grad) return out;
+  if (!hooks->hooks_outputs(module) || !out->requires_grad) return out;
   return on_backward(out, "pre-backward", [this, module] { hooks->pre_backward(module); });
 }
 
@@ -115,6 +127,18 @@ Tensor Net::layers(Tensor hidden, const Layer& layer, const Tensors& rest) {
       continue;
     }
     const int last = group->second;
+    if (hooks != nullptr && hooks->around_checkpoints()) {
+      const std::string path = (spec_.family == "gpt2" ? "transformer.h." : "model.layers.") + std::to_string(at);
+      const int module = modules_.at(path);
+      const auto function = [this, layer, rest, at, module](const Tensor& argument) {
+        const Inside inside(*this, module);
+        return layer(at, argument);
+      };
+      const auto checkpointed = settings_.reentrant ? reentrant_checkpoint : checkpoint;
+      hidden = call_by_keyword(path, [&] { return checkpointed(function, hidden); });
+      ++group;
+      continue;
+    }
     // `rest` is copied into the closure: a checkpoint holds its keyword arguments.
     hidden = (settings_.reentrant ? reentrant_checkpoint : checkpoint)(
         [layer, rest, at, last](const Tensor& argument) {

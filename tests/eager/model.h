@@ -14,6 +14,10 @@ namespace eager {
 struct ModuleHooks {
   virtual ~ModuleHooks() = default;
   virtual bool wraps_tensors(int /*module*/) const { return false; }  // Autograd functions around inputs and outputs.
+  // Tensor hooks on outputs alone.
+  virtual bool hooks_outputs(int module) const { return wraps_tensors(module); }
+  // Of layers: it lies around their checkpoints, which run nothing of it again.
+  virtual bool around_checkpoints() const { return false; }
   virtual void pre_forward(int /*module*/) {}
   virtual void post_forward(int /*module*/) {}
   virtual void pre_backward(int /*module*/) {}
@@ -49,6 +53,8 @@ class Net {
 
  private:
   using Body = std::function<Tensor(const Tensor& x)>;
+  // Where hooks lie around a layer's checkpoint, its own call has none.
+  struct Inside;
   // A module: hooks around its forward. What it is given by keyword has none.
   Tensor call(const std::string& path, const Tensor& x, const Body& forward);
   Tensor call_by_keyword(const std::string& path, const std::function<Tensor()>& forward);
@@ -81,6 +87,7 @@ class Net {
   Settings settings_;
   std::map<std::string, int> modules_;
   std::map<std::string, int> names_;
+  int inside_ = -1;
 };
 
 // Shared by the two: transformers' masking_utils.py and loss/loss_utils.py.

@@ -90,6 +90,41 @@ inline void shard(Plan& plan, const dsplan::ModelSpec& model, const dsplan::Trai
   }
 }
 
+// FullyShardedDataParallel: layers, or modules of the classes that are named, and the model.
+inline void flatten(Plan& plan, const dsplan::ModelSpec& model, const dsplan::Training& training) {
+  const dsplan::Fsdp& fsdp = training.fsdp;
+  for (std::size_t at = 1; at < model.modules.size(); ++at) {
+    const dsplan::Module& module = model.modules[at];
+    const bool layer =
+        module.layer != dsplan::kNone && model.modules[static_cast<std::size_t>(module.parent)].layer == dsplan::kNone;
+    const bool named = ("+" + fsdp.wrap + "+").find("+" + module.type + "+") != std::string::npos;
+    if (named || (layer && fsdp.wrap == "layers")) plan.units.push_back({static_cast<int>(at)});
+  }
+  plan.units.push_back({0});
+  lay_out(plan, model);
+  plan.replicate = fsdp.replicate;
+  plan.kept = dsplan::bytes_per_element(training.master_dtype);
+  plan.reduced = dsplan::bytes_per_element(training.communication_dtype);
+  plan.sync_every = fsdp.sync_every;
+  plan.clips = training.gradient_clipping > 0;
+  plan.keeps_norm = training.loop == dsplan::LoopKind::Trainer;
+  Plan::Flat& flat = plan.flat;
+  flat.on = true;
+  flat.made = training.loaded_dtype();
+  flat.views = fsdp.use_orig_params;
+  flat.reshards = fsdp.reshard_after_forward == 1;
+  flat.offloads = fsdp.cpu_offload;
+  flat.on_host = training.model_init == dsplan::ModelInit::Host;
+  flat.sends = fsdp.sync_module_states;
+  flat.casts_buffers = fsdp.casts_buffers;
+  flat.prefetches_forward = fsdp.forward_prefetch > 0;
+  flat.prefetches_backward = fsdp.backward_prefetch;
+  plan.make_buffers = buffers_of(model, flat.made);
+  for (const dsplan::Module& module : model.modules) flat.parents.push_back(module.parent);
+  for (const dsplan::ModelBuffer& buffer : model.buffers) flat.buffer_modules.push_back(buffer.module);
+  for (const dsplan::Parameter& p : model.parameters) flat.frozen.push_back(!training.trains(p));
+}
+
 inline std::vector<Entry> of_job(const dsplan::ModelSpec& model, const dsplan::Job& job, std::int64_t rank) {
   using namespace dsplan;
   const Training& training = job.training;
@@ -128,6 +163,7 @@ inline std::vector<Entry> of_job(const dsplan::ModelSpec& model, const dsplan::J
   plan.reuse = training.zero.max_reuse_distance.value();
   plan.max_live = training.zero.max_live_parameters.value();
   if (training.runtime == dsplan::Runtime::Fsdp2) shard(plan, model, training);
+  if (training.runtime == dsplan::Runtime::Fsdp1) flatten(plan, model, training);
   settings.frozen = plan.ignored;
   const ModelSpec part = tensor_parallel_part(model, settings.tp);
   return eager::train(part, settings, plan);

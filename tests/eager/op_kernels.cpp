@@ -224,7 +224,7 @@ Tensor memory_efficient_attention(const Tensor& q, const Tensor& k, const Tensor
   const auto node = attention_node("memory-efficient attention", q, k, v);
   const std::int64_t rows = up_to(q->size(2), 32);
   Tensor out = by_heads(q);
-  const Tensor logsumexp = empty({q->size(0), q->size(1), rows}, DType::Float32);
+  const Tensor logsumexp = empty({node ? q->size(0) : 0, q->size(1), rows}, DType::Float32);  // Without gradients none.
   if (node) {
     node->backward = [](Tensors&, Tensors& saved) -> Tensors {
       const Tensor& query = saved[1];

@@ -251,6 +251,7 @@ class Stage0 : public Runtime {
 };
 
 std::unique_ptr<Runtime> make_runtime(const Plan& plan, Net& net) {
+  if (plan.flat.on) return make_fsdp1(plan, net);
   if (!plan.units.empty()) return make_fsdp(plan, net);
   if (!plan.deepspeed) return make_plain(plan, net);
   if (plan.stage == 0) return make_stage0(plan, net);
@@ -281,10 +282,11 @@ namespace {
 // runtime makes the parameters, and what comes in floating point is converted to the model's dtype.
 void construct(Net& net, const dsplan::ModelSpec& spec, std::size_t module, const Plan& plan, bool cut,
                std::vector<Block>& tied) {
+  const DType dtype = plan.flat.on ? plan.flat.made : plan.dtype;
   for (std::size_t at = 0; at < spec.parameters.size(); ++at) {
     const dsplan::Parameter& parameter = spec.parameters[at];
     if (cut || static_cast<std::size_t>(parameter.module) != module) continue;
-    Block made = block("parameter", storage(parameter.shape.elements(), plan.dtype).value());
+    Block made = block("parameter", storage(parameter.shape.elements(), dtype).value());
     if (parameter.tied_to == dsplan::kNone) {
       net.parameters[at]->storage = std::move(made);
     } else {
@@ -297,7 +299,7 @@ void construct(Net& net, const dsplan::ModelSpec& spec, std::size_t module, cons
     const Doing doing("buffer");
     const bool narrow = cut && buffer.dtype == dsplan::DType::Float32 && !buffer.converted;
     const bool follows = buffer.follows_model_dtype || narrow;
-    net.buffers[at] = empty({buffer.shape.elements().value()}, follows ? plan.dtype : buffer.dtype);
+    net.buffers[at] = empty({buffer.shape.elements().value()}, follows ? dtype : buffer.dtype);
   }
 }
 
@@ -309,7 +311,7 @@ std::vector<Entry> train(const dsplan::ModelSpec& spec, Settings settings, const
   Net net(spec, settings);
   net.buffers.resize(spec.buffers.size());
   const std::unique_ptr<Runtime> runtime = make_runtime(plan, net);
-  if (plan.units.empty()) {
+  if (plan.units.empty() || (plan.flat.on && !plan.flat.on_host)) {
     std::vector<Block> tied;
     for (std::size_t module = 0; module < spec.modules.size(); ++module) {
       if (settings.stage3_linear) runtime->construct(static_cast<int>(module));

@@ -1,5 +1,5 @@
 // The frameworks around the model, each written from its own documentation of what it holds and when: plain PyTorch
-// with DistributedDataParallel, and DeepSpeed at stages 0 to 3.
+// with DistributedDataParallel, both forms of FSDP, and DeepSpeed at stages 0 to 3.
 #pragma once
 
 #include <memory>
@@ -50,6 +50,22 @@ struct Plan {
   bool clips = false;
   bool keeps_norm = false;  // Until the next step: who trains writes it to a log.
   std::function<void(Net&, int)> make_buffers;
+  // FullyShardedDataParallel, whose units and dtypes are those above.
+  struct Flat {
+    bool on = false;
+    DType made = DType::BFloat16;  // As it is loaded; `kept` is what it is cast to.
+    bool views = false;            // use_orig_params
+    bool reshards = true;          // After forward.
+    bool offloads = false;
+    bool on_host = true;  // Where the model is made.
+    bool sends = false;   // sync_module_states
+    bool casts_buffers = false;
+    bool prefetches_forward = false;
+    std::int64_t prefetches_backward = 0;  // 0: before, 1: after a unit's own backward; 2: never.
+    std::vector<bool> frozen = {};         // By parameter; empty: none.
+    std::vector<int> parents = {};         // By module.
+    std::vector<int> buffer_modules = {};
+  } flat;
 
   [[nodiscard]] std::int64_t width() const { return dsplan::bytes_per_element(dtype); }
   [[nodiscard]] bool mixed() const { return dtype != DType::Float32; }
@@ -100,6 +116,7 @@ class Runtime : public ModuleHooks {
 [[nodiscard]] std::unique_ptr<Runtime> make_stage0(const Plan& plan, Net& net);
 [[nodiscard]] std::unique_ptr<Runtime> make_stage12(const Plan& plan, Net& net);
 [[nodiscard]] std::unique_ptr<Runtime> make_fsdp(const Plan& plan, Net& net);
+[[nodiscard]] std::unique_ptr<Runtime> make_fsdp1(const Plan& plan, Net& net);
 [[nodiscard]] std::unique_ptr<Runtime> make_stage3(const Plan& plan, Net& net);
 
 // Init and two optimizer steps, of a static graph three; what was logged.

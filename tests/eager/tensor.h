@@ -55,6 +55,12 @@ class Storage {
   ~Storage() {
     if (bytes_ > 0) Memory::current().count(-bytes_);
   }
+  // resize_, for whoever holds it; it was of no size.
+  void make(std::int64_t bytes) {
+    bytes_ = bytes;
+    if (bytes_ > 0) Memory::current().count(bytes_);
+  }
+  [[nodiscard]] bool is_there() const { return bytes_ > 0; }
   // resize_(0): whoever holds it.
   void free() {
     if (bytes_ > 0) Memory::current().count(-bytes_);
@@ -84,7 +90,8 @@ struct TensorImpl {
   // Leaves that are trained.
   std::weak_ptr<Node> accumulator;
   Tensor grad;
-  int parameter = -1;  // Position in named_parameters(); -1: none.
+  bool hooked = false;  // On its AccumulateGrad itself: what that was given stays until the hooks have returned.
+  int parameter = -1;   // Position in named_parameters(); -1: none.
 
   [[nodiscard]] std::int64_t elements() const;
   [[nodiscard]] std::int64_t size(int dimension) const;  // Negative: from the end.

@@ -215,7 +215,7 @@ def passing_tables(trace):
     live, found = {}, set()
     for at, (action, size, stream, address, frames) in enumerate(trace):
         if action == "alloc":
-            if any("_fsdp_param.py" in frame for frame in frames):
+            if any("_fsdp_param.py" in frame or "_flat_param.py" in frame for frame in frames):
                 break
             live[address] = at if any("rope" in frame for frame in frames) else None
         elif action == "free_completed" and live.get(address) is not None:
@@ -224,12 +224,13 @@ def passing_tables(trace):
 
 
 def events_of(path):
+    """(size * 8 + stream), negative where it is freed."""
     streams, skipped, events = [], set(), []
     trace = json.load(open(path))
     passing = passing_tables(trace)
     for at, (action, size, stream, address, frames) in enumerate(trace):
         if action == "alloc":
-            passes = any("fake_tensor" in frame or frame.endswith(":next_batch") for frame in frames)
+            passes = any("fake_tensor" in frame or frame.endswith((":next_batch", ":count_nodes")) for frame in frames)
             if at in passing or passes:
                 skipped.add(address)
                 continue
@@ -238,7 +239,7 @@ def events_of(path):
             if stream not in streams:
                 streams.append(stream)
             events.append(size * 8 + streams.index(stream))
-        elif action == "free_completed":
+        elif action == "free_requested":  # What another stream has used is free when the next one asks.
             if address in skipped:
                 skipped.discard(address)
             else:
@@ -246,25 +247,39 @@ def events_of(path):
     return events
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def given_by(about):
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out")
     parser.add_argument("--match", default="")
-    given = parser.parse_args()
-    jobs = [job_of(*case) for case in cases() if re.search(given.match, case[0])]
+    return parser.parse_args()
+
+
+def witnessed(jobs):
+    """What each job's allocator did; one that failed is told and left out."""
     runner.imports(jobs)
-    runs = []
     for job in jobs:
         path = os.path.join(tempfile.gettempdir(), f"fsdp-witness.{os.getpid()}.json")
         answer = runner.measure(job, 120, events=path)
         if "failed" in answer:
             print(job["name"], answer["failed"], answer.get("at"), file=sys.stderr)
             continue
-        runs.append({key: job[key] for key in ("name", "config", "world", "rank", "training")} | {"events": events_of(path)})
+        events = events_of(path)
         os.unlink(path)
-        print(job["name"], len(runs[-1]["events"]), file=sys.stderr)
+        print(job["name"], len(events), file=sys.stderr)
+        yield job, events
+
+
+def write(path, runs):
     lines = ",\n".join(json.dumps(run, separators=(",", ":")) for run in runs)
-    pathlib.Path(given.out).write_text(f'{{"versions": {json.dumps(runner.versions())},\n"runs": [\n{lines}\n]}}\n')
+    pathlib.Path(path).write_text(f'{{"versions": {json.dumps(runner.versions())},\n"runs": [\n{lines}\n]}}\n')
 
 
-main()
+def main():
+    given = given_by(__doc__)
+    jobs = [job_of(*case) for case in cases() if re.search(given.match, case[0])]
+    kept = ("name", "config", "world", "rank", "training")
+    write(given.out, [{key: job[key] for key in kept} | {"events": events} for job, events in witnessed(jobs)])
+
+
+if __name__ == "__main__":
+    main()

@@ -133,8 +133,18 @@ TensorId chunked_loss(GraphBuilder& g, const std::vector<TensorId>& logits, Tens
   return result;
 }
 
-// The training loop keeps the loss and drops the outputs or holds them, then its autocast region ends. accelerate's
-// region ends with the model's forward, and its outputs become fp32 (accelerate, utils/operations.py, convert_to_fp32).
+// fully_shard's output_dtype, when the model has returned: a loss that the model computed is one of its outputs.
+TensorId output_loss(GraphBuilder& g, TensorId loss) {
+  const bool models = g.options().loss == Loss::HuggingFace || g.options().loss == Loss::Liger;
+  if (!models || !g.options().casts_loss || g.options().dtype == g.dtype(loss)) return loss;
+  const TensorId cast = g.cast(loss, g.options().dtype);
+  g.drop({loss});
+  return cast;
+}
+
+// The model returns. The training loop keeps the loss and drops the outputs or holds them, then its autocast region
+// ends. accelerate's region is the model's forward itself, within its call, and outputs become fp32 there (accelerate,
+// utils/operations.py, convert_to_fp32).
 TensorId drop_outputs(GraphBuilder& g, TensorId loss, std::vector<TensorId> outputs) {
   const bool widens = g.options().outputs_to_fp32;
   const auto renew = [&](const auto& made_of) {  // All are there until all are made.
@@ -146,6 +156,8 @@ TensorId drop_outputs(GraphBuilder& g, TensorId loss, std::vector<TensorId> outp
     g.leave_autocast();
     renew([&](TensorId output) { return g.cast(output, DType::Float32); });
   }
+  g.exit_model();
+  loss = output_loss(g, loss);
   if (g.options().copies_outputs) {  // torch/nn/parallel/distributed.py, _DDPSink.
     const TensorId copied = g.copy(loss);
     renew([&](TensorId output) { return g.copy(output); });
@@ -155,15 +167,6 @@ TensorId drop_outputs(GraphBuilder& g, TensorId loss, std::vector<TensorId> outp
   for (const TensorId output : outputs) g.give_to_loop(output);
   if (!widens) g.leave_autocast();
   return loss;
-}
-
-// fully_shard's output_dtype, when the model has returned: a loss that the model computed is one of its outputs.
-TensorId output_loss(GraphBuilder& g, TensorId loss) {
-  const bool models = g.options().loss == Loss::HuggingFace || g.options().loss == Loss::Liger;
-  if (!models || !g.options().casts_loss || g.options().dtype == g.dtype(loss)) return loss;
-  const TensorId cast = g.cast(loss, g.options().dtype);
-  g.drop({loss});
-  return cast;
 }
 
 // lce_forward of liger_kernel/transformers/model/<family>.py, version 0.8.5: no logits, and the head's module is not
@@ -236,10 +239,9 @@ TensorId shifted_right(GraphBuilder& g, TensorId labels) {
 }
 
 TensorId end_model(GraphBuilder& g, TensorId logits, TensorId loss, const std::vector<TensorId>& others) {
-  g.exit_model();
   std::vector<TensorId> outputs{logits};
   outputs.insert(outputs.end(), others.begin(), others.end());
-  return drop_outputs(g, output_loss(g, loss), std::move(outputs));
+  return drop_outputs(g, loss, std::move(outputs));
 }
 
 TensorId causal_loss(GraphBuilder& g, TensorId hidden, TensorId labels, const Head& head,

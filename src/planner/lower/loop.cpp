@@ -96,6 +96,7 @@ void Loop::forward(Tape& tape) {
   print("Engine before forward");
   runtime_.forward_begins();
   mark(Moment::ForwardBegins);
+  if (before_first_forward) std::exchange(before_first_forward, nullptr)();
   tape.forward();
   runtime_.forward_returns(true);
   if (job_.training.loop == LoopKind::Script) outputs_ = tape.outputs();

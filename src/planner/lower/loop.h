@@ -37,6 +37,9 @@ class Loop {
   // ModelSpec::buffers; kNoBuffer where this transformers has none.
   [[nodiscard]] std::vector<BufferId> init();
 
+  // As the model is called for the first time: the batch is there already.
+  std::function<void()> before_first_forward;
+
   // The tape of a micro-batch, counted from the first step's first: its batch, and its graph at the batch's length.
   using TapeOf = std::function<Tape&(std::int64_t)>;
   // All `steps` >= Training::steps(), then save. The step that is predicted, the second, is the last of those that

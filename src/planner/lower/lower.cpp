@@ -77,7 +77,6 @@ Schedule lower_part(const ModelSpec& model, const Job& job, const std::vector<Sh
   DeepSpeedCheckpoints deepspeed(checkpointing.deepspeed, asynchronous, job.parallelism.tp, emitter);
   std::vector<std::unique_ptr<Tape>> tapes;
   const auto make_tapes = [&] {
-    if (runtime->replace_buffers) runtime->replace_buffers(buffers);
     for (const ShapeView& shape : shapes) {
       tapes.push_back(
           std::make_unique<Tape>(model, *shape.graph, *shape.recipes, checkpointing, emitter, *runtime, buffers));
@@ -85,6 +84,12 @@ Schedule lower_part(const ModelSpec& model, const Job& job, const std::vector<Sh
       tapes.back()->attach(deepspeed);
     }
   };
+  if (runtime->replace_buffers) {
+    loop.before_first_forward = [&] {
+      runtime->replace_buffers(buffers);
+      for (const std::unique_ptr<Tape>& tape : tapes) tape->use_buffers(buffers);
+    };
+  }
   const auto tape_of = [&](std::int64_t batch) -> Tape& {
     if (tapes.empty()) make_tapes();
     const bool first = batch == 0 && shapes.back().length < 0;

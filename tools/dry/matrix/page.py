@@ -37,7 +37,6 @@ REASONS = [
     (r"/pictures-", "into which free blocks tensors are put behind a convolution's workspace, which cuDNN alone knows"),
     (r"/trl-", "not traced: into which free blocks tensors are put before TRL's head"),
     (r"/chance-shared-bloom-560m-s786-", "not traced: into which free blocks tensors are put under bloom's checkpoints with autocast"),
-    (r"/fsdp1-llama-3-8b-.*-mixed-orig-w256-", "not traced: into which free blocks states of a shard's views are put"),
     (
         r"/mixtures-qwen1.5-moe-.*-loop-zero3",
         "DeepSpeed waits for the parameters of a leaf module in the order of a Python set, which is that of their addresses: "

@@ -9,7 +9,11 @@ Storages::Storages(const GraphFacts& facts, Emitter& emitter, TrainingRuntime& r
       runtime_(runtime),
       buffers_(facts.graph().storages.size(), kNoBuffer),
       saved_(facts.recipes().saved_count(), kNoBuffer) {
-  const Indexed<StorageId, Storage>& storages = facts.graph().storages;
+  use(module_buffers);
+}
+
+void Storages::use(const std::vector<BufferId>& module_buffers) {
+  const Indexed<StorageId, Storage>& storages = facts_.graph().storages;
   for (const StorageId id : storages.ids()) {
     if (storages[id].buffer != kNone) buffers_[id] = module_buffers[static_cast<std::size_t>(storages[id].buffer)];
   }

@@ -17,6 +17,9 @@ class Storages {
   Storages(const GraphFacts& facts, Emitter& emitter, TrainingRuntime& runtime,
            const std::vector<BufferId>& module_buffers);
 
+  // Others are in the places of the model's buffers.
+  void use(const std::vector<BufferId>& module_buffers);
+
   // The current instance of what `tensor` lies in, unless that is a parameter: those the runtime places.
   [[nodiscard]] BufferId& of(TensorId tensor) { return buffers_[facts_.graph().tensor(tensor).storage]; }
   // Of the work under way.

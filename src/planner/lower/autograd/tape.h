@@ -26,6 +26,8 @@ class Tape {
   // What DeepSpeed's checkpoints share, across tapes; needed where there is one of that kind.
   void attach(DeepSpeedCheckpoints& deepspeed) { checkpoints_.attach(deepspeed); }
 
+  void use_buffers(const std::vector<BufferId>& module_buffers) { on_.storages.use(module_buffers); }
+
   // The batch is made and the one before it let go.
   void make_batch();
   void drop_batch();

@@ -15,7 +15,7 @@ import weakref
 from . import answers, device, imports, reads
 
 FOUND = {"optimizers": [], "training_arguments": None, "engine": None, "receipt": None, "backward": False,
-         "clipped": None, "norm": None, "sharded_on": None, "moved": False, "peaks": {}}
+         "clipped": None, "norm": None, "sharded_on": None, "synced": False, "moved": False, "peaks": {}}
 STEPS = []  # A row for each mark of every step.
 
 
@@ -133,8 +133,10 @@ def make_class(base, torch):
         def parallel(self):
             """What the calls themselves were seen to do, which their results do not show."""
             told = super().parallel()
-            if "fsdp" in told and not told.get("model_init"):
+            if "fsdp" in told and (self.flats or not told.get("model_init")):
                 told["model_init"] = FOUND["sharded_on"]
+            if self.flats and FOUND["synced"]:
+                told["fsdp"]["sync_module_states"] = "true"
             if FOUND["clipped"]:
                 told["max_grad_norm"] = FOUND["clipped"]
             if FOUND["moved"] and "fsdp" not in told and self.args is None:
@@ -316,8 +318,12 @@ def hook_moves(module):
 
 
 def hook_clipping(utils):
-    clip = utils.clip_grad_norm_
+    utils.clip_grad_norm_ = clipping(utils.clip_grad_norm_)
 
+
+def clipping(clip):
+    """Of what comes first, parameters or a model."""
+    @functools.wraps(clip)
     def call(parameters, max_norm, *args, **kwargs):
         FOUND["clipped"], receipt = float(max_norm), FOUND["receipt"]
         traffic = getattr(receipt, "traffic", None)
@@ -329,7 +335,7 @@ def hook_clipping(utils):
             traffic.look(receipt.stretch(), "step", "control")  # Sums of squares, weight by weight.
         return total
 
-    utils.clip_grad_norm_ = call
+    return call
 
 
 def hook_peaks(cuda):
@@ -348,19 +354,37 @@ def hook_peaks(cuda):
 
 def hook_sharding(fsdp):
     """Where the first module was when it was cut: what is made on no device shows nothing of it later."""
-    shard = getattr(fsdp, "fully_shard", None)
-    if shard is None:  # Before PyTorch 2.6.
-        return
     names = {"meta": "meta", "cuda": "device", "cpu": "host"}
 
-    def call(module, *args, **kwargs):
+    def look(module):
         if FOUND["sharded_on"] is None:
             modules = module if isinstance(module, (list, tuple)) else [module]
             FOUND["sharded_on"] = next((names.get(p.device.type) for m in modules for p in m.parameters()), None)
+
+    hook_flattening(fsdp.FullyShardedDataParallel, look)
+    shard = getattr(fsdp, "fully_shard", None)
+    if shard is None:  # Before PyTorch 2.6.
+        return
+
+    def call(module, *args, **kwargs):
+        look(module)
         return shard(module, *args, **kwargs)
 
     call.state = shard.state
     fsdp.fully_shard = call
+
+
+def hook_flattening(wrapper, look):
+    made = wrapper.__init__
+
+    @functools.wraps(made)
+    def __init__(self, module, *args, **kwargs):
+        look(module)
+        FOUND["synced"] |= bool(kwargs.get("sync_module_states"))
+        made(self, module, *args, **kwargs)
+
+    wrapper.__init__ = __init__
+    wrapper.clip_grad_norm_ = clipping(wrapper.clip_grad_norm_)
 
 
 def hook_trainer(trainer):

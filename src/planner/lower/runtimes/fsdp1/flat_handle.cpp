@@ -20,22 +20,12 @@ constexpr What kPinnedShard{Role::Parameters, "shard of a flat parameter on the 
                             "fsdp/_flat_param.py, init_flat_param_attributes"};
 constexpr What kMovedShard{Role::RuntimeBuffers, "shard on its way to the device",
                            "fsdp/_flat_param.py, _use_low_precision_shard"};
-constexpr What kHostGradient{Role::Gradients, "sharded gradient on the host",
-                             "fsdp/_flat_param.py, init_flat_param_attributes"};
 constexpr What kCastFlat{Role::RuntimeBuffers, "shard in the dtype that is gathered",
                          "fsdp/_flat_param.py, _use_low_precision_shard"};
 constexpr What kGatheredFlat{Role::RuntimeBuffers, "gathered flat parameter",
                              "fsdp/_flat_param.py, _alloc_padded_unsharded_flat_param"};
 constexpr What kFlatAttribute{Role::Temporaries, "storage that is freed at once",
                               "fsdp/_flat_param.py, init_flat_param_attributes"};
-constexpr What kFlatGradient{Role::Gradients, "flat gradient", "torch/csrc/autograd, split_with_sizes_backward"};
-constexpr What kReduceInput{Role::RuntimeBuffers, "flat gradient in the dtype that is reduced",
-                            "fsdp/_runtime_utils.py, _post_backward_hook"};
-constexpr What kPaddedGradient{Role::RuntimeBuffers, "padded flat gradient",
-                               "fsdp/_runtime_utils.py, _get_reduce_scatter_tensors"};
-constexpr What kShardGradient{Role::Gradients, "sharded gradient",
-                              "fsdp/_runtime_utils.py, _get_reduce_scatter_tensors"};
-constexpr What kCastShard{Role::Gradients, "sharded gradient", "fsdp/_runtime_utils.py, _cast_grad_to_param_dtype"};
 
 std::vector<BufferId> ids_of(const std::vector<Variable>& pieces) {
   std::vector<BufferId> ids;
@@ -88,16 +78,16 @@ void promise_updates(const FlatHandle& handle, Emitter& emitter) {
 
 FlatHandle::FlatHandle(const FlatUnit& unit, const Job& job, const ModelSpec& model, std::int64_t rank,
                        Emitter& emitter)
-    : unit_(unit),
+    : gradient(FlatShare(unit, job, rank), model, emitter),
+      share_(unit, job, rank),
+      unit_(unit),
       training_(job.training),
       model_(model),
-      kept_(kept_dtype(unit, job.training)),
+      kept_(share_.kept),
       mixes_(training_.dtype != kept_),
-      ranks_(sharding_ranks(job)),
-      rank_(rank % ranks_),
-      group_(ranks_ < job.parallelism.dp ? Group::DataParallelInside : Group::DataParallel),
-      eager_(emitter),
-      parts_(unit.pieces.size()) {}
+      ranks_(share_.ranks),
+      rank_(share_.rank),
+      eager_(emitter) {}
 
 // FlatParamHandle.__init__ and shard(). Parameters and buffers that are on the host are moved first, breadth first
 // (_init_utils.py, _move_module_to_device).
@@ -152,8 +142,7 @@ void FlatHandle::init_attributes() {
   };
   if (training_.fsdp.cpu_offload) {
     shard_ = eager_.clone(shard_, kPinnedShard, "pin memory", kNone, Space::Pinned);
-    const Bytes size = storage(unit_.shard, kept_);
-    host_gradient_ = eager_.empty_on_host(size, kept_, kHostGradient, true);
+    gradient.make_on_host();
     promise_updates(*this, eager_.emitter());
   }
   if (mixes_) once(unit_.shard, training_.dtype);
@@ -188,7 +177,7 @@ bool FlatHandle::pre_unshard() {
 void FlatHandle::unshard() {
   if (whole_) return cast_.reset(Reason::PythonFrame);
   whole_ = eager_.empty(storage(unit_.shard * ranks_, training_.dtype), training_.dtype, kGatheredFlat);
-  eager_.all_gather(whole_, cast_ ? Part(cast_) : Part(shard_), ranks_, group_);
+  eager_.all_gather(whole_, cast_ ? Part(cast_) : Part(shard_), ranks_, share_.group);
   cast_.reset(Reason::PythonFrame);
 }
 
@@ -203,91 +192,16 @@ ParameterPlace FlatHandle::place(std::size_t piece) const {
   return {whole_.id(), storage(of.from, training_.dtype), storage(of.elements, training_.dtype)};
 }
 
-void FlatHandle::take_gradient(std::size_t piece, BufferId gradient) {
-  parts_[piece] = Variable(eager_.emitter(), gradient, Reason::AutogradGraph);
-}
-
-// split_with_sizes_backward: what has no gradient gets zeros, and all are concatenated; then AccumulateGrad. Both nodes
-// run on the stream on which torch.split ran, which is the one that gathers (_runtime_utils.py, _unshard).
-bool FlatHandle::join_gradients() {
-  if (std::none_of(parts_.begin(), parts_.end(), [](const Variable& part) { return static_cast<bool>(part); })) {
-    return false;
-  }
-  eager_.emitter().wait_stream(kGatherStream, kComputeStream);
-  const OnStream on(eager_.emitter(), kGatherStream);
-  const DType type = training_.dtype;
-  Variable flat;
-  {
-    std::vector<Variable> zeros;
-    std::vector<Part> all;
-    for (std::size_t at = 0; at < parts_.size(); ++at) {
-      if (!parts_[at]) {
-        zeros.push_back(eager_.zeros(storage(unit_.pieces[at].elements, type), type, kFlatGradient, "zeros"));
-      }
-      all.emplace_back(parts_[at] ? parts_[at].id() : zeros.back().id());
-    }
-    flat = eager_.empty(storage(unit_.total, type), type, kFlatGradient);
-    eager_.work().read(all).write(flat).run(Body::Copy, "concatenate gradients");
-    let_go(zeros);
-  }
-  for (Variable& part : parts_) part.reset(Reason::AutogradGraph);
-  accumulate_gradient(gradient_, std::move(flat));
-  return true;
-}
-
-// _post_backward_hook behind its reshard, and _reduce_grad.
-void FlatHandle::reduce_gradient() {
-  Emitter& emitter = eager_.emitter();
-  emitter.wait_stream(kReduceStream, kGatherStream);
-  const OnStream on(emitter, kReduceStream);
-  const DType type = training_.communication_dtype;
-  Variable computed = std::move(gradient_);
-  Variable cast;
-  if (type != training_.dtype) cast = eager_.cast(computed, type, kReduceInput, "cast flat gradient");
-  Variable padded;
-  if (unit_.shard * ranks_ != unit_.total) {
-    padded = eager_.empty(storage(unit_.shard * ranks_, type), type, kPaddedGradient);
-    eager_.copy(padded, cast ? Part(cast) : Part(computed), "pad flat gradient");
-  }
-  Variable shard = eager_.empty(storage(unit_.shard, type), type, kShardGradient);
-  eager_.reduce_scatter(shard, padded ? Part(padded) : cast ? Part(cast) : Part(computed), ranks_, group_);
-  if (training_.fsdp.replicate > 1) {
-    emitter.wait_stream(kReplicaStream, kReduceStream);
-    const OnStream last(emitter, kReplicaStream);
-    eager_.all_reduce(shard, training_.fsdp.replicate, Group::Replicas);
-    accumulate(std::move(shard));
-  } else {
-    accumulate(std::move(shard));
-  }
-  cast.reset(Reason::PythonFrame);
-  padded.reset(Reason::PythonFrame);
-  computed.reset(Reason::PythonFrame);
-}
-
-// _accumulate_sharded_grad.
-void FlatHandle::accumulate(Variable shard) {
-  if (training_.communication_dtype != kept_) {
-    shard = eager_.cast(shard, kept_, kCastShard, "cast sharded gradient");
-  }
-  if (sharded_) {
-    eager_.add(sharded_, shard, "accumulate gradient");
-    return shard.reset(Reason::PythonFrame);
-  }
-  sharded_ = std::move(shard);
-  if (training_.fsdp.cpu_offload) return eager_.copy(host_gradient_, sharded_, "copy gradient to host");
-  tell_uses(eager_.emitter(), sharded_.id(), false);  // The step reads it on another stream.
-}
-
 std::vector<StepParameter> FlatHandle::step_parameters() const {
   if (!unit_.trains) return {};
-  const Variable& gradient = training_.fsdp.cpu_offload ? host_gradient_ : sharded_;
+  const Variable& reduced = gradient.for_step();
   const auto part = [&](const Variable& of, Elements from, Elements elements) {
     return of ? Part(of.id(), storage(from, kept_), storage(elements, kept_)) : Part();
   };
   std::vector<StepParameter> made;
   const auto add = [&](ParameterId id, Elements from, Elements elements) {
     const Shape shape{elements.value()};
-    made.push_back({id, part(shard_, from, elements), part(gradient, from, elements), shape, kept_});
+    made.push_back({id, part(shard_, from, elements), part(reduced, from, elements), shape, kept_});
   };
   if (training_.fsdp.use_orig_params) {
     for (const FlatSlice& slice : slices_of(unit_, rank_)) {

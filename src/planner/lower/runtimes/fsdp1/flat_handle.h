@@ -1,4 +1,4 @@
-// The flat parameter of one wrapped module: its shard, the whole of it while it is gathered, and its gradient
+// The flat parameter of one wrapped module: its shard, and the whole of it while it is gathered
 // (torch/distributed/fsdp/_flat_param.py, FlatParamHandle). When what happens is the runtime's (fsdp1_runtime.cpp).
 #pragma once
 
@@ -9,6 +9,7 @@
 #include "planner/fsdp/flat_facts.h"
 #include "planner/lower/eager.h"
 #include "planner/lower/runtime.h"
+#include "planner/lower/runtimes/fsdp1/flat_gradient.h"
 #include "planner/lower/runtimes/model_loading.h"
 #include "planner/lower/runtimes/optimizer_step.h"
 
@@ -24,8 +25,11 @@ class FlatHandle {
     bool prefetched = false;
     bool ran_pre_backward = false;
     std::optional<std::size_t> forward_index;  // _post_forward_index
+    std::vector<FlatHandle*> splits;           // Whose torch.split ran before the module's forward, in order.
+    bool nested = false;                       // Its gradients come within a reentrant checkpoint's own backward.
   };
   Hooks hooks;
+  FlatGradient gradient;
 
   [[nodiscard]] const FlatUnit& unit() const { return unit_; }
 
@@ -45,18 +49,11 @@ class FlatHandle {
   void free_whole(bool told = true);
   [[nodiscard]] ParameterPlace place(std::size_t piece) const;
 
-  void take_gradient(std::size_t piece, BufferId gradient);
-  // The nodes of torch.split and of the flat parameter. False: no gradient came.
-  [[nodiscard]] bool join_gradients();
-  void reduce_gradient();
-  void drop_gradient() { sharded_.reset(); }
-
   // What the optimizer is given: the shard, or views of it.
   [[nodiscard]] std::vector<StepParameter> step_parameters() const;
 
  private:
-  void accumulate(Variable shard);
-
+  FlatShare share_;
   const FlatUnit& unit_;
   const Training& training_;
   const ModelSpec& model_;
@@ -64,18 +61,13 @@ class FlatHandle {
   bool mixes_;  // It is gathered in another dtype.
   std::int64_t ranks_;
   std::int64_t rank_;
-  Group group_;
   Eager eager_;
   Variable shard_;  // _local_shard
   Variable stale_;  // What views still show where accelerate has cast the shard.
   bool written_back_ = false;
-  Variable moved_;               // Of a shard on the host what views show while the unit is gathered.
-  Variable host_gradient_;       // _cpu_grad
-  Variable cast_;                // _mp_shard
-  Variable whole_;               // _full_param_padded
-  std::vector<Variable> parts_;  // By piece: gradients on their way into the flat one.
-  Variable gradient_;            // `.grad`, whole.
-  Variable sharded_;             // _saved_grad_shard, then `.grad`.
+  Variable moved_;  // Of a shard on the host what views show while the unit is gathered.
+  Variable cast_;   // _mp_shard
+  Variable whole_;  // _full_param_padded
 };
 
 }  // namespace dsplan

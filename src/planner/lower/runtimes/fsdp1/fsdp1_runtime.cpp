@@ -33,6 +33,12 @@ class Fsdp1Runtime final : public RuntimeBase {
   [[nodiscard]] bool hybrid() const { return training().fsdp.replicate > 1; }
   [[nodiscard]] Space of_optimizer() const { return training().fsdp.cpu_offload ? Space::Pageable : Space::Device; }
 
+  [[nodiscard]] bool recomputes_nested() const {
+    const std::vector<CheckpointGroup>& groups = training().checkpoint.groups;
+    return std::any_of(groups.begin(), groups.end(),
+                       [](const CheckpointGroup& group) { return group.kind == CheckpointKind::Reentrant; });
+  }
+
   struct Place {
     FlatHandle* handle = nullptr;
     std::size_t piece = 0;
@@ -99,7 +105,8 @@ void Fsdp1Runtime::initialise(const std::vector<BufferId>& buffers) {
   for (const auto& handle : hooks_.handles()) handle->widen();
 }
 
-// _sync_module_params_and_buffers: buffers that nobody has sent yet, of nested units too, and the unit's parameters.
+// _sync_module_params_and_buffers: buffers that nobody has sent yet, of nested units too, and the unit's parameters. It
+// is called once more for the replicas, when all buffers have been sent.
 void Fsdp1Runtime::sync_module_states(const FlatUnit& unit, std::vector<BufferId> whole,
                                       const std::vector<BufferId>& buffers) {
   std::vector<BufferId> states;
@@ -115,10 +122,10 @@ void Fsdp1Runtime::sync_module_states(const FlatUnit& unit, std::vector<BufferId
   states.insert(states.end(), whole.begin(), whole.end());
   const std::int64_t replicas = training().fsdp.replicate;
   broadcast_coalesced(eager_, states, world() / replicas, hybrid() ? Group::DataParallelInside : Group::DataParallel);
-  if (hybrid()) broadcast_coalesced(eager_, states, replicas, Group::Replicas);
+  if (hybrid()) broadcast_coalesced(eager_, whole, replicas, Group::Replicas);
 }
 
-// _cast_buffers_to_dtype_and_device, which really comes a moment later, with the first forward.
+// _cast_buffers_to_dtype_and_device, of the first forward.
 void Fsdp1Runtime::cast_buffers(std::vector<BufferId>& buffers) {
   emitter_.at(Pass::Forward);
   for (std::size_t at = 0; at < buffers.size(); ++at) {
@@ -141,7 +148,9 @@ void Fsdp1Runtime::enter(ModuleId module, Pass pass) {
   if (pass == Pass::Forward) hooks_.pre_forward(*handle);
   if (pass == Pass::Backward) hooks_.pre_backward(*handle);
   // A checkpoint lies inside the unit, whose hook hangs on its output: it comes before a reentrant one runs again.
-  if (pass == Pass::Recompute) hooks_.pre_backward(*handle);
+  if (pass != Pass::Recompute) return;
+  hooks_.pre_backward(*handle);
+  handle->hooks.nested = recomputes_nested();
 }
 
 void Fsdp1Runtime::exit(ModuleId module, Pass pass) {
@@ -149,12 +158,12 @@ void Fsdp1Runtime::exit(ModuleId module, Pass pass) {
   FlatHandle* const handle = of_module_[static_cast<std::size_t>(module)];
   if (handle == nullptr) return;
   if (pass == Pass::Forward) hooks_.post_forward(*handle);
-  if (pass == Pass::Backward && module != 0) hooks_.post_backward(*handle);
+  if (pass == Pass::Backward && module != 0) hooks_.exit_backward(*handle);
 }
 
 void Fsdp1Runtime::gradient_ready(ParameterId parameter, BufferId gradient) {
   const Place& place = places_[at(parameter)];
-  place.handle->take_gradient(place.piece, gradient);
+  place.handle->gradient.take(place.piece, gradient);
 }
 
 std::vector<StepParameter> Fsdp1Runtime::step_parameters() const {

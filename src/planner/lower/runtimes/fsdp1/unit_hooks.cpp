@@ -8,6 +8,8 @@ namespace {
 
 constexpr std::size_t kInflight = 2;  // _limiter_utils.py, _max_num_inflight_all_gathers
 
+bool is_root(const FlatHandle& handle) { return handle.unit().module == 0; }
+
 }  // namespace
 
 void UnitHooks::root_pre_forward() {
@@ -21,8 +23,10 @@ void UnitHooks::root_pre_forward() {
   }
   emitter_.wait_stream(kGatherStream, kComputeStream);
   emitter_.wait_stream(kCopyInStream, kComputeStream);
-  if (std::exchange(stale_, false)) {  // _reset_flat_param_grad_info_if_needed
-    for (const auto& handle : handles_) handle->drop_gradient();
+  const bool stale = std::exchange(stale_, false);
+  for (const auto& handle : handles_) {  // _reset_flat_param_grad_info_if_needed
+    if (stale) handle->gradient.drop();
+    if (training_.fsdp.use_orig_params) handle->gradient.drop_unseen();
   }
 }
 
@@ -48,7 +52,11 @@ void UnitHooks::free_event(StreamId on) {
 
 void UnitHooks::pre_forward(FlatHandle& handle) {
   if (first_pass_) forward_order_.push_back(&handle);
-  if (!handle.hooks.prefetched) unshard(handle);
+  handle.hooks.splits.clear();
+  if (!handle.hooks.prefetched) {
+    unshard(handle);
+    handle.hooks.splits.push_back(&handle);
+  }
   handle.hooks.needs_unshard = false;
   emitter_.wait_stream(kComputeStream, kGatherStream);
   if (training_.fsdp.forward_prefetch == 0) return;
@@ -58,6 +66,7 @@ void UnitHooks::pre_forward(FlatHandle& handle) {
   if (!next.hooks.needs_unshard || next.hooks.prefetched) return;
   unshard(next);
   next.hooks.prefetched = true;
+  handle.hooks.splits.push_back(&next);
 }
 
 // The root's is kept, as backward begins with it.
@@ -94,11 +103,20 @@ void UnitHooks::prefetch_backward(const FlatHandle& handle, BackwardPrefetch now
   next.hooks.prefetched = true;
 }
 
-// _post_backward_hook, which hangs on the flat parameter's AccumulateGrad: torch.split ran as the module began, so that
-// its node runs after all of the module's and before what lies before. The hook runs on that node's stream.
+// torch.split runs where a unit is gathered: before the module's forward, or, prefetched, before the one that runs
+// first. Autograd takes nodes from the latest to the first, so that its node comes after all of that module's.
+void UnitHooks::exit_backward(FlatHandle& handle) {
+  if (handle.hooks.nested || !handle.unit().trains) post_backward(handle);
+  for (auto split = handle.hooks.splits.rbegin(); split != handle.hooks.splits.rend(); ++split) {
+    if ((*split)->unit().trains) post_backward(**split);
+  }
+}
+
+// _post_backward_hook, which hangs on the flat parameter's AccumulateGrad, and runs on the stream of torch.split's
+// node.
 void UnitHooks::post_backward(FlatHandle& handle) {
   if (!handle.unit().trains) return reshard_only(handle);
-  if (!handle.join_gradients()) return;
+  if (!handle.gradient.join()) return;
   handle.use_sharded_views();
   if (reduces_ || training_.fsdp.reshard_after_forward == 1) {  // _should_free_in_backward
     handle.free_whole(false);
@@ -106,7 +124,9 @@ void UnitHooks::post_backward(FlatHandle& handle) {
   }
   handle.hooks.prefetched = false;
   prefetch_backward(handle, BackwardPrefetch::Post);
-  if (reduces_) handle.reduce_gradient();
+  if (reduces_) handle.gradient.reduce();
+  if (!reduces_ && training_.fsdp.use_orig_params) handle.gradient.use_whole_views();
+  handle.gradient.hook_returns();
 }
 
 // _post_backward_reshard_only_hook, or _catch_all_reshard: nothing of the unit is trained.
@@ -131,7 +151,7 @@ void UnitHooks::end_backward() {
   }
   if (reduces_ && training_.fsdp.cpu_offload) emitter_.wait_stream(kHostSync, kComputeStream);
   for (const auto& handle : handles_) {
-    if (reduces_ && training_.fsdp.cpu_offload) handle->drop_gradient();  // prepare_gradient_for_optim
+    if (reduces_ && training_.fsdp.cpu_offload) handle->gradient.drop();  // prepare_gradient_for_optim
     handle->hooks = {};
   }
   post_forward_order_.clear();
@@ -142,7 +162,7 @@ void UnitHooks::end_backward() {
 void UnitHooks::drop_gradients() {
   stale_ = training_.fsdp.use_orig_params;
   if (stale_) return;
-  for (const auto& handle : handles_) handle->drop_gradient();
+  for (const auto& handle : handles_) handle->gradient.drop();
 }
 
 }  // namespace dsplan

@@ -24,7 +24,8 @@ class UnitHooks {
   void post_forward(FlatHandle& handle);
   void backward_begins(bool reduces) { reduces_ = reduces; }
   void pre_backward(FlatHandle& handle);
-  void post_backward(FlatHandle& handle);
+  // Of the module: after everything inside.
+  void exit_backward(FlatHandle& handle);
   void end_backward();
   // zero_grad.
   void drop_gradients();
@@ -32,9 +33,9 @@ class UnitHooks {
  private:
   void unshard(FlatHandle& handle);
   void free_event(StreamId on);
+  void post_backward(FlatHandle& handle);
   void reshard_only(FlatHandle& handle);
   void prefetch_backward(const FlatHandle& handle, BackwardPrefetch now);
-  [[nodiscard]] static bool is_root(const FlatHandle& handle) { return handle.unit().module == 0; }
 
   const Training& training_;
   Emitter& emitter_;
