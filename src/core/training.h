@@ -247,7 +247,8 @@ struct Choices {
 // cross-entropy, and nothing else of it. Trl: SFTTrainer's, of the head piece by piece. Dpo: DPOTrainer's, of pairs,
 // whose reference is another model, or the model without its adapters; DpoPrecomputed: the reference's part comes with
 // the batch. DpoLogits: the same from whole logits in fp32, as LLaMA-Factory's trainer has them; DpoRows: row by row of
-// them, as axolotl's. Reward: RewardTrainer's, of pairs. CenteredReward: with a term that draws rewards to 0.
+// them, as axolotl's. Reward: RewardTrainer's, of pairs. CenteredReward: with a term that draws rewards to 0. Summed:
+// torchtitan's, of labels that the batch has shifted: a sum over logits in fp32, divided by the tokens of all ranks.
 enum class Loss : std::uint8_t {
   HuggingFace,
   Native,
@@ -259,7 +260,8 @@ enum class Loss : std::uint8_t {
   DpoLogits,
   DpoRows,
   Reward,
-  CenteredReward
+  CenteredReward,
+  Summed
 };
 [[nodiscard]] constexpr bool of_rewards(Loss loss) { return loss == Loss::Reward || loss == Loss::CenteredReward; }
 [[nodiscard]] constexpr bool of_whole_logits(Loss loss) { return loss == Loss::DpoLogits || loss == Loss::DpoRows; }
@@ -273,8 +275,9 @@ enum class Loss : std::uint8_t {
 // By a trainer of its own, beside which no other loss is asked for.
 [[nodiscard]] constexpr bool of_trainer(Loss loss) { return scores_in_pieces(loss) || of_pairs(loss); }
 // Trainer: transformers' own. Minimal: nothing outlives its line. Script: `outputs = model(**batch);
-// outputs.loss.backward()`, whose variable holds loss and logits until the next forward has returned.
-enum class LoopKind : std::uint8_t { Trainer, Minimal, Script };
+// outputs.loss.backward()`, whose variable holds loss and logits until the next forward has returned. Torchtitan: its
+// train_step, whose variables hold each micro-batch's ids and loss until the step is over.
+enum class LoopKind : std::uint8_t { Trainer, Minimal, Script, Torchtitan };
 // Which temporaries count: all, or only those that PyTorch's dispatcher sees, as a witness without a GPU does.
 enum class Level : std::uint8_t { Kernel, Dispatch };
 
@@ -355,6 +358,7 @@ struct Training {
   Version liger = kWitnessLiger;  // Where the loss is its.
   LigerKernels liger_kernels;
   AdapterKernels lora_kernels;
+  ModelCode model_code = ModelCode::Transformers;
 
   // Rows that the model sees: of a pair the chosen and the rejected one.
   [[nodiscard]] std::int64_t rows() const { return of_pairs(loss) ? 2 * micro_batch : micro_batch; }
@@ -407,6 +411,8 @@ struct Training {
 // Modules of transformers 4 keep their first RoPE frequencies as an attribute of the same tensor; since 5.0 they are a
 // buffer of their own.
 [[nodiscard]] bool buffer_exists(const ModelBuffer& buffer, const Version& transformers);
+// As this job has it.
+[[nodiscard]] Shape shape_of(const ModelBuffer& buffer, const Training& training);
 // Whether the batch brings a mask of ones, as transformers' collators make it. Without one, 4.53 to 4.57 take any batch
 // for a packed one and build S x S masks for sdpa.
 [[nodiscard]] bool batch_has_mask(const Version& transformers);
@@ -425,7 +431,7 @@ struct Training {
 [[nodiscard]] std::string_view name(Loss loss);
 [[nodiscard]] std::string_view name(CheckpointKind kind);  // "non_reentrant", "reentrant", "deepspeed"
 [[nodiscard]] std::string_view name(ModelInit init);       // "zero_init", "device", "host", "meta", "rank0"
-[[nodiscard]] std::string_view name(LoopKind loop);        // "trainer", "minimal", "script"
+[[nodiscard]] std::string_view name(LoopKind loop);        // "trainer", "minimal", "script", "torchtitan"
 [[nodiscard]] std::string_view name(ParamGroups groups);   // "single", "decay"
 
 // '*' and '?' over whole parameter names; nothing else is special.

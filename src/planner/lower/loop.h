@@ -24,6 +24,7 @@
 #include "planner/lower/autograd/tape.h"
 #include "planner/lower/eager.h"
 #include "planner/lower/runtime.h"
+#include "planner/lower/torchtitan_step.h"
 
 namespace dsplan {
 
@@ -31,7 +32,7 @@ class Loop {
  public:
   // All references must outlive the loop.
   Loop(const ModelSpec& model, const Job& job, Emitter& emitter, TrainingRuntime& runtime)
-      : model_(model), job_(job), emitter_(emitter), runtime_(runtime) {}
+      : model_(model), job_(job), emitter_(emitter), runtime_(runtime), titan_(emitter, job) {}
 
   // Everything that is there before the first batch. Returns the model's own buffers on the device, by index into
   // ModelSpec::buffers; kNoBuffer where this transformers has none.
@@ -47,6 +48,7 @@ class Loop {
 
  private:
   void train_step(Stretch stretch, const TapeOf& tape_of);
+  [[nodiscard]] bool is_torchtitan() const { return job_.training.loop == LoopKind::Torchtitan; }
   void make_batch(Tape& tape);
   void forward(Tape& tape);
   void backward(Tape& tape);
@@ -68,6 +70,7 @@ class Loop {
   std::int64_t batches_ = 0;         // Made so far.
   Tape* held_ = nullptr;             // Whose batch is there.
   Variables outputs_;                // Of the latest forward, where the loop has a variable for them.
+  TorchtitanStep titan_;             // What the variables of torchtitan's train_step hold.
 };
 
 }  // namespace dsplan

@@ -196,6 +196,7 @@ constexpr CanonicalLine kLines[] = {
     {Line::FsdpFlat, "fsdp flat", [](const Job& j) { return j.training.runtime == Runtime::Fsdp1; }},
     {Line::Experts, "experts", [](const Job& j) { return j.training.experts != ExpertsImplementation::GroupedMm; }},
     {Line::Routing, "routing", [](const Job& j) { return j.training.experts == ExpertsImplementation::Loop; }},
+    {Line::ModelCode, "model code", [](const Job& j) { return j.training.model_code != ModelCode::Transformers; }},
 };
 
 // A field as one word of its line.

@@ -64,6 +64,7 @@ class Resharding {
       if (table && embedding_ == nullptr) embedding_ = &module;
       if (module.type.find("Norm") != std::string::npos && tower_.empty()) norm_ = &module;
       if (last_part(module) == "lm_head" || last_part(module) == "embed_out") head_ = &module;
+      if (model.code == ModelCode::Torchtitan && module.path == "output") head_ = &module;
     }
     for (const Parameter& p : model.parameters) {
       if (p.tied_to == kNone || &owner(p) != head_) continue;

@@ -157,7 +157,22 @@ bool has_strided_bias(const Resolver& resolver) {
   return has({"t5", "mt5"}, resolver.model.family) && resolver.model.dims.heads > 1;
 }
 
+// torchtitan's sdpa_kernel(set_priority=True) asks cuDNN first, then flash, then math (models/attention.py). The first
+// takes other devices' work, too (sdp_utils.cpp, can_use_cudnn_attention).
+Kernel torchtitan_kernel(const Resolver& resolver) {
+  const Training& training = resolver.job.training;
+  const std::int64_t width = resolver.model.dims.head_dim;
+  const bool hopper = resolver.hardware != nullptr && resolver.hardware->architecture == "sm_90";
+  if (training.compute_dtype() == DType::Float32) return {Attention::Math, "fp32"};
+  if (before_ampere(resolver)) return {Attention::Math, "a GPU before sm_80"};
+  if (width % 8 == 0 && width <= (hopper ? 256 : 128) && training.seq != 1) {
+    return {Attention::CuDnn, "16 bits, where torchtitan asks for cuDNN first"};
+  }
+  return {Attention::Flash, "16 bits, in heads that cuDNN does not take"};
+}
+
 Kernel sdpa_kernel(const Resolver& resolver) {
+  if (resolver.model.code == ModelCode::Torchtitan) return torchtitan_kernel(resolver);
   if (eager_alone(resolver.model)) return {Attention::Eager, "a class that has eager attention alone"};
   if (shares_one_head(resolver.model)) return {Attention::Math, "one key-value head that is not repeated"};
   if (has_strided_bias(resolver)) return {Attention::Math, "a bias of positions whose rows have gaps"};
@@ -193,7 +208,11 @@ void resolve_attention(Resolver& resolver) {
     const Kernel kernel = sdpa_kernel(resolver);
     training.attention = kernel.attention;
     return resolver.assumed("attention", std::string(name(kernel.attention)),
-                            formatted("transformers' default, sdpa, with {}", kernel.why), "--attention");
+                            formatted("{}, sdpa, with {}",
+                                      resolver.model.code == ModelCode::Torchtitan ? "torchtitan's choice"
+                                                                                   : "transformers' default",
+                                      kernel.why),
+                            "--attention");
   }
   std::string text = *wished;
   if (text == "fa2" || text == "flash_attention_2" || text == "flash-attention-2" || text == "flash-2") {
@@ -285,20 +304,46 @@ void resolve_given_loss(Resolver& resolver, const Setting<std::string>& wished) 
   resolver.given("loss", std::string(text), wished.place, "--loss");
 }
 
-void resolve_loss_and_loop(Resolver& resolver) {
+// Its loss is a part of it, and so is its loop, unless another is asked for.
+void resolve_model_code(Resolver& resolver) {
+  const Setting<std::string>& wished = resolver.request.model_code;
+  if (!wished.given()) return;
+  Training& training = resolver.training();
+  if (*wished != "torchtitan" && *wished != "transformers") {
+    return resolver.fault(wished.place, formatted("model code \"{}\" is neither transformers nor torchtitan", *wished));
+  }
+  resolver.given("model_code", *wished, wished.place, "--model-code");
+  if (*wished == "transformers") return;
+  training.model_code = ModelCode::Torchtitan;
+  training.transformers = kWitnessTransformers;
+  training.loop = LoopKind::Torchtitan;
+}
+
+void resolve_loss(Resolver& resolver) {
   const Setting<std::string>& loss = resolver.request.loss;
+  Training& training = resolver.training();
+  if (training.model_code == ModelCode::Torchtitan) {
+    training.loss = Loss::Summed;
+    if (!loss.given()) return resolver.derived("loss", "summed", "torchtitan's own code", "--loss");
+    return resolver.fault(loss.place, formatted("loss \"{}\": torchtitan's own code has a loss of its own", *loss),
+                          "leave it out");
+  }
   if (!loss.given()) {
     resolver.assumed("loss", "hf", "Hugging Face's causal loss with fp32 logits", "--loss");
   } else {
     resolve_given_loss(resolver, loss);
   }
+}
+
+void resolve_loss_and_loop(Resolver& resolver) {
+  resolve_loss(resolver);
   resolve_liger(resolver);
   const Setting<std::string>& loop = resolver.request.loop;
   if (!loop.given()) return;
-  constexpr std::array kLoops{LoopKind::Trainer, LoopKind::Minimal, LoopKind::Script};
+  constexpr std::array kLoops{LoopKind::Trainer, LoopKind::Minimal, LoopKind::Script, LoopKind::Torchtitan};
   const auto* found = std::find_if(kLoops.begin(), kLoops.end(), [&](LoopKind one) { return *loop == name(one); });
   if (found == kLoops.end()) {
-    return resolver.fault(loop.place, formatted("loop \"{}\" is none of trainer, minimal, script", *loop));
+    return resolver.fault(loop.place, formatted("loop \"{}\" is none of trainer, minimal, script, torchtitan", *loop));
   }
   resolver.training().loop = *found;
   resolver.given("loop", *loop, loop.place, "--loop");
@@ -498,6 +543,7 @@ void resolve_execution(Resolver& resolver) {
   }
   resolve_target_seq(resolver);
   resolve_images(resolver);
+  resolve_model_code(resolver);
   resolve_attention(resolver);
   resolve_loss_and_loop(resolver);
   resolve_experts(resolver);

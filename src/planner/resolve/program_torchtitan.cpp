@@ -29,11 +29,13 @@ class Torchtitan {
            "last layer did not reshard (--set torchtitan=0.1.0)",
            {}});
     }
-    request_.notices.push_back({Notice::Kind::Warning,
-                                foreign_.program.place,
-                                "torchtitan's own model code is not modelled: parameters, gradients and optimizer "
-                                "states are its own, activations and loss those of transformers' model",
-                                {}});
+    if (*request_.model_code == "transformers") {
+      request_.notices.push_back({Notice::Kind::Warning,
+                                  foreign_.program.place,
+                                  "transformers' model code in the place of torchtitan's own: parameters, gradients and "
+                                  "optimizer states are torchtitan's, activations and loss are not",
+                                  {}});
+    }
   }
 
  private:
@@ -52,7 +54,8 @@ class Torchtitan {
     usually(request_.implementation, std::string("fused"));
     usually(request_.weight_decay, 0.1);
     usually(request_.max_grad_norm, 1.0);
-    usually(request_.loop, std::string("minimal"));
+    usually(request_.model_code, std::string("torchtitan"));
+    usually(request_.loop, std::string(*request_.model_code == "torchtitan" ? "torchtitan" : "minimal"));
     usually(request_.torch_dtype, std::string("float32"));
     older_ = version() < Version{0, 2, 0};
   }

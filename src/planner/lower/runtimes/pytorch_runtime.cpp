@@ -104,7 +104,7 @@ class PyTorchRuntime final : public RuntimeBase {
     if (training().gradient_clipping > 0) {
       clip_.forget();
       if (training().grad_scaler) scaler_.unscale(all);
-      clip_.run(all, training().loop == LoopKind::Trainer);
+      clip_.run(all, keeps_norm());
     }
     if (training().grad_scaler) scaler_.before_step(all, fused_in_torch());
     for (const ParameterGroup& group : parameter_groups(model_, training(), trained_)) {
@@ -113,6 +113,7 @@ class PyTorchRuntime final : public RuntimeBase {
     shares_.each_sent(
         [this](ParameterId id, std::int64_t from) { eager_.broadcast(parameters_[at(id)], from, world()); });
     if (training().grad_scaler) scaler_.after_step();
+    if (training().loop == LoopKind::Torchtitan) clip_.forget();
     zero_grad();
   }
 
