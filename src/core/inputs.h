@@ -348,6 +348,7 @@ struct Request {
   Setting<std::string> liger_kernels;         // --liger-kernels (liger_kernels)
   Setting<std::string> lora_kernels;          // --lora-kernels (lora_kernels)
   Setting<std::string> model_code;            // --model-code transformers|torchtitan (model_code)
+  Setting<std::string> torchtitan_version;    // --torchtitan-version (torchtitan_version)
   // Limits.
   Setting<Bytes> host_memory;  // --host-memory, per node (host_memory)
   Setting<Bytes> nvme_memory;  // --nvme-memory, per node (nvme_memory)

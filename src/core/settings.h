@@ -105,6 +105,7 @@ enum class Line : std::uint8_t {
   Experts,
   Routing,
   ModelCode,
+  Torchtitan,
   Count,  // Of the lines above; none itself.
 };
 

@@ -35,6 +35,14 @@ bool buffer_exists(const ModelBuffer& buffer, const Version& transformers) {
   return transformers >= Version{5, 0, 0} || !buffer.name.ends_with("original_inv_freq");
 }
 
+bool counts_tokens(const Training& training) {
+  return training.model_code == ModelCode::Torchtitan && training.torchtitan >= kWitnessTorchtitan;
+}
+
+bool counts_tokens_on_device(const Training& training, std::int64_t ranks) {
+  return counts_tokens(training) && ranks == 1;
+}
+
 Shape shape_of(const ModelBuffer& buffer, const Training& training) {
   Shape shape = buffer.shape;
   if (buffer.by_length) shape.dims[0] = training.seq;

@@ -18,6 +18,7 @@ inline constexpr const char* kTorchVersion = "2.11.0";
 inline constexpr const char* kTransformersVersion = "5.17.0";
 inline constexpr const char* kDeepSpeedVersion = "0.19.8";
 inline constexpr const char* kLigerVersion = "0.8.5";
+inline constexpr const char* kTorchtitanVersion = "0.2.2";
 
 struct Version {
   int major = 0;
@@ -33,6 +34,7 @@ struct Version {
 inline constexpr Version kWitnessTorch{2, 11, 0};
 inline constexpr Version kWitnessTransformers{5, 17, 0};
 inline constexpr Version kWitnessLiger{0, 8, 5};
+inline constexpr Version kWitnessTorchtitan{0, 2, 2};
 
 // Fsdp1: FullyShardedDataParallel, which flattens what Fsdp2's fully_shard leaves as it is.
 enum class Runtime : std::uint8_t { PyTorch, DeepSpeed, Fsdp2, Fsdp1 };
@@ -359,6 +361,7 @@ struct Training {
   LigerKernels liger_kernels;
   AdapterKernels lora_kernels;
   ModelCode model_code = ModelCode::Transformers;
+  Version torchtitan = kWitnessTorchtitan;  // Where the model's code is its.
 
   // Rows that the model sees: of a pair the chosen and the rejected one.
   [[nodiscard]] std::int64_t rows() const { return of_pairs(loss) ? 2 * micro_batch : micro_batch; }
@@ -411,6 +414,10 @@ struct Training {
 // Modules of transformers 4 keep their first RoPE frequencies as an attribute of the same tensor; since 5.0 they are a
 // buffer of their own.
 [[nodiscard]] bool buffer_exists(const ModelBuffer& buffer, const Version& transformers);
+// torchtitan's loss is a sum over the tokens that all ranks count, since 0.2.2; before, a mean of one rank's. One rank
+// leaves the number on the device.
+[[nodiscard]] bool counts_tokens(const Training& training);
+[[nodiscard]] bool counts_tokens_on_device(const Training& training, std::int64_t ranks);
 // As this job has it.
 [[nodiscard]] Shape shape_of(const ModelBuffer& buffer, const Training& training);
 // Whether the batch brings a mask of ones, as transformers' collators make it. Without one, 4.53 to 4.57 take any batch

@@ -1,6 +1,6 @@
-// torchtitan's Llama and Qwen3 (torchtitan 0.2.2: models/llama3/model/model.py, models/qwen3/model/model.py,
-// models/attention.py), and what its train.py makes of their logits (components/loss.py). A `drop` stands where a
-// Python variable or frame lets go of a tensor.
+// torchtitan's Llama and Qwen3 (models/llama3/model/model.py, models/qwen3/model/model.py, models/attention.py; 0.2.2,
+// compared with 0.1.0, 0.2.0 and 0.2.1), and what its train.py makes of their logits (components/loss.py). A `drop`
+// stands where a Python variable or frame lets go of a tensor.
 #include "model/graphs/attention.h"
 #include "model/graphs/graphs.h"
 #include "model/graphs/pieces.h"
@@ -24,11 +24,13 @@ class TorchtitanGraph {
     g_.enter_model();
     const TensorId logits = forward(ids);
     g_.exit_model();
-    const TensorId sum = summed(logits, labels);
-    const TensorId loss = count == kNone ? g_.unary(Op::DivScalar, sum, 1) : g_.binary(Op::Div, sum, count);
+    const bool counts = g_.options().torchtitan >= kWitnessTorchtitan;
+    const TensorId whole = cross_entropy(logits, labels, counts ? Reduction::Sum : Reduction::Mean);
+    const TensorId loss = count == kNone ? g_.unary(Op::DivScalar, whole, 1) : g_.binary(Op::Div, whole, count);
+    if (!counts) g_.drop({whole});  // RescaleAccumulatedLoss has returned.
     g_.leave_autocast();
     g_.drop({logits});
-    g_.give_to_loop(sum);
+    if (counts) g_.give_to_loop(whole);
     return g_.finish(loss);
   }
 
@@ -49,8 +51,8 @@ class TorchtitanGraph {
     return logits;
   }
 
-  // cross_entropy(logits.flatten(0, 1).float(), labels.flatten(0, 1), reduction="sum").
-  TensorId summed(TensorId logits, TensorId labels) {
+  // cross_entropy(logits.flatten(0, 1).float(), labels.flatten(0, 1)).
+  TensorId cross_entropy(TensorId logits, TensorId labels, Reduction reduction) {
     const Shape& shape = g_.shape(logits);
     const std::int64_t tokens = shape.dims[0] * shape.dims[1];
     const TensorId rows = g_.view(logits, Shape{tokens, shape.dims[2]});
@@ -58,9 +60,9 @@ class TorchtitanGraph {
     g_.drop({rows});
     const TensorId targets = g_.view(labels, Shape{tokens});
     const TensorId log_probabilities = g_.unary(Op::LogSoftmax, wide);
-    const TensorId sum = g_.nll_loss(log_probabilities, targets, Reduction::Sum).first;
+    const TensorId loss = g_.nll_loss(log_probabilities, targets, reduction).first;
     g_.drop({log_probabilities, targets, wide});
-    return sum;
+    return loss;
   }
 
   TensorId norm(ModuleId module, TensorId x) {
@@ -108,6 +110,19 @@ class TorchtitanGraph {
     const TensorId split = g_.view(flat, Shape{g_.options().micro_batch, g_.options().seq, heads, d_.head_dim});
     g_.drop({flat});
     return split;
+  }
+
+  // repeat_kv: each head as often in a row as queries ask it. Its gradient is a sum.
+  TensorId repeated(TensorId x) {
+    const Shape& own = g_.shape(x);
+    const Shape apart{own.dims[0], own.dims[1], own.dims[2], 1, own.dims[3]};
+    const Shape shape{own.dims[0], own.dims[1], d_.heads, own.dims[3]};
+    const TensorId spread =
+        g_.view_copied_back(x, shape, {step_reshape(apart), step_repeat(3, d_.heads / d_.kv_heads), step_reshape(shape)});
+    if (d_.kv_heads == 1) return spread;
+    const TensorId copied = g_.copy(spread);
+    g_.drop({spread});
+    return copied;
   }
 
   // x.transpose(1, 2), in place of x. What comes back head by head is copied to become the projection's gradient, but
@@ -201,16 +216,22 @@ class TorchtitanGraph {
     } else {
       turned = complex_turned(turned, table, queries, keys);
     }
+    // Before 0.2.2 sdpa is given one head for each of the query's.
+    const bool repeats = g_.options().torchtitan < kWitnessTorchtitan && d_.kv_heads != d_.heads;
+    const TensorId key = repeats ? repeated(turned.k) : g_.keep(turned.k);
+    const TensorId all = repeats ? repeated(value) : g_.keep(value);
     AttentionCall call;
     call.q = swapped(turned.q, false);
-    call.k = swapped(turned.k, false);
-    call.v = swapped(value, values_come_back_by_head(g_.options(), d_, false));
+    g_.drop({turned.k});
+    call.k = swapped(g_.keep(key), false);
+    g_.drop({value});
+    call.v = swapped(g_.keep(all), !repeats && values_come_back_by_head(g_.options(), d_, false));
     const ModuleId inner = g_.child(module, "inner_attention");
     g_.enter(inner);
     const Attended attended = attend(g_, call);
     g_.exit(inner);
     const TensorId out = linear_module(g_, g_.child(module, "wo"), attended.flat, d_.hidden);
-    g_.drop({attended.flat, call.q, call.k, call.v});
+    g_.drop({attended.flat, call.q, call.k, call.v, key, all});
     g_.exit(module);
     return out;
   }

@@ -94,7 +94,7 @@ void Loop::train_step(Stretch stretch, const TapeOf& tape_of) {
 void Loop::make_batch(Tape& tape) {
   emitter_.at(Pass::Forward);
   mark(Moment::MicroBatchBegins);
-  if (is_torchtitan() && micro_batch_ > 0) titan_.keep_ids(held_->take_batch());
+  if (is_torchtitan() && counts_tokens(job_.training) && micro_batch_ > 0) titan_.keep_ids(held_->take_batch());
   tape.make_batch();
   if (held_ != nullptr && held_ != &tape) held_->drop_batch();
   held_ = &tape;

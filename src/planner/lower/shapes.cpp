@@ -63,7 +63,8 @@ GraphOptions graph_options(const ModelSpec& model, const Job& job) {
       !job.training.checkpoint.groups.empty() && job.training.transformers >= Version{5, 0, 0};
   options.narrow_tables = job.training.under_zero_init();
   options.holds_outputs = job.training.loop == LoopKind::Script || job.training.loop == LoopKind::Torchtitan;
-  options.counts_on_device = job.parallelism.dp == 1;
+  options.torchtitan = job.training.torchtitan;
+  options.counts_on_device = counts_tokens_on_device(job.training, job.parallelism.dp);
   options.tp = job.parallelism.tp;
   options.stage3_linear = job.training.runtime == Runtime::DeepSpeed && job.training.zero.stage == 3;
   options.checkpointed_modules = job.training.checkpoint.modules;

@@ -10,7 +10,11 @@ constexpr What kOfTable{Role::Temporaries, "what computes the rotary table", "to
 class Tables {
  public:
   Tables(const ModelSpec& model, const Job& job, Emitter& emitter)
-      : eager_(emitter), half_(model.dims.head_dim / 2), seq_(job.training.seq), qwen_(model.family == "qwen3") {}
+      : eager_(emitter),
+        half_(model.dims.head_dim / 2),
+        seq_(job.training.seq),
+        scales_(job.training.torchtitan >= Version{0, 2, 0}),
+        qwen_(model.family == "qwen3") {}
 
   Variable make() { return qwen_ ? waves() : numbers(); }
 
@@ -30,10 +34,11 @@ class Tables {
   // The scaled frequencies' own steps are smaller than what comes behind: wave lengths, smoothing and flags stay, by the
   // names of variables.
   Variable numbers() {
-    const Variable lengths = temporary(half_);
-    const Variable smooth = temporary(half_);
-    const Variable smoothed = temporary(half_);
-    const Variable flags = temporary(half_, DType::Bool);
+    std::vector<Variable> scaling;
+    if (scales_) {
+      for (int named = 0; named < 3; ++named) scaling.push_back(temporary(half_));
+      scaling.push_back(temporary(half_, DType::Bool));
+    }
     const Variable places = temporary(seq_, DType::Int64);
     Variable frequencies = temporary(half_);
     frequencies = temporary(seq_ * half_);  // outer(t, freqs).
@@ -54,6 +59,7 @@ class Tables {
   Eager eager_;
   std::int64_t half_;
   std::int64_t seq_;
+  bool scales_;
   bool qwen_;
 };
 
@@ -71,6 +77,7 @@ void make_tables_anew(const ModelSpec& model, const Job& job, Emitter& emitter, 
 void TorchtitanStep::begin() {
   constexpr What kCount{Role::Inputs, "tokens that count", "torchtitan: train.py, train_step"};
   tokens_.reset(Reason::Loop);
+  if (!counts_tokens(job_.training)) return;
   Variable count = eager_.scratch(Bytes(8), DType::Int64, kCount);
   eager_.work().write(count).run(Body::MakeBatch, "copy count to device");
   if (job_.parallelism.dp > 1) {

@@ -197,6 +197,7 @@ constexpr CanonicalLine kLines[] = {
     {Line::Experts, "experts", [](const Job& j) { return j.training.experts != ExpertsImplementation::GroupedMm; }},
     {Line::Routing, "routing", [](const Job& j) { return j.training.experts == ExpertsImplementation::Loop; }},
     {Line::ModelCode, "model code", [](const Job& j) { return j.training.model_code != ModelCode::Transformers; }},
+    {Line::Torchtitan, "torchtitan", [](const Job& j) { return j.training.torchtitan != kWitnessTorchtitan; }},
 };
 
 // A field as one word of its line.

@@ -671,12 +671,11 @@ Footprint footprint(const ModelSpec& model, const Job& job, std::int64_t rank) {
     result.persistent[Role::Inputs] += loss_bytes(model, job.training);
     result.persistent[Role::Activations] += held_logits(model, job);
   }
-  if (job.training.model_code == ModelCode::Torchtitan && job.parallelism.dp == 1) {
-    result.persistent[Role::Inputs] += Bytes(4);  // The tokens that count, which the loss was divided by.
-  }
-  if (job.training.loop == LoopKind::Torchtitan) {  // And once more, before they become a number; a barrier's byte.
-    result.persistent[Role::Inputs] += Bytes(8);
-    result.persistent[Role::Temporaries] += Bytes(1);
+  const bool counts = counts_tokens(job.training);
+  if (counts && job.parallelism.dp == 1) result.persistent[Role::Inputs] += Bytes(4);  // What the loss is divided by.
+  if (job.training.loop == LoopKind::Torchtitan) {
+    if (counts) result.persistent[Role::Inputs] += Bytes(8);  // The same before it is brought together.
+    result.persistent[Role::Temporaries] += Bytes(1);         // Of a barrier.
   }
   result.states.parameters = result.persistent[Role::Parameters];
   result.states.optimizer = result.persistent[Role::Optimizer];

@@ -157,18 +157,22 @@ bool has_strided_bias(const Resolver& resolver) {
   return has({"t5", "mt5"}, resolver.model.family) && resolver.model.dims.heads > 1;
 }
 
-// torchtitan's sdpa_kernel(set_priority=True) asks cuDNN first, then flash, then math (models/attention.py). The first
-// takes other devices' work, too (sdp_utils.cpp, can_use_cudnn_attention).
+// torchtitan's sdpa_kernel(set_priority=True) asks for cuDNN first, then flash, then math, before 0.2.2 for the
+// memory-efficient kernel ahead of that one; 0.1 asks for cuDNN on compute capability 10.0 alone (models/attention.py).
 Kernel torchtitan_kernel(const Resolver& resolver) {
   const Training& training = resolver.job.training;
   const std::int64_t width = resolver.model.dims.head_dim;
-  const bool hopper = resolver.hardware != nullptr && resolver.hardware->architecture == "sm_90";
-  if (training.compute_dtype() == DType::Float32) return {Attention::Math, "fp32"};
-  if (before_ampere(resolver)) return {Attention::Math, "a GPU before sm_80"};
-  if (width % 8 == 0 && width <= (hopper ? 256 : 128) && training.seq != 1) {
+  const std::string architecture = resolver.hardware == nullptr ? "sm_90" : resolver.hardware->architecture;
+  const bool old = before_ampere(resolver);
+  if (training.compute_dtype() == DType::Float32 || old) {
+    const std::string why = old ? "a GPU before sm_80" : "fp32";
+    return {training.torchtitan < kWitnessTorchtitan ? Attention::MemoryEfficient : Attention::Math, why};
+  }
+  const bool asks = training.torchtitan >= Version{0, 2, 0} || architecture == "sm_100";
+  if (asks && width % 8 == 0 && width <= (architecture == "sm_90" ? 256 : 128) && training.seq != 1) {
     return {Attention::CuDnn, "16 bits, where torchtitan asks for cuDNN first"};
   }
-  return {Attention::Flash, "16 bits, in heads that cuDNN does not take"};
+  return {Attention::Flash, asks ? "16 bits, in heads that cuDNN does not take" : "16 bits, which torchtitan asks first"};
 }
 
 Kernel sdpa_kernel(const Resolver& resolver) {
@@ -307,16 +311,25 @@ void resolve_given_loss(Resolver& resolver, const Setting<std::string>& wished) 
 // Its loss is a part of it, and so is its loop, unless another is asked for.
 void resolve_model_code(Resolver& resolver) {
   const Setting<std::string>& wished = resolver.request.model_code;
-  if (!wished.given()) return;
+  if (!wished.given()) return resolve_torchtitan(resolver);
   Training& training = resolver.training();
   if (*wished != "torchtitan" && *wished != "transformers") {
     return resolver.fault(wished.place, formatted("model code \"{}\" is neither transformers nor torchtitan", *wished));
   }
   resolver.given("model_code", *wished, wished.place, "--model-code");
-  if (*wished == "transformers") return;
-  training.model_code = ModelCode::Torchtitan;
-  training.transformers = kWitnessTransformers;
-  training.loop = LoopKind::Torchtitan;
+  if (*wished == "torchtitan") {
+    training.model_code = ModelCode::Torchtitan;
+    training.transformers = kWitnessTransformers;
+    training.loop = LoopKind::Torchtitan;
+  }
+  resolve_torchtitan(resolver);
+}
+
+// _op_sac_save_list has cuDNN's attention since 0.2.1; before, what is kept by operator leaves it out.
+void leave_out_cudnn(Training& training) {
+  if (training.model_code != ModelCode::Torchtitan || training.torchtitan >= Version{0, 2, 1}) return;
+  if (training.attention != Attention::CuDnn) return;
+  for (CheckpointGroup& group : training.checkpoint.groups) std::erase(group.kept, Op::Attention);
 }
 
 void resolve_loss(Resolver& resolver) {
@@ -335,18 +348,32 @@ void resolve_loss(Resolver& resolver) {
   }
 }
 
+// ParallelDims.seq_len_divisor is twice the degree of context parallelism (distributed/parallel_dims.py).
+void check_torchtitan_length(Resolver& resolver) {
+  const Training& training = resolver.job.training;
+  const bool stops = training.loop == LoopKind::Torchtitan && training.torchtitan >= Version{0, 2, 0};
+  if (!stops || training.seq % 2 == 0) return;
+  resolver.fault(resolver.request.seq.given() ? resolver.request.seq.place : option("--seq"),
+                 formatted("seq {}: torchtitan stops at odd lengths", training.seq),
+                 formatted("{} is the next", training.seq + 1));
+}
+
 void resolve_loss_and_loop(Resolver& resolver) {
   resolve_loss(resolver);
   resolve_liger(resolver);
   const Setting<std::string>& loop = resolver.request.loop;
-  if (!loop.given()) return;
+  if (!loop.given()) return check_torchtitan_length(resolver);
   constexpr std::array kLoops{LoopKind::Trainer, LoopKind::Minimal, LoopKind::Script, LoopKind::Torchtitan};
   const auto* found = std::find_if(kLoops.begin(), kLoops.end(), [&](LoopKind one) { return *loop == name(one); });
   if (found == kLoops.end()) {
     return resolver.fault(loop.place, formatted("loop \"{}\" is none of trainer, minimal, script, torchtitan", *loop));
   }
+  if (*found == LoopKind::Torchtitan && resolver.training().model_code != ModelCode::Torchtitan) {
+    return resolver.fault(loop.place, "loop \"torchtitan\" around another code", "--model-code torchtitan");
+  }
   resolver.training().loop = *found;
   resolver.given("loop", *loop, loop.place, "--loop");
+  check_torchtitan_length(resolver);
 }
 
 // Height and width: N or HEIGHTxWIDTH, in a training file also two numbers.
@@ -551,6 +578,7 @@ void resolve_execution(Resolver& resolver) {
   resolve_freeze(resolver);
   resolve_lora(resolver);
   resolve_checkpoint(resolver);
+  leave_out_cudnn(resolver.training());
 }
 
 }  // namespace dsplan

@@ -26,7 +26,7 @@ class Torchtitan {
           {Notice::Kind::Warning,
            foreign_.program.place,
            "groups are those of torchtitan since July 2025 (0.2); before, layers and the model alone had one, and the "
-           "last layer did not reshard (--set torchtitan=0.1.0)",
+           "last layer did not reshard (--torchtitan-version 0.1.0)",
            {}});
     }
     if (*request_.model_code == "transformers") {
@@ -54,26 +54,25 @@ class Torchtitan {
     usually(request_.implementation, std::string("fused"));
     usually(request_.weight_decay, 0.1);
     usually(request_.max_grad_norm, 1.0);
-    usually(request_.model_code, std::string("torchtitan"));
-    usually(request_.loop, std::string(*request_.model_code == "torchtitan" ? "torchtitan" : "minimal"));
     usually(request_.torch_dtype, std::string("float32"));
     older_ = version() < Version{0, 2, 0};
+    usually(request_.model_code, std::string("torchtitan"));
+    usually(request_.loop, std::string(*request_.model_code == "torchtitan" ? "torchtitan" : "minimal"));
   }
 
-  // --set torchtitan=0.1.0, since no key of the file says it.
+  // No key of the file says it: --torchtitan-version 0.1.0, or --set torchtitan=0.1.0.
   Version version() {
     constexpr std::string_view kSays = "torchtitan=";
-    Version found{0, 2, 2};
-    if (!request_.set.given()) return found;
-    std::erase_if(*request_.set.value, [&](const std::string& pair) {
-      if (!pair.starts_with(kSays)) return false;
-      const std::optional<Version> said = Version::parse(std::string_view(pair).substr(kSays.size()));
-      if (!said) faults_.add(request_.set.place.says(formatted("\"{}\" is no version", pair), "as torchtitan=0.1.0"));
-      found = said.value_or(found);
-      said_ = true;
-      return true;
-    });
-    return found;
+    Setting<std::string>& wished = request_.torchtitan_version;
+    if (request_.set.given()) {
+      std::erase_if(*request_.set.value, [&](const std::string& pair) {
+        if (!pair.starts_with(kSays)) return false;
+        wished = {pair.substr(kSays.size()), request_.set.place};
+        return true;
+      });
+    }
+    said_ = wished.given();
+    return Version::parse(wished.value_or(kTorchtitanVersion)).value_or(kWitnessTorchtitan);
   }
 
   // ParallelDims: the degrees' product is the number of ranks.
