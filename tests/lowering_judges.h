@@ -233,6 +233,10 @@ class OfTensors {
     const std::int64_t half = model.dims.head_dim / 2;
     sizes_["what computes the rotary table"] = {4 * half, half, 8 * t.seq, 4 * half * t.seq};
     sizes_["tokens that count"] = {8};
+    sizes_["state of the generator"] = {16};
+    for (const Parameter& p : model.parameters) {
+      sizes_["weight as it is drawn"].insert(4 * p.shape.elements().value());  // Of a model that is whole on the device.
+    }
   }
 
   // bitsandbytes functional.py, quantize_4bit: a weight as it was loaded, in 16 bits, and an fp32 for each 64 of its

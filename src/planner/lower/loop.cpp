@@ -57,7 +57,7 @@ std::vector<BufferId> Loop::init() {
     record();
   }
   runtime_.initialise(buffers);
-  if (model_.code == ModelCode::Torchtitan) make_tables_anew(model_, job_, emitter_, buffers);
+  if (model_.code == ModelCode::Torchtitan) init_weights(model_, job_, rank_, emitter_, buffers);
   emitter_.mark(Moment::StretchEnds, Stretch::Init);
   return buffers;
 }

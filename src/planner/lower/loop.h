@@ -31,8 +31,8 @@ namespace dsplan {
 class Loop {
  public:
   // All references must outlive the loop.
-  Loop(const ModelSpec& model, const Job& job, Emitter& emitter, TrainingRuntime& runtime)
-      : model_(model), job_(job), emitter_(emitter), runtime_(runtime), titan_(emitter, job) {}
+  Loop(const ModelSpec& model, const Job& job, std::int64_t rank, Emitter& emitter, TrainingRuntime& runtime)
+      : model_(model), job_(job), rank_(rank), emitter_(emitter), runtime_(runtime), titan_(emitter, job) {}
 
   // Everything that is there before the first batch. Returns the model's own buffers on the device, by index into
   // ModelSpec::buffers; kNoBuffer where this transformers has none.
@@ -63,6 +63,7 @@ class Loop {
 
   const ModelSpec& model_;
   const Job& job_;
+  std::int64_t rank_;  // Among the data-parallel ones.
   Emitter& emitter_;
   TrainingRuntime& runtime_;
   Stretch stretch_ = Stretch::Init;  // Under way.

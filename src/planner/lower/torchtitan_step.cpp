@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "planner/fsdp/fsdp_facts.h"
+
 namespace dsplan {
 namespace {
 
@@ -63,15 +65,40 @@ class Tables {
   bool qwen_;
 };
 
+// Of each weight that is no norm's the rank's own rows; of a DTensor the generator's state goes to the device first
+// (torch/distributed/tensor/_random.py, _distribute_region).
+void draw_weights(const ModelSpec& model, const Job& job, std::int64_t rank, Eager eager) {
+  const Training& t = job.training;
+  const bool cut = is_fsdp(t.runtime);
+  const std::int64_t ranks = cut ? sharding_ranks(job) : 1;
+  for (const Parameter& p : model.parameters) {
+    const std::string& type = model.modules[static_cast<std::size_t>(p.module)].type;
+    if (type == "RMSNorm") continue;
+    const Elements own = cut ? shard_on_dim0(p.shape, ranks, rank % ranks).real : p.shape.elements();
+    const bool widens = type == "Linear" && t.torchtitan >= kWitnessTorchtitan && own > Elements(0) &&
+                        t.made_dtype(p) != DType::Float32;
+    Variable wide;
+    if (widens) {
+      wide = eager.scratch(storage(own, DType::Float32), DType::Float32, {Role::Temporaries, "weight as it is drawn"});
+    }
+    const Variable state =
+        cut ? eager.scratch(Bytes(16), DType::UInt8, {Role::Temporaries, "state of the generator"}) : Variable();
+    if (wide) eager.work().write(wide).run(Body::Clear, "draw weight");
+    if (state) eager.work().write(state).run(Body::Clear, "copy the generator's state");
+  }
+}
+
 }  // namespace
 
-void make_tables_anew(const ModelSpec& model, const Job& job, Emitter& emitter, std::vector<BufferId>& buffers) {
+void init_weights(const ModelSpec& model, const Job& job, std::int64_t rank, Emitter& emitter,
+                  std::vector<BufferId>& buffers) {
   for (std::size_t at = 0; at < buffers.size(); ++at) {
     if (!model.buffers[at].by_length) continue;
     Variable made = Tables(model, job, emitter).make();
     if (buffers[at] != kNoBuffer) emitter.release(buffers[at], Reason::PythonFrame);
     buffers[at] = made.hand_over();
   }
+  if (!job.training.fsdp.cpu_offload) draw_weights(model, job, rank, Eager(emitter));
 }
 
 void TorchtitanStep::begin() {

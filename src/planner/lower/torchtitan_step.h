@@ -1,5 +1,5 @@
-// What torchtitan's Trainer does around the model (torchtitan 0.2.2, train.py): rotary tables that init_weights makes
-// once more, and what the variables of train_step hold.
+// What torchtitan's Trainer does around the model (torchtitan 0.2.2, train.py): init_weights, and what the variables of
+// train_step hold.
 #pragma once
 
 #include <vector>
@@ -12,8 +12,10 @@ namespace dsplan {
 
 // init_weights, behind to_empty: the tables of `buffers` (by index into ModelSpec::buffers) give way to new ones, with
 // all that computes them (models/llama3/model/model.py, precompute_freqs_cis; models/qwen3/model/model.py,
-// precompute_rope_cache).
-void make_tables_anew(const ModelSpec& model, const Job& job, Emitter& emitter, std::vector<BufferId>& buffers);
+// precompute_rope_cache); then weights are drawn, those of linear layers in fp32 since 0.2.2 (models/utils.py,
+// trunc_normal_).
+void init_weights(const ModelSpec& model, const Job& job, std::int64_t rank, Emitter& emitter,
+                  std::vector<BufferId>& buffers);
 
 class TorchtitanStep {
  public:

@@ -27,6 +27,9 @@ class Tape {
   // What DeepSpeed's checkpoints share, across tapes; needed where there is one of that kind.
   void attach(DeepSpeedCheckpoints& deepspeed) { checkpoints_.attach(deepspeed); }
 
+  // Non-reentrant checkpoints make all again, whatever backward asks for.
+  void recompute_to_the_end() { recomputation_.run_to_the_end(); }
+
   // The batch is made and the one before it let go.
   void make_batch();
   void drop_batch();
