@@ -103,13 +103,20 @@ class TorchtitanGraph {
     return out;
   }
 
-  // A projection viewed by heads, [B, S, heads, D], in place of its variable; `turned`: a rotation lies behind it, which
-  // gives its gradient back as it came.
-  TensorId heads_of(ModuleId attention, std::string_view name, std::int64_t heads) {
+  // A projection viewed by heads, [B, S, heads, D], in place of its variable. What comes back head by head is copied to
+  // become the projection's gradient; a rotation makes it contiguous.
+  TensorId heads_of(ModuleId attention, std::string_view name, std::int64_t heads, bool by_head = false) {
     const TensorId flat = linear_module(g_, g_.child(attention, name), x_, heads * d_.head_dim);
-    const TensorId split = g_.view(flat, Shape{g_.options().micro_batch, g_.options().seq, heads, d_.head_dim});
+    const Shape shape{g_.options().micro_batch, g_.options().seq, heads, d_.head_dim};
+    const bool copied = by_head && shape.dims[1] > 1 && shape.dims[2] > 1;
+    const TensorId split = copied ? g_.view_copied_back(flat, shape) : g_.view(flat, shape);
     g_.drop({flat});
     return split;
+  }
+
+  // Before 0.2.2 sdpa is given one head for each of the query's.
+  [[nodiscard]] bool repeats_heads() const {
+    return g_.options().torchtitan < kWitnessTorchtitan && d_.kv_heads != d_.heads;
   }
 
   // repeat_kv: each head as often in a row as queries ask it. Its gradient is a sum.
@@ -125,14 +132,10 @@ class TorchtitanGraph {
     return copied;
   }
 
-  // x.transpose(1, 2), in place of x. What comes back head by head is copied to become the projection's gradient, but
-  // where a rotation has made it contiguous.
-  TensorId swapped(TensorId x, bool by_head) {
+  // x.transpose(1, 2), in place of x.
+  TensorId swapped(TensorId x) {
     const Shape& own = g_.shape(x);
-    const Shape shape{own.dims[0], own.dims[2], own.dims[1], own.dims[3]};
-    const bool copied = by_head && own.dims[1] > 1 && own.dims[2] > 1;
-    const ViewStep swap = step_swap(1, 2);
-    const TensorId out = copied ? g_.view_copied_back(x, shape, {swap}) : g_.view(x, shape, {swap});
+    const TensorId out = g_.view(x, Shape{own.dims[0], own.dims[2], own.dims[1], own.dims[3]}, {step_swap(1, 2)});
     g_.drop({x});
     return out;
   }
@@ -203,7 +206,9 @@ class TorchtitanGraph {
     const bool queries = queries_come_back_by_head(g_.options(), d_, false);
     const bool keys = keys_come_back_by_head(g_.options(), d_, false);
     QueryKey turned{heads_of(module, "wq", d_.heads), heads_of(module, "wk", d_.kv_heads)};
-    const TensorId value = heads_of(module, "wv", d_.kv_heads);
+    const bool repeats = repeats_heads();
+    const bool values = !repeats && values_come_back_by_head(g_.options(), d_, false);
+    const TensorId value = heads_of(module, "wv", d_.kv_heads, values);
     if (qwen_) {
       const auto normed = [&](std::string_view name, TensorId own) {
         const TensorId out = norm(g_.child(module, name), own);
@@ -216,16 +221,14 @@ class TorchtitanGraph {
     } else {
       turned = complex_turned(turned, table, queries, keys);
     }
-    // Before 0.2.2 sdpa is given one head for each of the query's.
-    const bool repeats = g_.options().torchtitan < kWitnessTorchtitan && d_.kv_heads != d_.heads;
     const TensorId key = repeats ? repeated(turned.k) : g_.keep(turned.k);
     const TensorId all = repeats ? repeated(value) : g_.keep(value);
     AttentionCall call;
-    call.q = swapped(turned.q, false);
+    call.q = swapped(turned.q);
     g_.drop({turned.k});
-    call.k = swapped(g_.keep(key), false);
+    call.k = swapped(g_.keep(key));
     g_.drop({value});
-    call.v = swapped(g_.keep(all), !repeats && values_come_back_by_head(g_.options(), d_, false));
+    call.v = swapped(g_.keep(all));
     const ModuleId inner = g_.child(module, "inner_attention");
     g_.enter(inner);
     const Attended attended = attend(g_, call);

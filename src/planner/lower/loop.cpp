@@ -56,8 +56,8 @@ std::vector<BufferId> Loop::init() {
     runtime_.build(where, make_of);
     record();
   }
-  runtime_.initialise(buffers);
   if (model_.code == ModelCode::Torchtitan) init_weights(model_, job_, rank_, emitter_, buffers);
+  runtime_.initialise(buffers);
   emitter_.mark(Moment::StretchEnds, Stretch::Init);
   return buffers;
 }
