@@ -49,11 +49,6 @@ std::size_t events_of(const ModelSpec& model, const Graph& graph, bool recompute
   return graph.nodes.size() * of_node * static_cast<std::size_t>(micro_batches) + model.parameters.size() * 12 + 1024;
 }
 
-// torchtitan's activation_checkpoint.early_stop is off since there is such a key (config/job_config.py).
-bool recomputes_to_the_end(const Training& training) {
-  return training.model_code == ModelCode::Torchtitan && training.torchtitan >= Version{0, 2, 0};
-}
-
 // `model`: one tensor-parallel rank's part. No steps: init alone.
 Schedule lower_part(const ModelSpec& model, const Job& job, const std::vector<ShapeView>& shapes, std::int64_t rank,
                     std::int64_t steps, const Until& until, Recording* recording) {
@@ -78,7 +73,7 @@ Schedule lower_part(const ModelSpec& model, const Job& job, const std::vector<Sh
           std::make_unique<Tape>(model, *shape.graph, *shape.recipes, checkpointing, emitter, *runtime, buffers));
       tapes.back()->attach(workspaces);
       tapes.back()->attach(deepspeed);
-      if (recomputes_to_the_end(job.training)) tapes.back()->recompute_to_the_end();
+      if (!checkpointing.stops_early) tapes.back()->recompute_to_the_end();
     }
   };
   const auto tape_of = [&](std::int64_t batch) -> Tape& {

@@ -95,7 +95,10 @@ void init_weights(const ModelSpec& model, const Job& job, std::int64_t rank, Emi
   for (std::size_t at = 0; at < buffers.size(); ++at) {
     if (!model.buffers[at].by_length) continue;
     Variable made = Tables(model, job, emitter).make();
-    if (buffers[at] != kNoBuffer) emitter.release(buffers[at], Reason::PythonFrame);
+    if (buffers[at] != kNoBuffer) {
+      emitter.mark_scratch(buffers[at]);
+      emitter.release(buffers[at], Reason::PythonFrame);
+    }
     buffers[at] = made.hand_over();
   }
   if (!job.training.fsdp.cpu_offload) draw_weights(model, job, rank, Eager(emitter));
@@ -106,7 +109,7 @@ void TorchtitanStep::begin() {
   tokens_.reset(Reason::Loop);
   if (!counts_tokens(job_.training)) return;
   Variable count = eager_.scratch(Bytes(8), DType::Int64, kCount);
-  eager_.work().write(count).run(Body::MakeBatch, "copy count to device");
+  eager_.work().write(count).run(Body::Clear, "copy count to device");
   if (job_.parallelism.dp > 1) {
     const Variable sum = eager_.scratch(Bytes(8), DType::Int64, kCount);
     eager_.work().read(count).write(sum).control(Collective::AllReduce, DType::Int64, Bytes(8));

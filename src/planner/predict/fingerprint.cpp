@@ -76,6 +76,7 @@ void add_checkpointing(const Job& job, std::string& text) {
   for (const std::string& module : c.modules) {
     append_formatted(text, " {} {} {}", module, name(c.kind), c.preserve_rng_state);
   }
+  if (!c.stops_early && (!c.groups.empty() || !c.modules.empty())) text += " to the end";
   text += "\n";
 }
 

@@ -325,6 +325,14 @@ void resolve_model_code(Resolver& resolver) {
   resolve_torchtitan(resolver);
 }
 
+// torch.utils.checkpoint stops early unless it is told not to; torchtitan's key, off by default, is as old as 0.2
+// (config/job_config.py).
+void resolve_early_stop(Resolver& resolver) {
+  Training& training = resolver.training();
+  const bool titan = training.model_code == ModelCode::Torchtitan && training.torchtitan >= Version{0, 2, 0};
+  training.checkpoint.stops_early = resolver.request.early_stop.value_or(!titan);
+}
+
 // _op_sac_save_list has cuDNN's attention since 0.2.1; before, what is kept by operator leaves it out.
 void leave_out_cudnn(Training& training) {
   if (training.model_code != ModelCode::Torchtitan || training.torchtitan >= Version{0, 2, 1}) return;
@@ -579,6 +587,7 @@ void resolve_execution(Resolver& resolver) {
   resolve_lora(resolver);
   resolve_checkpoint(resolver);
   leave_out_cudnn(resolver.training());
+  resolve_early_stop(resolver);
 }
 
 }  // namespace dsplan
