@@ -235,7 +235,8 @@ class OfTensors {
     sizes_["tokens that count"] = {8};
     sizes_["state of the generator"] = {16};
     for (const Parameter& p : model.parameters) {
-      sizes_["weight as it is drawn"].insert(4 * p.shape.elements().value());  // Of a model that is whole on the device.
+      sizes_["weight as it is drawn"].insert(4 *
+                                             p.shape.elements().value());  // Of a model that is whole on the device.
     }
   }
 

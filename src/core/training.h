@@ -212,8 +212,8 @@ struct Checkpointing {
   std::vector<std::string> modules;
   CheckpointKind kind = CheckpointKind::NonReentrant;  // Of `modules`.
   bool preserve_rng_state = true;                      // Likewise.
-  bool stops_early = true;  // Non-reentrant: what is made again ends with what backward needs.
-  DeepSpeedCheckpointing deepspeed;                    // Matters to groups of that kind.
+  bool stops_early = true;           // Non-reentrant: what is made again ends with what backward needs.
+  DeepSpeedCheckpointing deepspeed;  // Matters to groups of that kind.
 
   [[nodiscard]] bool by_deepspeed() const {
     return !groups.empty() && groups.front().kind == CheckpointKind::DeepSpeed;

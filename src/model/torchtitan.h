@@ -1,6 +1,6 @@
-// Llama and Qwen3 as torchtitan writes them (torchtitan 0.2.2, models/llama3/model/model.py, models/qwen3/model/model.py):
-// the same weights under other names and in another order, rotary tables as one buffer of the model's own, as long as
-// the job's rows.
+// Llama and Qwen3 as torchtitan writes them (torchtitan 0.2.2, models/llama3/model/model.py,
+// models/qwen3/model/model.py): the same weights under other names and in another order, rotary tables as one buffer of
+// the model's own, as long as the job's rows.
 #pragma once
 
 #include <optional>

@@ -34,7 +34,7 @@ struct GraphOptions {
   bool casts_buffers = false;       // FSDP1 has cast all that float to `dtype`.
   Version torchtitan = kWitnessTorchtitan;
   bool counts_on_device = false;  // Its number of tokens that count: one rank does not bring it to the host.
-  bool copies_outputs = false;      // DistributedDataParallel's _DDPSink, which looks for unused parameters.
+  bool copies_outputs = false;    // DistributedDataParallel's _DDPSink, which looks for unused parameters.
   AttentionKernel attention = AttentionKernel::Flash;
   bool eager_attention = false;  // Composed of products and softmax: `attention` plays no part.
   bool math_attention = false;   // PyTorch's math kernel: operators as well.

@@ -8,6 +8,30 @@
 namespace dsplan {
 namespace {
 
+// (x * cos) + (cat(-x2, x1) * sin).
+TensorId turned_halves(GraphBuilder& g, TensorId x, const Waves& waves) {
+  const TensorId direct = g.binary(Op::Mul, x, waves.cos);
+  const std::int64_t half = g.dims().head_dim / 2;
+  const TensorId first = g.slice(x, 3, 0, half);
+  const TensorId second = g.slice(x, 3, half, half);
+  const TensorId negated = g.unary(Op::Neg, second);
+  const TensorId rotated = g.cat(negated, first);
+  g.drop({negated, first, second});
+  const TensorId turned = g.binary(Op::Mul, rotated, waves.sin);
+  g.drop({rotated});
+  const TensorId out = g.binary(Op::Add, direct, turned);
+  g.drop({direct, turned});
+  return out;
+}
+
+// x.transpose(1, 2), in place of x.
+TensorId swapped(GraphBuilder& g, TensorId x) {
+  const Shape& own = g.shape(x);
+  const TensorId out = g.view(x, Shape{own.dims[0], own.dims[2], own.dims[1], own.dims[3]}, {step_swap(1, 2)});
+  g.drop({x});
+  return out;
+}
+
 class TorchtitanGraph {
  public:
   TorchtitanGraph(const ModelSpec& model, const GraphOptions& options)
@@ -41,9 +65,21 @@ class TorchtitanGraph {
     TensorId hidden = vocabulary_embedding(g_, g_.parameter("weight"), ids);
     g_.exit(table);
     const TensorId turns = g_.buffer(qwen_ ? "rope_cache" : "freqs_cis");
+    // fully_shard casts what floats of what a layer is given, before its checkpoint takes it (_fsdp_state.py,
+    // _pre_forward). Complex numbers do not.
+    const bool casts = qwen_ && g_.options().casts_inputs;
+    TensorId own = kNone;
     hidden = run_layers(
-        g_, g_.child(0, "layers"), hidden, [&](std::size_t) { return std::vector<TensorId>{turns}; },
-        [&](ModuleId module, std::size_t, TensorId x) { return layer(module, x, turns); });
+        g_, g_.child(0, "layers"), hidden,
+        [&](std::size_t) {
+          own = casts ? g_.cast(turns, g_.options().dtype) : g_.keep(turns);
+          return std::vector<TensorId>{own};
+        },
+        [&](ModuleId module, std::size_t, TensorId x) { return layer(module, x, own); },
+        [&](std::size_t, TensorId x) {
+          g_.drop({own});
+          return x;
+        });
     const TensorId normed = norm(g_.child(0, "norm"), hidden);
     g_.drop({hidden});
     const TensorId logits = linear_module(g_, g_.child(0, "output"), normed, d_.vocab);
@@ -124,20 +160,12 @@ class TorchtitanGraph {
     const Shape& own = g_.shape(x);
     const Shape apart{own.dims[0], own.dims[1], own.dims[2], 1, own.dims[3]};
     const Shape shape{own.dims[0], own.dims[1], d_.heads, own.dims[3]};
-    const TensorId spread =
-        g_.view_copied_back(x, shape, {step_reshape(apart), step_repeat(3, d_.heads / d_.kv_heads), step_reshape(shape)});
+    const TensorId spread = g_.view_copied_back(
+        x, shape, {step_reshape(apart), step_repeat(3, d_.heads / d_.kv_heads), step_reshape(shape)});
     if (d_.kv_heads == 1) return spread;
     const TensorId copied = g_.copy(spread);
     g_.drop({spread});
     return copied;
-  }
-
-  // x.transpose(1, 2), in place of x.
-  TensorId swapped(TensorId x) {
-    const Shape& own = g_.shape(x);
-    const TensorId out = g_.view(x, Shape{own.dims[0], own.dims[2], own.dims[1], own.dims[3]}, {step_swap(1, 2)});
-    g_.drop({x});
-    return out;
   }
 
   // view_as_complex(x.float()), as pairs.
@@ -169,22 +197,6 @@ class TorchtitanGraph {
     return out;
   }
 
-  // (x * cos) + (cat(-x2, x1) * sin).
-  TensorId turned_halves(TensorId x, const Waves& waves) {
-    const TensorId direct = g_.binary(Op::Mul, x, waves.cos);
-    const std::int64_t half = d_.head_dim / 2;
-    const TensorId first = g_.slice(x, 3, 0, half);
-    const TensorId second = g_.slice(x, 3, half, half);
-    const TensorId negated = g_.unary(Op::Neg, second);
-    const TensorId rotated = g_.cat(negated, first);
-    g_.drop({negated, first, second});
-    const TensorId turned = g_.binary(Op::Mul, rotated, waves.sin);
-    g_.drop({rotated});
-    const TensorId out = g_.binary(Op::Add, direct, turned);
-    g_.drop({direct, turned});
-    return out;
-  }
-
   // apply_rotary_emb of qwen3: both tables lie in one, and are brought to the queries' dtype by each layer.
   QueryKey wave_turned(QueryKey x, TensorId table) {
     const TensorId both = g_.view(table, Shape{1, g_.options().seq, 1, 2 * d_.head_dim});
@@ -195,7 +207,7 @@ class TorchtitanGraph {
       return narrow;
     };
     const Waves waves{wave(0), wave(d_.head_dim)};
-    const QueryKey out{turned_halves(x.q, waves), turned_halves(x.k, waves)};
+    const QueryKey out{turned_halves(g_, x.q, waves), turned_halves(g_, x.k, waves)};
     g_.drop({waves.cos, waves.sin, both, x.q, x.k});
     return out;
   }
@@ -224,11 +236,11 @@ class TorchtitanGraph {
     const TensorId key = repeats ? repeated(turned.k) : g_.keep(turned.k);
     const TensorId all = repeats ? repeated(value) : g_.keep(value);
     AttentionCall call;
-    call.q = swapped(turned.q);
+    call.q = swapped(g_, turned.q);
     g_.drop({turned.k});
-    call.k = swapped(g_.keep(key));
+    call.k = swapped(g_, g_.keep(key));
     g_.drop({value});
-    call.v = swapped(g_.keep(all));
+    call.v = swapped(g_, g_.keep(all));
     const ModuleId inner = g_.child(module, "inner_attention");
     g_.enter(inner);
     const Attended attended = attend(g_, call);

@@ -27,14 +27,14 @@ class Tables {
     return made;
   }
   Variable table(std::int64_t elements) {
-    Variable made = eager_.empty(storage(Elements(elements), DType::Float32), DType::Float32,
-                                 {Role::ModuleBuffers, "buffer"});
+    Variable made =
+        eager_.empty(storage(Elements(elements), DType::Float32), DType::Float32, {Role::ModuleBuffers, "buffer"});
     eager_.work().write(made).run(Body::LoadBuffer, "load buffer");
     return made;
   }
 
-  // The scaled frequencies' own steps are smaller than what comes behind: wave lengths, smoothing and flags stay, by the
-  // names of variables.
+  // The scaled frequencies' own steps are smaller than what comes behind: wave lengths, smoothing and flags stay, by
+  // the names of variables.
   Variable numbers() {
     std::vector<Variable> scaling;
     if (scales_) {
@@ -139,9 +139,9 @@ void TorchtitanStep::end(bool first) {
   losses_.reset(Reason::Loop);
   ids_.reset(Reason::Loop);
   if (!first) return;
-  barrier_ = eager_.scratch(Bytes(1), DType::UInt8,
-                            {Role::Temporaries, "tensor of a barrier",
-                             "torch/csrc/distributed/c10d/ProcessGroup.hpp, barrier"});
+  barrier_ = eager_.scratch(
+      Bytes(1), DType::UInt8,
+      {Role::Temporaries, "tensor of a barrier", "torch/csrc/distributed/c10d/ProcessGroup.hpp, barrier"});
   eager_.zero(barrier_, "barrier");
 }
 

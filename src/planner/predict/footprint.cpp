@@ -662,7 +662,8 @@ Footprint footprint(const ModelSpec& model, const Job& job, std::int64_t rank) {
   }
   for (const ModelBuffer& buffer : model.buffers) {
     if (!buffer_exists(buffer, job.training.transformers)) continue;
-    result.persistent[Role::ModuleBuffers] += storage(shape_of(buffer, job.training).elements(), dtype_of(buffer, job.training));
+    result.persistent[Role::ModuleBuffers] +=
+        storage(shape_of(buffer, job.training).elements(), dtype_of(buffer, job.training));
   }
   if (job.training.runtime == Runtime::DeepSpeed) add_scalars(job, result);
   add_workspaces(model, job, result);

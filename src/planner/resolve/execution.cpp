@@ -172,7 +172,8 @@ Kernel torchtitan_kernel(const Resolver& resolver) {
   if (asks && width % 8 == 0 && width <= (architecture == "sm_90" ? 256 : 128) && training.seq != 1) {
     return {Attention::CuDnn, "16 bits, where torchtitan asks for cuDNN first"};
   }
-  return {Attention::Flash, asks ? "16 bits, in heads that cuDNN does not take" : "16 bits, which torchtitan asks first"};
+  return {Attention::Flash,
+          asks ? "16 bits, in heads that cuDNN does not take" : "16 bits, which torchtitan asks first"};
 }
 
 Kernel sdpa_kernel(const Resolver& resolver) {
@@ -211,12 +212,12 @@ void resolve_attention(Resolver& resolver) {
   if (!wished.given()) {
     const Kernel kernel = sdpa_kernel(resolver);
     training.attention = kernel.attention;
-    return resolver.assumed("attention", std::string(name(kernel.attention)),
-                            formatted("{}, sdpa, with {}",
-                                      resolver.model.code == ModelCode::Torchtitan ? "torchtitan's choice"
-                                                                                   : "transformers' default",
-                                      kernel.why),
-                            "--attention");
+    return resolver.assumed(
+        "attention", std::string(name(kernel.attention)),
+        formatted("{}, sdpa, with {}",
+                  resolver.model.code == ModelCode::Torchtitan ? "torchtitan's choice" : "transformers' default",
+                  kernel.why),
+        "--attention");
   }
   std::string text = *wished;
   if (text == "fa2" || text == "flash_attention_2" || text == "flash-attention-2" || text == "flash-2") {

@@ -30,11 +30,12 @@ class Torchtitan {
            {}});
     }
     if (*request_.model_code == "transformers") {
-      request_.notices.push_back({Notice::Kind::Warning,
-                                  foreign_.program.place,
-                                  "transformers' model code in the place of torchtitan's own: parameters, gradients and "
-                                  "optimizer states are torchtitan's, activations and loss are not",
-                                  {}});
+      request_.notices.push_back(
+          {Notice::Kind::Warning,
+           foreign_.program.place,
+           "transformers' model code in the place of torchtitan's own: parameters, gradients and "
+           "optimizer states are torchtitan's, activations and loss are not",
+           {}});
     }
   }
 
@@ -113,6 +114,7 @@ class Torchtitan {
       }
       fsdp = {};
       usually<std::int64_t>(request_.ddp.bucket_cap_mb, 100);  // apply_ddp
+      usually(request_.ddp.broadcast_buffers, false);          // replicate hands it parameters alone.
       return;
     }
     usually(fsdp.reduce_dtype, std::string("fp32"));
@@ -150,6 +152,10 @@ class Torchtitan {
                                               *foreign_.all_rows, *request_.micro_batch, *request_.gpus)));
     }
     request_.grad_accum = {*foreign_.all_rows / rows, place};
+    if (!shards_together_ && *request_.gpus > 1 && *request_.grad_accum > 1) {
+      request_.not_modelled.push_back({place, When::Always, "training.global_batch_size",
+                                       "accumulation under torchtitan's DDP, which reduces each micro-batch"});
+    }
   }
 
   void checkpoints() {

@@ -139,10 +139,16 @@ std::optional<TitanModel> titan_model(std::string_view model) {
     TitanModel titan;
   };
   constexpr Known kKnown[] = {
-      {"llama-3.1-8b", {"llama3", "8B"}}, {"llama-3.1-70b", {"llama3", "70B"}}, {"llama-3.1-405b", {"llama3", "405B"}},
-      {"qwen3-0.6b", {"qwen3", "0.6B"}},  {"qwen3-1.7b", {"qwen3", "1.7B"}},    {"qwen3-4b", {"qwen3", "4B"}},
+      {"llama-3.1-8b", {"llama3", "8B"}},
+      {"llama-3.1-70b", {"llama3", "70B"}},
+      {"llama-3.1-405b", {"llama3", "405B"}},
+      {"qwen3-0.6b", {"qwen3", "0.6B"}},
+      {"qwen3-1.7b", {"qwen3", "1.7B"}},
+      {"qwen3-4b", {"qwen3", "4B"}},
       {"torchtitan-debugmodel", {"llama3", "debugmodel"}},
-      {"qwen3-8b", {"qwen3", "8B"}},      {"qwen3-14b", {"qwen3", "14B"}},      {"qwen3-32b", {"qwen3", "32B"}},
+      {"qwen3-8b", {"qwen3", "8B"}},
+      {"qwen3-14b", {"qwen3", "14B"}},
+      {"qwen3-32b", {"qwen3", "32B"}},
   };
   for (const Known& known : kKnown) {
     if (known.model == model) return known.titan;

@@ -1,9 +1,9 @@
 // Computes again what a checkpoint did not keep, in the two forms of torch.utils.checkpoint.
 //
 // Non-reentrant: the first saved tensor that backward asks for runs the function again, up to the last tensor that its
-// nodes had saved (early stop), unless it is told to run to its end. Reentrant, DeepSpeed's among them: the function is one node; its backward runs all of
-// it again on detached inputs, holds what comes out, and calls the engine within the engine, in which those inputs are
-// leaves.
+// nodes had saved (early stop), unless it is told to run to its end. Reentrant, DeepSpeed's among them: the function is
+// one node; its backward runs all of it again on detached inputs, holds what comes out, and calls the engine within the
+// engine, in which those inputs are leaves.
 #pragma once
 
 #include "planner/lower/autograd/forward.h"

@@ -123,16 +123,13 @@ class PyTorchRuntime final : public RuntimeBase {
   // (torch/distributed/_composable/replicate.py, lazy_init).
   void make_reducer() {
     if (!ddp_ || std::exchange(has_reducer_, true)) return;
-    sync_module_states();
-    ddp_->initialize_buckets();
-  }
-  void sync_module_states() {
     std::vector<BufferId> states;
     for (const NamedParameter& p : named_) {
       if (!of_reference(model_, model_.parameters[at(p.id)].module)) states.push_back(parameters_[at(p.id)].id());
     }
     if (training().ddp.broadcast_buffers) states.insert(states.end(), buffers_.begin(), buffers_.end());
     broadcast_coalesced(eager_, states, world());
+    ddp_->initialize_buckets();
   }
 
   // `.grad`; kNoBuffer: None.
