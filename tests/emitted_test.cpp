@@ -164,7 +164,7 @@ TEST_CASE("accelerate's YAML and torchtitan's TOML of a job under fully_shard ar
   }
   std::ofstream(folder / "clip.json") << R"({"dsplan": 1, "kind": "training", "source": "a test", "max_grad_norm": 1})";
   const std::string titan =
-      "llama-3.1-8b --training clip.json --runtime hsdp --gpus 16 --dtype fp32 --loop minimal --micro-batch 2 "
+      "llama-3.1-8b --training clip.json --runtime hsdp --gpus 16 --dtype fp32 --model-code torchtitan --micro-batch 2 "
       "--grad-accum 3 "
       "--seq 64 --set fsdp.wrap=ends --set fsdp.gradient_sync=every --set fsdp.reduce_dtype=fp32";
   for (const char* checkpoint : {"none", "full", "groups:7,15,23,31"}) {
@@ -220,6 +220,7 @@ TEST_CASE("what no line, no call and no file of a framework says is refused by n
   refused("tiny-llama --gpus 2 --runtime fsdp2 --format torchtitan", "torchtitan has no flavor of tiny-llama");
   refused("llama-3.1-8b --gpus 2 --runtime fsdp2 --format torchtitan", "--set fsdp.gradient_sync=every");
   refused("llama-3.1-8b --gpus 2 --runtime fsdp2 --format torchtitan", "torchtitan always clips");
+  refused("llama-3.1-8b --gpus 2 --runtime fsdp2 --format torchtitan", "--model-code torchtitan");
 }
 
 namespace {

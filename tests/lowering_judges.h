@@ -222,9 +222,21 @@ class OfTensors {
   // Tables, in their own dtype or in the model's.
   void add_buffers(const ModelSpec& model, const Training& t) {
     for (const ModelBuffer& buffer : model.buffers) {
+      const std::int64_t rows = buffer.by_length ? t.seq : 1;
       for (const DType type : {buffer.dtype, t.dtype, t.master_dtype}) {
-        sizes_["buffer"].insert(buffer.shape.elements().value() * bytes_per_element(type));
+        sizes_["buffer"].insert(rows * buffer.shape.elements().value() * bytes_per_element(type));
       }
+    }
+    if (model.code != ModelCode::Torchtitan) return;
+    // precompute_freqs_cis: frequencies and what scales them, flags, places, angles and ones beside them. The number of
+    // tokens that count.
+    const std::int64_t half = model.dims.head_dim / 2;
+    sizes_["what computes the rotary table"] = {4 * half, half, 8 * t.seq, 4 * half * t.seq};
+    sizes_["tokens that count"] = {8};
+    sizes_["state of the generator"] = {16};
+    for (const Parameter& p : model.parameters) {
+      sizes_["weight as it is drawn"].insert(4 *
+                                             p.shape.elements().value());  // Of a model that is whole on the device.
     }
   }
 

@@ -360,6 +360,27 @@ void add_packed(std::vector<Case>& all) {
   }
 }
 
+// torchtitan's own code: tables that are computed, tokens that are counted, a barrier.
+void add_torchtitan(std::vector<Case>& all) {
+  for (const Version version : {Version{0, 1, 0}, Version{0, 2, 1}, kWitnessTorchtitan}) {
+    for (const std::int64_t ranks : {1, 3}) {
+      Job job = ranks == 1 ? small(-1, 1) : lowered::sharded_mixed(ranks);
+      job.training.fsdp.wrap = "ends";
+      job.training.fsdp.sync_every = true;
+      job.training.grad_accum = 2;
+      job.training.gradient_clipping = 1;
+      job.training.model_code = ModelCode::Torchtitan;
+      job.training.torchtitan = version;
+      job.training.loss = Loss::Summed;
+      job.training.loop = LoopKind::Torchtitan;
+      Case one{dsplan::formatted("torchtitan {} on {}", version.text(), ranks), kLlama, job};
+      one.must_run = true;
+      one.request.model_code = {"torchtitan", option("--model-code")};
+      all.push_back(std::move(one));
+    }
+  }
+}
+
 // As every job of lowered.h.
 void add_variants(std::vector<Case>& all) {
   for (int stage = -1; stage <= 3; ++stage) {
@@ -422,6 +443,7 @@ std::vector<Case> cases() {
   add_flat(all);
   add_norms(all);
   add_packed(all);
+  add_torchtitan(all);
   add_variants(all);
   return all;
 }

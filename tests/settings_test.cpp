@@ -91,6 +91,9 @@ struct Change {
   void operator()(LigerKernels* field) const { field->swiglu = !field->swiglu; }
   void operator()(Routing* field) const { field->kind = Routing::Kind::Worst; }
   void operator()(AdapterKernels* field) const { field->mlp = !field->mlp; }
+  void operator()(ModelCode* field) const {
+    *field = *field == ModelCode::Torchtitan ? ModelCode::Transformers : ModelCode::Torchtitan;
+  }
   template <class T>
   void operator()(std::vector<T>* field) const {
     field->emplace_back();
@@ -148,6 +151,7 @@ std::vector<Job> jobs() {
   sharded.training.runtime = Runtime::Fsdp2;
   Job looped;
   looped.training.experts = ExpertsImplementation::Loop;
+  looped.training.model_code = ModelCode::Torchtitan;
   Job flat;
   flat.training.runtime = Runtime::Fsdp1;
   return {deepspeed, pytorch, sharded, flat, looped};

@@ -146,7 +146,7 @@ void shard_as_torchtitan(Request& request) {
   usually(request.fsdp.param_dtype, request.dtype.value_or("bf16"));
   usually(request.fsdp.reduce_dtype, "fp32");
   usually(request.model_init, "meta");
-  usually(request.loop, "minimal");
+  usually(request.model_code, "torchtitan");
   if (!request.max_grad_norm.mentioned()) request.max_grad_norm = {1.0, place};
   request.dtype = {"fp32", place};
 }
@@ -232,6 +232,9 @@ int plan_model(const PlanWords& words) {
   Output output(inputs.request.out.value_or(""));
   if (budget) apply_budget(*budget, inputs);
   pin_by_emitted(words, space, inputs.request);
+  if (inputs.request.model_code.value_or("") == "torchtitan" && inputs.model.code != ModelCode::Torchtitan) {
+    inputs.model = model_of(std::move(inputs.model), inputs.request);
+  }
   options.with_layers = layers_of(sources[SourceKind::Model]->name, inputs.request);
   const SearchInputs asked = search_inputs(inputs);
   PlanProgress progress(seconds);

@@ -329,6 +329,7 @@ struct Request {
   Setting<std::vector<CheckpointEntry>> checkpoint_groups;  // The content of --checkpoint FILE.
   Setting<std::string> checkpoint_impl;            // --checkpoint-impl reentrant|non_reentrant (checkpoint_impl)
   Setting<bool> preserve_rng_state;                // (preserve_rng_state)
+  Setting<bool> early_stop;                        // (early_stop)
   Setting<std::string> attention;                  // --attention eager|math|flash|mem-efficient|cudnn|sdpa
   Setting<std::string> loss;                       // --loss hf
   Setting<std::string> loop;                       // --loop trainer|minimal
@@ -347,6 +348,8 @@ struct Request {
   Setting<std::string> liger_version;         // --liger-version (liger_version)
   Setting<std::string> liger_kernels;         // --liger-kernels (liger_kernels)
   Setting<std::string> lora_kernels;          // --lora-kernels (lora_kernels)
+  Setting<std::string> model_code;            // --model-code transformers|torchtitan (model_code)
+  Setting<std::string> torchtitan_version;    // --torchtitan-version (torchtitan_version)
   // Limits.
   Setting<Bytes> host_memory;  // --host-memory, per node (host_memory)
   Setting<Bytes> nvme_memory;  // --nvme-memory, per node (nvme_memory)

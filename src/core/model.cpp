@@ -20,6 +20,8 @@ Elements Shape::elements() const {
 
 std::string Shape::text() const { return formatted("[{}]", joined(dims.begin(), dims.begin() + rank, ", ")); }
 
+std::string_view name(ModelCode code) { return code == ModelCode::Torchtitan ? "torchtitan" : "transformers"; }
+
 ModuleId ModelSpec::child(ModuleId parent, std::string_view leaf) const {
   // Children follow their parent in registration order; a layer has about a dozen of them.
   const std::string& prefix = modules[static_cast<std::size_t>(parent)].path;

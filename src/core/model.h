@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/ids.h"
@@ -29,6 +30,10 @@ struct Shape {
 
 using ModuleId = std::int32_t;     // Index into ModelSpec::modules; 0 is the root.
 using ParameterId = std::int32_t;  // Index into ModelSpec::parameters.
+
+// Whose Python the model is: transformers' (or peft's around it), or torchtitan's own (model/torchtitan.h).
+enum class ModelCode : std::uint8_t { Transformers, Torchtitan };
+[[nodiscard]] std::string_view name(ModelCode code);  // "transformers", "torchtitan"
 
 struct Module {
   std::string path;  // "model.layers.0.mlp.gate_proj"; "" for the root.
@@ -74,6 +79,7 @@ struct ModelBuffer {
   // floating point, leaves it as it is: rotary tables that are scaled (transformers modeling_rope_utils.py).
   bool converted = false;
   double rotary_base = 0;  // Of a table of rotary frequencies, where it is not the model's.
+  bool by_length = false;  // Its first dimension is as long as the longest row of the job, whatever `shape` says.
 };
 
 struct ModuleCall {
@@ -141,6 +147,7 @@ struct ModelSpec {
   ModuleId reference = kNone;
   ModuleId causal = 0;     // The transformers model: not the root where peft has wrapped it.
   bool has_graph = false;  // Operator graphs exist for this family: activations can be predicted.
+  ModelCode code = ModelCode::Transformers;
 
   [[nodiscard]] ModuleId child(ModuleId parent, std::string_view name) const;         // kNone where there is none.
   [[nodiscard]] ParameterId parameter(ModuleId module, std::string_view leaf) const;  // "weight", "bias"; or kNone.

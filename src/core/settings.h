@@ -43,7 +43,7 @@ using JobAccess =
     FieldAccess<Job, bool, int, std::int64_t, double, Elements, std::string, std::vector<std::string>,
                 std::vector<std::int64_t>, Version, DType, std::optional<DType>, Runtime, OptimizerKind, Implementation,
                 OffloadDevice, CheckpointKind, ModelInit, Attention, Loss, LoopKind, ParamGroups, Level, StreamFrees,
-                PlacementKind, LigerKernels, AdapterKernels, ExpertsImplementation, Routing,
+                PlacementKind, LigerKernels, AdapterKernels, ModelCode, ExpertsImplementation, Routing,
                 std::vector<CheckpointGroup>, AllocatorConfig, Bytes, std::optional<Bytes>, std::optional<Hardware>,
                 std::optional<Cluster>, std::optional<Calibration>, std::vector<ResolvedInput>, std::vector<Notice>>;
 
@@ -104,6 +104,8 @@ enum class Line : std::uint8_t {
   FsdpFlat,
   Experts,
   Routing,
+  ModelCode,
+  Torchtitan,
   Count,  // Of the lines above; none itself.
 };
 

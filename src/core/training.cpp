@@ -35,6 +35,20 @@ bool buffer_exists(const ModelBuffer& buffer, const Version& transformers) {
   return transformers >= Version{5, 0, 0} || !buffer.name.ends_with("original_inv_freq");
 }
 
+bool counts_tokens(const Training& training) {
+  return training.model_code == ModelCode::Torchtitan && training.torchtitan >= kWitnessTorchtitan;
+}
+
+bool counts_tokens_on_device(const Training& training, std::int64_t ranks) {
+  return counts_tokens(training) && ranks == 1;
+}
+
+Shape shape_of(const ModelBuffer& buffer, const Training& training) {
+  Shape shape = buffer.shape;
+  if (buffer.by_length) shape.dims[0] = training.seq;
+  return shape;
+}
+
 bool batch_has_mask(const Version& transformers) {
   return transformers >= Version{4, 53, 0} && transformers < Version{5, 0, 0};
 }
@@ -77,6 +91,7 @@ std::string_view name(LoopKind loop) {
     case LoopKind::Trainer: return "trainer";
     case LoopKind::Minimal: return "minimal";
     case LoopKind::Script: return "script";
+    case LoopKind::Torchtitan: return "torchtitan";
   }
   return "";
 }
@@ -190,6 +205,7 @@ std::string_view name(Loss loss) {
     case Loss::DpoRows: return "dpo-rows";
     case Loss::Reward: return "reward";
     case Loss::CenteredReward: return "reward-centered";
+    case Loss::Summed: return "summed";
   }
   return "?";
 }

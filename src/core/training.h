@@ -18,6 +18,7 @@ inline constexpr const char* kTorchVersion = "2.11.0";
 inline constexpr const char* kTransformersVersion = "5.17.0";
 inline constexpr const char* kDeepSpeedVersion = "0.19.8";
 inline constexpr const char* kLigerVersion = "0.8.5";
+inline constexpr const char* kTorchtitanVersion = "0.2.2";
 
 struct Version {
   int major = 0;
@@ -33,6 +34,7 @@ struct Version {
 inline constexpr Version kWitnessTorch{2, 11, 0};
 inline constexpr Version kWitnessTransformers{5, 17, 0};
 inline constexpr Version kWitnessLiger{0, 8, 5};
+inline constexpr Version kWitnessTorchtitan{0, 2, 2};
 
 // Fsdp1: FullyShardedDataParallel, which flattens what Fsdp2's fully_shard leaves as it is.
 enum class Runtime : std::uint8_t { PyTorch, DeepSpeed, Fsdp2, Fsdp1 };
@@ -210,7 +212,8 @@ struct Checkpointing {
   std::vector<std::string> modules;
   CheckpointKind kind = CheckpointKind::NonReentrant;  // Of `modules`.
   bool preserve_rng_state = true;                      // Likewise.
-  DeepSpeedCheckpointing deepspeed;                    // Matters to groups of that kind.
+  bool stops_early = true;           // Non-reentrant: what is made again ends with what backward needs.
+  DeepSpeedCheckpointing deepspeed;  // Matters to groups of that kind.
 
   [[nodiscard]] bool by_deepspeed() const {
     return !groups.empty() && groups.front().kind == CheckpointKind::DeepSpeed;
@@ -247,7 +250,8 @@ struct Choices {
 // cross-entropy, and nothing else of it. Trl: SFTTrainer's, of the head piece by piece. Dpo: DPOTrainer's, of pairs,
 // whose reference is another model, or the model without its adapters; DpoPrecomputed: the reference's part comes with
 // the batch. DpoLogits: the same from whole logits in fp32, as LLaMA-Factory's trainer has them; DpoRows: row by row of
-// them, as axolotl's. Reward: RewardTrainer's, of pairs. CenteredReward: with a term that draws rewards to 0.
+// them, as axolotl's. Reward: RewardTrainer's, of pairs. CenteredReward: with a term that draws rewards to 0. Summed:
+// torchtitan's, of labels that the batch has shifted: a sum over logits in fp32, divided by the tokens of all ranks.
 enum class Loss : std::uint8_t {
   HuggingFace,
   Native,
@@ -259,7 +263,8 @@ enum class Loss : std::uint8_t {
   DpoLogits,
   DpoRows,
   Reward,
-  CenteredReward
+  CenteredReward,
+  Summed
 };
 [[nodiscard]] constexpr bool of_rewards(Loss loss) { return loss == Loss::Reward || loss == Loss::CenteredReward; }
 [[nodiscard]] constexpr bool of_whole_logits(Loss loss) { return loss == Loss::DpoLogits || loss == Loss::DpoRows; }
@@ -273,8 +278,9 @@ enum class Loss : std::uint8_t {
 // By a trainer of its own, beside which no other loss is asked for.
 [[nodiscard]] constexpr bool of_trainer(Loss loss) { return scores_in_pieces(loss) || of_pairs(loss); }
 // Trainer: transformers' own. Minimal: nothing outlives its line. Script: `outputs = model(**batch);
-// outputs.loss.backward()`, whose variable holds loss and logits until the next forward has returned.
-enum class LoopKind : std::uint8_t { Trainer, Minimal, Script };
+// outputs.loss.backward()`, whose variable holds loss and logits until the next forward has returned. Torchtitan: its
+// train_step, whose variables hold each micro-batch's ids and loss until the step is over.
+enum class LoopKind : std::uint8_t { Trainer, Minimal, Script, Torchtitan };
 // Which temporaries count: all, or only those that PyTorch's dispatcher sees, as a witness without a GPU does.
 enum class Level : std::uint8_t { Kernel, Dispatch };
 
@@ -355,6 +361,8 @@ struct Training {
   Version liger = kWitnessLiger;  // Where the loss is its.
   LigerKernels liger_kernels;
   AdapterKernels lora_kernels;
+  ModelCode model_code = ModelCode::Transformers;
+  Version torchtitan = kWitnessTorchtitan;  // Where the model's code is its.
 
   // Rows that the model sees: of a pair the chosen and the rejected one.
   [[nodiscard]] std::int64_t rows() const { return of_pairs(loss) ? 2 * micro_batch : micro_batch; }
@@ -407,6 +415,12 @@ struct Training {
 // Modules of transformers 4 keep their first RoPE frequencies as an attribute of the same tensor; since 5.0 they are a
 // buffer of their own.
 [[nodiscard]] bool buffer_exists(const ModelBuffer& buffer, const Version& transformers);
+// torchtitan's loss is a sum over the tokens that all ranks count, since 0.2.2; before, a mean of one rank's. One rank
+// leaves the number on the device.
+[[nodiscard]] bool counts_tokens(const Training& training);
+[[nodiscard]] bool counts_tokens_on_device(const Training& training, std::int64_t ranks);
+// As this job has it.
+[[nodiscard]] Shape shape_of(const ModelBuffer& buffer, const Training& training);
 // Whether the batch brings a mask of ones, as transformers' collators make it. Without one, 4.53 to 4.57 take any batch
 // for a packed one and build S x S masks for sdpa.
 [[nodiscard]] bool batch_has_mask(const Version& transformers);
@@ -425,7 +439,7 @@ struct Training {
 [[nodiscard]] std::string_view name(Loss loss);
 [[nodiscard]] std::string_view name(CheckpointKind kind);  // "non_reentrant", "reentrant", "deepspeed"
 [[nodiscard]] std::string_view name(ModelInit init);       // "zero_init", "device", "host", "meta", "rank0"
-[[nodiscard]] std::string_view name(LoopKind loop);        // "trainer", "minimal", "script"
+[[nodiscard]] std::string_view name(LoopKind loop);        // "trainer", "minimal", "script", "torchtitan"
 [[nodiscard]] std::string_view name(ParamGroups groups);   // "single", "decay"
 
 // '*' and '?' over whole parameter names; nothing else is special.

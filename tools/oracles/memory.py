@@ -168,6 +168,8 @@ def maker_of(case):
 
 
 def model_of(case, meter):
+    if "model_code" in case["training"]:
+        return torchtitan_model(case)
     config = AutoConfig.for_model(**case["config"])
     training = case["training"]
     without_kernels()
@@ -200,6 +202,40 @@ def model_of(case, meter):
             gradient_checkpointing_kwargs={"use_reentrant": case.get("reentrant", False)})
         if case.get("input_require_grads"):
             base.enable_input_require_grads()
+    return model
+
+
+def torchtitan_model(case):
+    """torchtitan's own class of the same shape, checkpointed by its own apply_ac."""
+    from torchtitan.config.job_config import ActivationCheckpoint
+    from torchtitan.distributed import activation_checkpoint
+    config, training = case["config"], case["training"]
+    shape = {"dim": config["hidden_size"], "n_layers": config["num_hidden_layers"], "n_heads": config["num_attention_heads"],
+             "n_kv_heads": config["num_key_value_heads"], "vocab_size": config["vocab_size"], "max_seq_len": training["seq"]}
+    if config["model_type"] == "qwen3":
+        from torchtitan.models.qwen3 import Qwen3Model as made, Qwen3ModelArgs as arguments
+        from torchtitan.models.qwen3.infra.parallelize import _op_sac_save_list as kept
+        shape |= {"head_dim": config["head_dim"], "hidden_dim": config["intermediate_size"],
+                  "enable_weight_tying": config["tie_word_embeddings"]}
+    else:
+        from torchtitan.models.llama3 import Transformer as made, TransformerModelArgs as arguments
+        from torchtitan.models.llama3.infra.parallelize import _op_sac_save_list as kept
+        plain = 2 * 4 * shape["dim"] // 3
+        assert plain <= config["intermediate_size"] < 2 * plain
+        shape |= {"multiple_of": config["intermediate_size"]}  # To which the width is rounded up.
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(DTYPES[training["dtype"]])
+    try:
+        with torch.device(DEVICE):
+            model = made(arguments(**shape))
+    finally:
+        torch.set_default_dtype(before)
+    model.train()
+    how = training["checkpoint"]
+    if how != "none":
+        mode, option = {"full": ("full", "1")}.get(how, ("selective", "op" if how.startswith("keep:") else "2"))
+        activation_checkpoint._layer_sac_count = 0  # It counts on from one model to the next.
+        activation_checkpoint.apply_ac(model, ActivationCheckpoint(mode=mode, selective_ac_option=option), op_sac_save_list=kept)
     return model
 
 
@@ -260,8 +296,8 @@ def layers_of(model):
     lists = {}
     for name, module in model.named_modules():
         inside = any(name.startswith(outer + ".") for outer in lists)
-        if name.endswith((".layers", ".h", ".layer", ".block", ".blocks")) and isinstance(module, torch.nn.ModuleList) and not inside:
-            lists[name] = module
+        if ("." + name).endswith((".layers", ".h", ".layer", ".block", ".blocks")) and isinstance(module, (torch.nn.ModuleList, torch.nn.ModuleDict)) and not inside:
+            lists[name] = module.values() if isinstance(module, torch.nn.ModuleDict) else module
     assert lists, "no layers"
     return [layer for module in lists.values() for layer in module]
 
@@ -297,6 +333,7 @@ class Run:
     def add_hooks(self):
         for name, parameter in self.model.named_parameters():
             if parameter.requires_grad:
+                name = name.replace("_checkpoint_wrapped_module.", "")
                 parameter.register_post_accumulate_grad_hook(lambda _, name=name: self.ready.append(name))
         for at, layer in enumerate(layers_of(self.model)):
             layer.register_forward_pre_hook(lambda module, args, at=at: self.enter(at))
@@ -316,6 +353,9 @@ class Run:
         shape = (self.training["micro_batch"], self.training["seq"])
         # What collators give with transformers 4: without it any batch would count as a packed one.
         names = ["input_ids", "labels"] + (["attention_mask"] if OLD else [])
+        if "model_code" in self.training:
+            return {**{name: torch.empty(shape, dtype=torch.int64, device=DEVICE) for name in names},
+                    "count": torch.empty((), device=DEVICE)}
         kind = class_of(self.case)
         shapes = {name: shape for name in names}
         if "target_seq" in self.training:
@@ -408,7 +448,7 @@ class Run:
             highest = max(highest, meter.window())
             meter.mark("forward")
             with self.autocast():
-                loss = LOSSES[self.training["loss"].split(":")[0]](self)
+                loss = LOSSES[self.training.get("loss", "torchtitan").split(":")[0]](self)
             self.in_forward = False
             figures = {"before_forward": before, "after_forward": meter.live, "forward_peak": meter.window(),
                        "layers": list(self.layers)}
@@ -435,6 +475,13 @@ def model_loss(run):
     cache = {"use_cache": False} if "input_ids" in run.held else {}
     outputs = run.model(**run.held, **cache)
     return outputs.loss
+
+
+def torchtitan_loss(run):
+    """train.py's, on one rank: the number of tokens that count stays on the device."""
+    from torchtitan.components.loss import cross_entropy_loss
+    logits = run.model(run.held["input_ids"])
+    return cross_entropy_loss(logits, run.held["labels"]) / run.held["count"]
 
 
 def native_loss(run):
@@ -568,7 +615,7 @@ class NoKernel:
         return lambda *operands, **arguments: None
 
 
-LOSSES = {"hf": model_loss, "native": native_loss, "chunked": chunked_loss, "liger": liger_loss}
+LOSSES = {"hf": model_loss, "native": native_loss, "chunked": chunked_loss, "liger": liger_loss, "torchtitan": torchtitan_loss}
 
 
 def equal_but_for_marks(a, b):
@@ -606,7 +653,9 @@ def witness(name, case):
         versions["peft"] = peft.__version__
     if "tp" in case["training"]:
         versions["megatron-lm"] = os.environ["MEGATRON_COMMIT"]
-    if case["training"]["loss"] == "liger" or "liger_kernels" in case["training"]:
+    if "model_code" in case["training"]:
+        versions["torchtitan"] = importlib.metadata.version("torchtitan")
+    if case["training"].get("loss") == "liger" or "liger_kernels" in case["training"]:
         versions["liger-kernel"] = importlib.metadata.version("liger-kernel")
     if "lora_kernels" in case["training"]:
         versions["axolotl"] = importlib.metadata.version("axolotl")
@@ -730,7 +779,7 @@ def patch():
 
 def has_liger(training):
     """A case of another release of Liger is passed over, as one of another release of transformers is."""
-    if training["loss"] != "liger" and "liger_kernels" not in training:
+    if training.get("loss") != "liger" and "liger_kernels" not in training:
         return True
     return training.get("liger_version", LIGER) == importlib.metadata.version("liger-kernel")
 
@@ -743,6 +792,8 @@ def main():
         if CASES[name]["training"].get("transformers_version", RELEASED) != transformers.__version__:
             continue
         if not has_liger(CASES[name]["training"]):
+            continue
+        if "model_code" in CASES[name]["training"] and importlib.util.find_spec("torchtitan") is None:
             continue
         if "lora_kernels" in CASES[name]["training"] and importlib.util.find_spec("axolotl") is None:
             continue

@@ -61,6 +61,41 @@ def family(name, config, targets=("q_proj", "v_proj"), frozen=("model.embed_toke
     return {name + suffix: made for suffix, made in cases.items()}
 
 
+def torchtitan(config, **more):
+    """In torchtitan's own code, whose loss is a part of it."""
+    made = case(config, model_code="torchtitan", loop="minimal", **more)
+    del made["training"]["loss"]
+    return made
+
+
+def torchtitan_cases():
+    """Its Llama and Qwen3: plain, each way to checkpoint that it has, accumulation, autocast, fp32, odd sizes."""
+    ungrouped = {**LLAMA, "num_key_value_heads": 4}
+    by_operator = "keep:linear/2+scaled_dot_product_attention"
+    cases = {
+        "llama": torchtitan(LLAMA, micro_batch=2, seq=72),
+        "llama-full": torchtitan(LLAMA, micro_batch=2, seq=64, checkpoint="full"),
+        "llama-second": torchtitan({**LLAMA, "num_hidden_layers": 5}, seq=64, checkpoint="groups:1,3"),
+        "llama-operators": torchtitan(LLAMA, micro_batch=2, seq=64, checkpoint=by_operator),
+        "llama-operators-odd": torchtitan({**LLAMA, "vocab_size": 701}, seq=83, checkpoint=by_operator),
+        "llama-accumulate": torchtitan(LLAMA, micro_batch=2, seq=64, grad_accum=3),
+        "llama-autocast": torchtitan(LLAMA, micro_batch=2, seq=64, dtype="fp32", autocast="bf16"),
+        "llama-autocast-full": torchtitan(LLAMA, micro_batch=2, seq=64, dtype="fp32", autocast="bf16", checkpoint="full"),
+        "llama-fp32": torchtitan(LLAMA, micro_batch=2, seq=64, dtype="fp32", attention="math"),
+        "llama-fp32-ungrouped": torchtitan(ungrouped, micro_batch=2, seq=64, dtype="fp32", attention="math"),
+        "llama-fp32-full": torchtitan(LLAMA, seq=61, dtype="fp32", attention="math", checkpoint="full"),
+        "llama-ungrouped-odd": torchtitan({**ungrouped, "vocab_size": 997}, seq=83),
+        "llama-math": torchtitan(LLAMA, micro_batch=2, seq=64, attention="math"),
+        "qwen3": torchtitan(QWEN3, micro_batch=2, seq=72),
+        "qwen3-tied": torchtitan({**QWEN3, "tie_word_embeddings": True}, micro_batch=2, seq=64),
+        "qwen3-full": torchtitan(QWEN3, micro_batch=2, seq=64, checkpoint="full"),
+        "qwen3-operators": torchtitan(QWEN3, micro_batch=2, seq=64, checkpoint=by_operator),
+        "qwen3-fp32": torchtitan(QWEN3, micro_batch=2, seq=64, dtype="fp32", attention="math"),
+        "qwen3-odd": torchtitan({**QWEN3, "vocab_size": 997}, micro_batch=3, seq=61),
+    }
+    return {"torchtitan-" + name: made for name, made in cases.items()}
+
+
 def without(config, *keys):
     return {key: value for key, value in config.items() if key not in keys}
 
@@ -853,6 +888,7 @@ CASES = {
     "qwen3-math-fp16": case(QWEN3, micro_batch=2, seq=72, dtype="fp16", attention="math"),
     "gpt2-math": case(gpt2(attn_pdrop=0.1), micro_batch=2, seq=64, attention="math"),
     **liger_kernels(),
+    **torchtitan_cases(),
     **adapter_kernels(),
     "llama-liger": case(LLAMA, micro_batch=2, seq=70, loss="liger"),
     "llama-tied-liger": case(config("llama", tie_word_embeddings=True), seq=96, loss="liger"),

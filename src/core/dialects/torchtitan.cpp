@@ -69,6 +69,7 @@ constexpr DialectKey kTitanRows[] = {
     choice(honoured("activation_checkpoint.mode", "checkpoint", kSays<&Request::checkpoint>),
            "none|selective|full|memory_budget"),
     honoured("activation_checkpoint.selective_ac_option", "checkpoint", kOther<&ForeignInput::every_nth>),
+    honoured("activation_checkpoint.early_stop", "early_stop", kSays<&Request::early_stop>),
     honoured("activation_checkpoint.preserve_rng_state", "preserve_rng_state", kSays<&Request::preserve_rng_state>),
     refused("job.custom_config_module", kOtherModule),
     refused("experimental.custom_import", kOtherModule),
@@ -131,7 +132,6 @@ constexpr Names kTitanInert[] = {
      "parallelism.pipeline_parallel_layers_per_stage parallelism.pipeline_parallel_schedule "
      "parallelism.pipeline_parallel_schedule_csv parallelism.pipeline_parallel_microbatch_size "
      "parallelism.pipeline_parallel_expert_parallel_overlap"},
-    {"what is made again ends with what backward needs, in the prediction", "activation_checkpoint.early_stop"},
     {"it needs mode = \"memory_budget\"",
      "activation_checkpoint.memory_budget activation_checkpoint.visualize_memory_budget_pareto"},
     {"it needs selective_ac_option = \"op\"", "activation_checkpoint.per_op_sac_force_recompute_mm_shapes_by_fqns"},

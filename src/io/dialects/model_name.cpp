@@ -105,6 +105,10 @@ void name_torchtitan_model(ForeignInput& foreign, Request& request) {
                                   {"qwen3", "0.6B|1.7B|4B|8B|14B|32B", "Qwen3-"}};
   const std::string family = foreign.model.value_or("llama3");
   const std::string flavor = foreign.flavor.value_or("debugmodel");
+  if (family == "llama3" && flavor == "debugmodel") {
+    foreign.model = {"torchtitan-debugmodel", foreign.flavor.given() ? foreign.flavor.place : foreign.program.place};
+    return;
+  }
   for (const Flavors& one : kFlavors) {
     if (one.name != family || !one_of(flavor, one.flavors)) continue;
     foreign.model = {std::string(one.model) + flavor, foreign.flavor.place};

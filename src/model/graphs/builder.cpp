@@ -117,7 +117,8 @@ TensorId GraphBuilder::parameter_of(ModuleId module, std::string_view leaf) {
 }
 
 TensorId GraphBuilder::buffer(std::string_view leaf) {
-  const std::string name = model_.modules[static_cast<std::size_t>(stack_.back())].path + "." + std::string(leaf);
+  const std::string& path = model_.modules[static_cast<std::size_t>(stack_.back())].path;
+  const std::string name = path.empty() ? std::string(leaf) : path + "." + std::string(leaf);
   for (std::size_t at = 0; at < model_.buffers.size(); ++at) {
     const ModelBuffer& named = model_.buffers[at];
     if (named.name != name) continue;
@@ -126,8 +127,10 @@ TensorId GraphBuilder::buffer(std::string_view leaf) {
       const bool narrow = made_narrow || (options_->casts_buffers && is_floating(named.dtype));
       const DType follows = narrow ? options_->dtype : options_->kept_dtype.value_or(options_->dtype);
       const DType dtype = named.follows_model_dtype || narrow ? follows : named.dtype;
-      graph_.storages.push({storage(named.shape.elements(), dtype), kNone, static_cast<std::int32_t>(at)});
-      buffer_tensors_[at] = add_tensor(named.shape, dtype, graph_.storages.last(), false, kNone);
+      Shape shape = named.shape;
+      if (named.by_length) shape.dims[0] = options_->seq;
+      graph_.storages.push({storage(shape.elements(), dtype), kNone, static_cast<std::int32_t>(at)});
+      buffer_tensors_[at] = add_tensor(shape, dtype, graph_.storages.last(), false, kNone);
       references_.back() = 0;
     }
     return buffer_tensors_[at];

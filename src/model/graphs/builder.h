@@ -32,7 +32,9 @@ struct GraphOptions {
   bool outputs_to_fp32 = false;
   std::optional<DType> kept_dtype;  // Of buffers that follow the model's, where it computes in another (fully_shard).
   bool casts_buffers = false;       // FSDP1 has cast all that float to `dtype`.
-  bool copies_outputs = false;      // DistributedDataParallel's _DDPSink, which looks for unused parameters.
+  Version torchtitan = kWitnessTorchtitan;
+  bool counts_on_device = false;  // Its number of tokens that count: one rank does not bring it to the host.
+  bool copies_outputs = false;    // DistributedDataParallel's _DDPSink, which looks for unused parameters.
   AttentionKernel attention = AttentionKernel::Flash;
   bool eager_attention = false;  // Composed of products and softmax: `attention` plays no part.
   bool math_attention = false;   // PyTorch's math kernel: operators as well.

@@ -447,6 +447,34 @@ std::optional<std::string> mixture_unsupported(const ModelSpec& model, const Tra
   return std::nullopt;
 }
 
+// torchtitan's own code. Its sdpa is told of cuDNN, flash and math, in this order.
+std::optional<std::string> torchtitan_unsupported(const ModelSpec& model, const Training& training, std::int64_t tp) {
+  const bool tied = model.parameters.back().tied_to != kNone;
+  if (tp > 1) return "torchtitan's tensor parallelism";
+  if (training.torch < kWitnessTorch) {
+    return formatted("torchtitan 0.2.2's own code before torch {}", kWitnessTorch.text());
+  }
+  if (training.runtime == Runtime::DeepSpeed || training.runtime == Runtime::Fsdp1) {
+    return formatted("torchtitan's own code under {}", name(training.runtime));
+  }
+  if (training.loss != Loss::Summed) return formatted("the loss {} of torchtitan's own code", name(training.loss));
+  if (training.attention == Attention::Eager || training.attention == Attention::MemoryEfficient) {
+    return formatted("{} attention, which torchtitan does not choose", name(training.attention));
+  }
+  if (training.compute_dtype() == DType::Float16) return "torchtitan's own code in fp16";
+  if (training.autocast && model.family == "qwen3") {
+    return "torchtitan's qwen3 under autocast, whose norms of heads PyTorch puts together of operators there";
+  }
+  if (training.attention == Attention::Flash && model.dims.head_dim % 8 != 0) return "heads of no multiple of 8";
+  if (!training.seq_list.empty()) return "lengths in turn, which torchtitan has not";
+  if (training.liger_kernels.any()) return "Liger's kernels in torchtitan's own code";
+  if (tied && is_fsdp(training.runtime)) {
+    return "a head that shares the embedding's weight under torchtitan's fully_shard, where each has a group and both "
+           "one shard";
+  }
+  return kernel_unsupported(model, training);
+}
+
 // Of the model as one rank has it.
 std::optional<std::string> unsupported_on_rank(const ModelSpec& model, const Training& training, std::int64_t tp) {
   if (const auto version = version_unsupported(model, training)) return version;
@@ -508,6 +536,7 @@ std::string unreached_parameter(const ModelSpec& model, const std::vector<bool>&
 }
 
 bool is_body(const ModelSpec& model) {
+  if (model.code == ModelCode::Torchtitan) return false;
   return model.graph_class.ends_with("Model") && !model.graph_class.ends_with("LMHeadModel");
 }
 
@@ -553,6 +582,7 @@ bool keeps_heads_grouped(Version transformers, Version torch) {
 
 std::optional<std::string> graph_unsupported(const ModelSpec& model, const Training& training, std::int64_t tp) {
   if (model.recording) return recorded_unsupported(model, training, tp);
+  if (model.code == ModelCode::Torchtitan) return torchtitan_unsupported(model, training, tp);
   if (is_body(model)) {
     return formatted("{} has no loss: \"architectures\" names the class that is trained", model.graph_class);
   }
@@ -571,6 +601,11 @@ std::optional<std::string> graph_unsupported(const ModelSpec& model, const Train
 Graph build_graph(const ModelSpec& model, const GraphOptions& options) {
   DSPLAN_CHECK(model.has_graph, model.family);
   if (model.recording) return build_recorded_graph(model, options);
+  if (model.code == ModelCode::Torchtitan) {
+    Graph graph = build_torchtitan_graph(model, options);
+    if (!options.checkpointed_modules.empty()) cut_module_regions(graph, model, options.checkpointed_modules);
+    return graph;
+  }
   const bool cut = options.tp > 1;
   const std::optional<ModelSpec> part = cut ? std::optional(tensor_parallel_part(model, options.tp)) : std::nullopt;
   const ModelSpec& own = cut ? *part : model;

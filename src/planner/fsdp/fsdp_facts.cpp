@@ -53,6 +53,7 @@ Ends ends_of(const ModelSpec& model) {
     if (looks_up && ends.embedding == kNone) ends.embedding = id;
     if (module.type.find("Norm") != std::string::npos && tower == nullptr) ends.norm = id;
     if (is_named(module, "lm_head") || is_named(module, "embed_out")) ends.head = id;
+    if (model.code == ModelCode::Torchtitan && is_named(module, "output")) ends.head = id;
   }
   return ends;
 }

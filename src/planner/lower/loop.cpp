@@ -28,7 +28,8 @@ std::vector<BufferId> Loop::init() {
   };
   const BuffersOf make_of([&](ModuleId module, std::string_view end) {
     of(module, end, [&](std::size_t at) {
-      if (buffers[at] == kNoBuffer) buffers[at] = make_buffer(model_.buffers[at], Space::Device);
+      const bool later = model_.buffers[at].by_length && job_.training.fsdp.cpu_offload;  // to_empty on the host.
+      if (buffers[at] == kNoBuffer && !later) buffers[at] = make_buffer(model_.buffers[at], Space::Device);
     });
   });
   const Training& training = job_.training;
@@ -55,6 +56,7 @@ std::vector<BufferId> Loop::init() {
     runtime_.build(where, make_of);
     record();
   }
+  if (model_.code == ModelCode::Torchtitan) init_weights(model_, job_, rank_, emitter_, buffers);
   runtime_.initialise(buffers);
   emitter_.mark(Moment::StretchEnds, Stretch::Init);
   return buffers;
@@ -72,6 +74,10 @@ void Loop::run(std::int64_t steps, const TapeOf& tape_of) {
 void Loop::train_step(Stretch stretch, const TapeOf& tape_of) {
   stretch_ = stretch;
   emitter_.mark(Moment::StretchBegins, stretch);
+  if (is_torchtitan()) {
+    if (held_ != nullptr) held_->drop_batch();
+    titan_.begin();
+  }
   for (micro_batch_ = 0; micro_batch_ < job_.training.grad_accum; ++micro_batch_) {
     Tape& tape = tape_of(batches_++);
     make_batch(tape);
@@ -81,12 +87,14 @@ void Loop::train_step(Stretch stretch, const TapeOf& tape_of) {
     if (!is_boundary()) print("Engine after step");
   }
   step();
+  if (is_torchtitan()) titan_.end(stretch == Stretch::FirstStep);
   emitter_.mark(Moment::StretchEnds, stretch);
 }
 
 void Loop::make_batch(Tape& tape) {
   emitter_.at(Pass::Forward);
   mark(Moment::MicroBatchBegins);
+  if (is_torchtitan() && counts_tokens(job_.training) && micro_batch_ > 0) titan_.keep_ids(held_->take_batch());
   tape.make_batch();
   if (held_ != nullptr && held_ != &tape) held_->drop_batch();
   held_ = &tape;
@@ -100,6 +108,7 @@ void Loop::forward(Tape& tape) {
   tape.forward();
   runtime_.forward_returns(true);
   if (job_.training.loop == LoopKind::Script) outputs_ = tape.outputs();
+  if (is_torchtitan()) titan_.forward_returns(tape.outputs());
   mark(Moment::ForwardEnds);
 }
 
@@ -114,6 +123,7 @@ void Loop::backward(Tape& tape) {
   runtime_.backward_ends(is_boundary());  // A framework's backward() reduces before it returns to the loop.
   print("Engine after backward");
   for (Variable& loss : scaled) loss.reset();
+  if (is_torchtitan()) titan_.backward_returns();
   tape.drop_loss();
   // AxolotlDPOTrainer.training_step: torch.cuda.empty_cache() after each.
   if (job_.training.loss == Loss::DpoRows) emitter_.empty_cache();
@@ -139,7 +149,7 @@ void Loop::save() {
 BufferId Loop::make_buffer(const ModelBuffer& buffer, Space space) {
   if (!buffer_exists(buffer, job_.training.transformers)) return kNoBuffer;
   const DType dtype = made_in(buffer, job_.training);
-  Variable table = Eager(emitter_).empty(storage(buffer.shape.elements(), dtype), dtype,
+  Variable table = Eager(emitter_).empty(storage(shape_of(buffer, job_.training).elements(), dtype), dtype,
                                          {Role::ModuleBuffers, "buffer"}, kNone, space);
   Work(emitter_).write(table).run(Body::LoadBuffer, "load buffer");
   return table.hand_over();

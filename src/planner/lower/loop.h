@@ -24,14 +24,15 @@
 #include "planner/lower/autograd/tape.h"
 #include "planner/lower/eager.h"
 #include "planner/lower/runtime.h"
+#include "planner/lower/torchtitan_step.h"
 
 namespace dsplan {
 
 class Loop {
  public:
   // All references must outlive the loop.
-  Loop(const ModelSpec& model, const Job& job, Emitter& emitter, TrainingRuntime& runtime)
-      : model_(model), job_(job), emitter_(emitter), runtime_(runtime) {}
+  Loop(const ModelSpec& model, const Job& job, std::int64_t rank, Emitter& emitter, TrainingRuntime& runtime)
+      : model_(model), job_(job), rank_(rank), emitter_(emitter), runtime_(runtime), titan_(emitter, job) {}
 
   // Everything that is there before the first batch. Returns the model's own buffers on the device, by index into
   // ModelSpec::buffers; kNoBuffer where this transformers has none.
@@ -50,6 +51,7 @@ class Loop {
 
  private:
   void train_step(Stretch stretch, const TapeOf& tape_of);
+  [[nodiscard]] bool is_torchtitan() const { return job_.training.loop == LoopKind::Torchtitan; }
   void make_batch(Tape& tape);
   void forward(Tape& tape);
   void backward(Tape& tape);
@@ -64,6 +66,7 @@ class Loop {
 
   const ModelSpec& model_;
   const Job& job_;
+  std::int64_t rank_;  // Among the data-parallel ones.
   Emitter& emitter_;
   TrainingRuntime& runtime_;
   Stretch stretch_ = Stretch::Init;  // Under way.
@@ -71,6 +74,7 @@ class Loop {
   std::int64_t batches_ = 0;         // Made so far.
   Tape* held_ = nullptr;             // Whose batch is there.
   Variables outputs_;                // Of the latest forward, where the loop has a variable for them.
+  TorchtitanStep titan_;             // What the variables of torchtitan's train_step hold.
 };
 
 }  // namespace dsplan

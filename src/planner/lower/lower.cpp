@@ -69,7 +69,7 @@ Schedule lower_part(const ModelSpec& model, const Job& job, const std::vector<Sh
   emitter.attach(recording);
   if (job.training.runtime == Runtime::Fsdp2) tell_no_uses(emitter);
   const std::unique_ptr<TrainingRuntime> runtime = make_runtime(job, model, rank, emitter);
-  Loop loop(model, job, emitter, *runtime);
+  Loop loop(model, job, rank, emitter, *runtime);
   std::vector<BufferId> buffers = loop.init();
 
   Workspaces workspaces(library_workspaces(job), emitter);
@@ -82,6 +82,7 @@ Schedule lower_part(const ModelSpec& model, const Job& job, const std::vector<Sh
           std::make_unique<Tape>(model, *shape.graph, *shape.recipes, checkpointing, emitter, *runtime, buffers));
       tapes.back()->attach(workspaces);
       tapes.back()->attach(deepspeed);
+      if (!checkpointing.stops_early) tapes.back()->recompute_to_the_end();
     }
   };
   if (runtime->replace_buffers) {

@@ -62,7 +62,9 @@ GraphOptions graph_options(const ModelSpec& model, const Job& job) {
   options.inputs_require_grad =
       !job.training.checkpoint.groups.empty() && job.training.transformers >= Version{5, 0, 0};
   options.narrow_tables = job.training.under_zero_init();
-  options.holds_outputs = job.training.loop == LoopKind::Script;
+  options.holds_outputs = job.training.loop == LoopKind::Script || job.training.loop == LoopKind::Torchtitan;
+  options.torchtitan = job.training.torchtitan;
+  options.counts_on_device = counts_tokens_on_device(job.training, job.parallelism.dp);
   options.tp = job.parallelism.tp;
   options.stage3_linear = job.training.runtime == Runtime::DeepSpeed && job.training.zero.stage == 3;
   options.checkpointed_modules = job.training.checkpoint.modules;

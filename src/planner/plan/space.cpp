@@ -120,6 +120,8 @@ std::optional<Pin> micro_batch_pin(const SearchInputs& inputs) {
   return std::nullopt;
 }
 
+bool brings_loss(const Request& request) { return request.model_code.value_or("") == "torchtitan"; }
+
 std::optional<Pin> pin(Axis axis, const SearchInputs& inputs, Objective objective) {
   const Request& request = inputs.request;
   switch (axis) {
@@ -128,7 +130,9 @@ std::optional<Pin> pin(Axis axis, const SearchInputs& inputs, Objective objectiv
     case Axis::Offload: return offload_pin(inputs);
     case Axis::TensorParallel:
       return request.tp.given() ? pin_of(request.tp, std::to_string(*request.tp)) : std::nullopt;
-    case Axis::Loss: return request.loss.given() ? pin_of(request.loss, *request.loss) : std::nullopt;
+    case Axis::Loss:
+      if (brings_loss(request)) return Pin{kAsGiven, request.model_code.place.text()};
+      return request.loss.given() ? pin_of(request.loss, *request.loss) : std::nullopt;
     case Axis::ReduceBucket:
       if (inputs.deepspeed == nullptr) return std::nullopt;
       return pin_of(inputs.deepspeed->zero.reduce_bucket_size, kAsGiven);
@@ -469,7 +473,8 @@ CandidateInputs inputs_of(const SearchInputs& inputs, const Settings& settings, 
   }
   if (const auto gpus = number_in(value(Axis::Gpus))) request.gpus = chosen(*gpus);
   request.tp = chosen(number_in(value(Axis::TensorParallel)).value_or(1));
-  if (inputs.request.loss.given() || value(Axis::Loss) != "hf") request.loss = chosen(value(Axis::Loss));
+  const bool said = inputs.request.loss.given() || (value(Axis::Loss) != "hf" && value(Axis::Loss) != kAsGiven);
+  if (said) request.loss = chosen(value(Axis::Loss));
   const std::int64_t rows = number_in(value(Axis::MicroBatch)).value_or(1);
   request.micro_batch = chosen(rows);
   std::int64_t accumulation = space.grad_accum;

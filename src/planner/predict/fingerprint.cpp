@@ -76,6 +76,7 @@ void add_checkpointing(const Job& job, std::string& text) {
   for (const std::string& module : c.modules) {
     append_formatted(text, " {} {} {}", module, name(c.kind), c.preserve_rng_state);
   }
+  if (!c.stops_early && (!c.groups.empty() || !c.modules.empty())) text += " to the end";
   text += "\n";
 }
 
@@ -196,6 +197,8 @@ constexpr CanonicalLine kLines[] = {
     {Line::FsdpFlat, "fsdp flat", [](const Job& j) { return j.training.runtime == Runtime::Fsdp1; }},
     {Line::Experts, "experts", [](const Job& j) { return j.training.experts != ExpertsImplementation::GroupedMm; }},
     {Line::Routing, "routing", [](const Job& j) { return j.training.experts == ExpertsImplementation::Loop; }},
+    {Line::ModelCode, "model code", [](const Job& j) { return j.training.model_code != ModelCode::Transformers; }},
+    {Line::Torchtitan, "torchtitan", [](const Job& j) { return j.training.torchtitan != kWitnessTorchtitan; }},
 };
 
 // A field as one word of its line.

@@ -441,6 +441,7 @@ std::optional<Answers> answers_of(const ModelSpec& model, const Training& t) {
   const Dimensions& d = model.dims;
   const bool shown =
       model.has_graph && model.parts != nullptr && model.parts->tower != nullptr && model.parts->tower->beside_text();
+  if (model.code == ModelCode::Torchtitan) return Answers{last_tokens(t), d.vocab, true};
   if (is("ForCausalLM") || is("LMHeadModel") || shown) return Answers{last_tokens(t), d.vocab, t.loss != Loss::Native};
   const bool modern = model.family == "modernbert";
   const bool apart = model.family == "deberta-v2";
@@ -661,7 +662,8 @@ Footprint footprint(const ModelSpec& model, const Job& job, std::int64_t rank) {
   }
   for (const ModelBuffer& buffer : model.buffers) {
     if (!buffer_exists(buffer, job.training.transformers)) continue;
-    result.persistent[Role::ModuleBuffers] += storage(buffer.shape.elements(), dtype_of(buffer, job.training));
+    result.persistent[Role::ModuleBuffers] +=
+        storage(shape_of(buffer, job.training).elements(), dtype_of(buffer, job.training));
   }
   if (job.training.runtime == Runtime::DeepSpeed) add_scalars(job, result);
   add_workspaces(model, job, result);
@@ -669,6 +671,12 @@ Footprint footprint(const ModelSpec& model, const Job& job, std::int64_t rank) {
   if (result.batch_known && job.training.loop == LoopKind::Script) {
     result.persistent[Role::Inputs] += loss_bytes(model, job.training);
     result.persistent[Role::Activations] += held_logits(model, job);
+  }
+  const bool counts = counts_tokens(job.training);
+  if (counts && job.parallelism.dp == 1) result.persistent[Role::Inputs] += Bytes(4);  // What the loss is divided by.
+  if (job.training.loop == LoopKind::Torchtitan) {
+    if (counts) result.persistent[Role::Inputs] += Bytes(8);  // The same before it is brought together.
+    result.persistent[Role::Temporaries] += Bytes(1);         // Of a barrier.
   }
   result.states.parameters = result.persistent[Role::Parameters];
   result.states.optimizer = result.persistent[Role::Optimizer];

@@ -49,6 +49,11 @@ std::string_view last_part(const Module& module) {
   return std::string_view(module.path).substr(module.path.rfind('.') + 1);
 }
 
+bool is_head(const ModelSpec& model, const Module& module) {
+  if (model.code == ModelCode::Torchtitan) return module.path == "output";
+  return last_part(module) == "lm_head" || last_part(module) == "embed_out";
+}
+
 // reshard_after_forward of the group that gathers the parameter: that of the nearest module that is wrapped, the
 // model's own else. fully_shard([norm, head]) does where it is told so, and takes a tied embedding along.
 class Resharding {
@@ -63,7 +68,7 @@ class Resharding {
       const bool table = module.type.ends_with("Embedding") && owns_weight(module);
       if (table && embedding_ == nullptr) embedding_ = &module;
       if (module.type.find("Norm") != std::string::npos && tower_.empty()) norm_ = &module;
-      if (last_part(module) == "lm_head" || last_part(module) == "embed_out") head_ = &module;
+      if (is_head(model, module)) head_ = &module;
     }
     for (const Parameter& p : model.parameters) {
       if (p.tied_to == kNone || &owner(p) != head_) continue;

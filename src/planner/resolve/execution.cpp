@@ -157,7 +157,27 @@ bool has_strided_bias(const Resolver& resolver) {
   return has({"t5", "mt5"}, resolver.model.family) && resolver.model.dims.heads > 1;
 }
 
+// torchtitan's sdpa_kernel(set_priority=True) asks for cuDNN first, then flash, then math, before 0.2.2 for the
+// memory-efficient kernel ahead of that one; 0.1 asks for cuDNN on compute capability 10.0 alone (models/attention.py).
+Kernel torchtitan_kernel(const Resolver& resolver) {
+  const Training& training = resolver.job.training;
+  const std::int64_t width = resolver.model.dims.head_dim;
+  const std::string architecture = resolver.hardware == nullptr ? "sm_90" : resolver.hardware->architecture;
+  const bool old = before_ampere(resolver);
+  if (training.compute_dtype() == DType::Float32 || old) {
+    const std::string why = old ? "a GPU before sm_80" : "fp32";
+    return {training.torchtitan < kWitnessTorchtitan ? Attention::MemoryEfficient : Attention::Math, why};
+  }
+  const bool asks = training.torchtitan >= Version{0, 2, 0} || architecture == "sm_100";
+  if (asks && width % 8 == 0 && width <= (architecture == "sm_90" ? 256 : 128) && training.seq != 1) {
+    return {Attention::CuDnn, "16 bits, where torchtitan asks for cuDNN first"};
+  }
+  return {Attention::Flash,
+          asks ? "16 bits, in heads that cuDNN does not take" : "16 bits, which torchtitan asks first"};
+}
+
 Kernel sdpa_kernel(const Resolver& resolver) {
+  if (resolver.model.code == ModelCode::Torchtitan) return torchtitan_kernel(resolver);
   if (eager_alone(resolver.model)) return {Attention::Eager, "a class that has eager attention alone"};
   if (shares_one_head(resolver.model)) return {Attention::Math, "one key-value head that is not repeated"};
   if (has_strided_bias(resolver)) return {Attention::Math, "a bias of positions whose rows have gaps"};
@@ -192,8 +212,12 @@ void resolve_attention(Resolver& resolver) {
   if (!wished.given()) {
     const Kernel kernel = sdpa_kernel(resolver);
     training.attention = kernel.attention;
-    return resolver.assumed("attention", std::string(name(kernel.attention)),
-                            formatted("transformers' default, sdpa, with {}", kernel.why), "--attention");
+    return resolver.assumed(
+        "attention", std::string(name(kernel.attention)),
+        formatted("{}, sdpa, with {}",
+                  resolver.model.code == ModelCode::Torchtitan ? "torchtitan's choice" : "transformers' default",
+                  kernel.why),
+        "--attention");
   }
   std::string text = *wished;
   if (text == "fa2" || text == "flash_attention_2" || text == "flash-attention-2" || text == "flash-2") {
@@ -285,23 +309,80 @@ void resolve_given_loss(Resolver& resolver, const Setting<std::string>& wished) 
   resolver.given("loss", std::string(text), wished.place, "--loss");
 }
 
-void resolve_loss_and_loop(Resolver& resolver) {
+// Its loss is a part of it, and so is its loop, unless another is asked for.
+void resolve_model_code(Resolver& resolver) {
+  const Setting<std::string>& wished = resolver.request.model_code;
+  if (!wished.given()) return resolve_torchtitan(resolver);
+  Training& training = resolver.training();
+  if (*wished != "torchtitan" && *wished != "transformers") {
+    return resolver.fault(wished.place, formatted("model code \"{}\" is neither transformers nor torchtitan", *wished));
+  }
+  resolver.given("model_code", *wished, wished.place, "--model-code");
+  if (*wished == "torchtitan") {
+    training.model_code = ModelCode::Torchtitan;
+    training.transformers = kWitnessTransformers;
+    training.loop = LoopKind::Torchtitan;
+  }
+  resolve_torchtitan(resolver);
+}
+
+// torch.utils.checkpoint stops early unless it is told not to; torchtitan's key, off by default, is as old as 0.2
+// (config/job_config.py).
+void resolve_early_stop(Resolver& resolver) {
+  Training& training = resolver.training();
+  const bool titan = training.model_code == ModelCode::Torchtitan && training.torchtitan >= Version{0, 2, 0};
+  training.checkpoint.stops_early = resolver.request.early_stop.value_or(!titan);
+}
+
+// _op_sac_save_list has cuDNN's attention since 0.2.1; before, what is kept by operator leaves it out.
+void leave_out_cudnn(Training& training) {
+  if (training.model_code != ModelCode::Torchtitan || training.torchtitan >= Version{0, 2, 1}) return;
+  if (training.attention != Attention::CuDnn) return;
+  for (CheckpointGroup& group : training.checkpoint.groups) std::erase(group.kept, Op::Attention);
+}
+
+void resolve_loss(Resolver& resolver) {
   const Setting<std::string>& loss = resolver.request.loss;
+  Training& training = resolver.training();
+  if (training.model_code == ModelCode::Torchtitan) {
+    training.loss = Loss::Summed;
+    if (!loss.given()) return resolver.derived("loss", "summed", "torchtitan's own code", "--loss");
+    return resolver.fault(loss.place, formatted("loss \"{}\": torchtitan's own code has a loss of its own", *loss),
+                          "leave it out");
+  }
   if (!loss.given()) {
     resolver.assumed("loss", "hf", "Hugging Face's causal loss with fp32 logits", "--loss");
   } else {
     resolve_given_loss(resolver, loss);
   }
+}
+
+// ParallelDims.seq_len_divisor is twice the degree of context parallelism (distributed/parallel_dims.py).
+void check_torchtitan_length(Resolver& resolver) {
+  const Training& training = resolver.job.training;
+  const bool stops = training.loop == LoopKind::Torchtitan && training.torchtitan >= Version{0, 2, 0};
+  if (!stops || training.seq % 2 == 0) return;
+  resolver.fault(resolver.request.seq.given() ? resolver.request.seq.place : option("--seq"),
+                 formatted("seq {}: torchtitan stops at odd lengths", training.seq),
+                 formatted("{} is the next", training.seq + 1));
+}
+
+void resolve_loss_and_loop(Resolver& resolver) {
+  resolve_loss(resolver);
   resolve_liger(resolver);
   const Setting<std::string>& loop = resolver.request.loop;
-  if (!loop.given()) return;
-  constexpr std::array kLoops{LoopKind::Trainer, LoopKind::Minimal, LoopKind::Script};
+  if (!loop.given()) return check_torchtitan_length(resolver);
+  constexpr std::array kLoops{LoopKind::Trainer, LoopKind::Minimal, LoopKind::Script, LoopKind::Torchtitan};
   const auto* found = std::find_if(kLoops.begin(), kLoops.end(), [&](LoopKind one) { return *loop == name(one); });
   if (found == kLoops.end()) {
-    return resolver.fault(loop.place, formatted("loop \"{}\" is none of trainer, minimal, script", *loop));
+    return resolver.fault(loop.place, formatted("loop \"{}\" is none of trainer, minimal, script, torchtitan", *loop));
+  }
+  if (*found == LoopKind::Torchtitan && resolver.training().model_code != ModelCode::Torchtitan) {
+    return resolver.fault(loop.place, "loop \"torchtitan\" around another code", "--model-code torchtitan");
   }
   resolver.training().loop = *found;
   resolver.given("loop", *loop, loop.place, "--loop");
+  check_torchtitan_length(resolver);
 }
 
 // Height and width: N or HEIGHTxWIDTH, in a training file also two numbers.
@@ -498,6 +579,7 @@ void resolve_execution(Resolver& resolver) {
   }
   resolve_target_seq(resolver);
   resolve_images(resolver);
+  resolve_model_code(resolver);
   resolve_attention(resolver);
   resolve_loss_and_loop(resolver);
   resolve_experts(resolver);
@@ -505,6 +587,8 @@ void resolve_execution(Resolver& resolver) {
   resolve_freeze(resolver);
   resolve_lora(resolver);
   resolve_checkpoint(resolver);
+  leave_out_cudnn(resolver.training());
+  resolve_early_stop(resolver);
 }
 
 }  // namespace dsplan

@@ -30,6 +30,9 @@ constexpr Modelled kModelledDeepSpeed{
 constexpr Modelled kModelledLiger{
     {0, 5, 10}, kWitnessLiger, "older ones do not load beside transformers 5", "measured were 0.5.10 to 0.8.5"};
 
+constexpr Modelled kModelledTorchtitan{
+    {0, 1, 0}, kWitnessTorchtitan, "measured were 0.1.0 to 0.2.2", "its configurations are Python since 0.3.0"};
+
 Version resolve_version(Resolver& resolver, std::string_view what, const Setting<std::string>& setting,
                         const char* released, const Modelled& modelled) {
   const std::string option = formatted("--{}-version", what);
@@ -478,6 +481,17 @@ void resolve_liger(Resolver& resolver) {
   } else if (wished.given()) {
     resolver.notice(Notice::Kind::Inert, wished.place,
                     "Liger's version has no effect: neither the loss nor any kernel is Liger's");
+  }
+}
+
+void resolve_torchtitan(Resolver& resolver) {
+  const Setting<std::string>& wished = resolver.request.torchtitan_version;
+  Training& training = resolver.training();
+  if (training.model_code == ModelCode::Torchtitan) {
+    training.torchtitan = resolve_version(resolver, "torchtitan", wished, kTorchtitanVersion, kModelledTorchtitan);
+  } else if (wished.given()) {
+    resolver.notice(Notice::Kind::Inert, wished.place,
+                    "torchtitan's version has no effect: the model's code is transformers'");
   }
 }
 

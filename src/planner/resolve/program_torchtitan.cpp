@@ -26,14 +26,17 @@ class Torchtitan {
           {Notice::Kind::Warning,
            foreign_.program.place,
            "groups are those of torchtitan since July 2025 (0.2); before, layers and the model alone had one, and the "
-           "last layer did not reshard (--set torchtitan=0.1.0)",
+           "last layer did not reshard (--torchtitan-version 0.1.0)",
            {}});
     }
-    request_.notices.push_back({Notice::Kind::Warning,
-                                foreign_.program.place,
-                                "torchtitan's own model code is not modelled: parameters, gradients and optimizer "
-                                "states are its own, activations and loss those of transformers' model",
-                                {}});
+    if (*request_.model_code == "transformers") {
+      request_.notices.push_back(
+          {Notice::Kind::Warning,
+           foreign_.program.place,
+           "transformers' model code in the place of torchtitan's own: parameters, gradients and "
+           "optimizer states are torchtitan's, activations and loss are not",
+           {}});
+    }
   }
 
  private:
@@ -52,25 +55,25 @@ class Torchtitan {
     usually(request_.implementation, std::string("fused"));
     usually(request_.weight_decay, 0.1);
     usually(request_.max_grad_norm, 1.0);
-    usually(request_.loop, std::string("minimal"));
     usually(request_.torch_dtype, std::string("float32"));
     older_ = version() < Version{0, 2, 0};
+    usually(request_.model_code, std::string("torchtitan"));
+    usually(request_.loop, std::string(*request_.model_code == "torchtitan" ? "torchtitan" : "minimal"));
   }
 
-  // --set torchtitan=0.1.0, since no key of the file says it.
+  // No key of the file says it: --torchtitan-version 0.1.0, or --set torchtitan=0.1.0.
   Version version() {
     constexpr std::string_view kSays = "torchtitan=";
-    Version found{0, 2, 2};
-    if (!request_.set.given()) return found;
-    std::erase_if(*request_.set.value, [&](const std::string& pair) {
-      if (!pair.starts_with(kSays)) return false;
-      const std::optional<Version> said = Version::parse(std::string_view(pair).substr(kSays.size()));
-      if (!said) faults_.add(request_.set.place.says(formatted("\"{}\" is no version", pair), "as torchtitan=0.1.0"));
-      found = said.value_or(found);
-      said_ = true;
-      return true;
-    });
-    return found;
+    Setting<std::string>& wished = request_.torchtitan_version;
+    if (request_.set.given()) {
+      std::erase_if(*request_.set.value, [&](const std::string& pair) {
+        if (!pair.starts_with(kSays)) return false;
+        wished = {pair.substr(kSays.size()), request_.set.place};
+        return true;
+      });
+    }
+    said_ = wished.given();
+    return Version::parse(wished.value_or(kTorchtitanVersion)).value_or(kWitnessTorchtitan);
   }
 
   // ParallelDims: the degrees' product is the number of ranks.
@@ -111,6 +114,7 @@ class Torchtitan {
       }
       fsdp = {};
       usually<std::int64_t>(request_.ddp.bucket_cap_mb, 100);  // apply_ddp
+      usually(request_.ddp.broadcast_buffers, false);          // replicate hands it parameters alone.
       return;
     }
     usually(fsdp.reduce_dtype, std::string("fp32"));
@@ -148,6 +152,10 @@ class Torchtitan {
                                               *foreign_.all_rows, *request_.micro_batch, *request_.gpus)));
     }
     request_.grad_accum = {*foreign_.all_rows / rows, place};
+    if (!shards_together_ && *request_.gpus > 1 && *request_.grad_accum > 1) {
+      request_.not_modelled.push_back({place, When::Always, "training.global_batch_size",
+                                       "accumulation under torchtitan's DDP, which reduces each micro-batch"});
+    }
   }
 
   void checkpoints() {

@@ -6,6 +6,7 @@
 #include "model/lora.h"
 #include "model/quantized.h"
 #include "model/reference.h"
+#include "model/torchtitan.h"
 #include "planner/resolve/nvme.h"
 #include "planner/resolve/resolver.h"
 
@@ -38,6 +39,21 @@ void refuse_over_recording(const Request& request) {
   if (request.freeze.given()) refuse(request.freeze.place, "freezing parameters of");
 }
 
+ModelSpec as_torchtitan_has_it(const ModelSpec& model, const Request& request) {
+  const auto refuse = [](const Place& place, std::string_view what) {
+    throw Refusal({place.says(formatted("{} torchtitan's own code is not modelled yet", what),
+                              "--model-code transformers has it")});
+  };
+  if (request.lora.given()) refuse(request.lora.place, "adapters in");
+  if (request.quantization.given()) refuse(request.quantization.place, "packed weights in");
+  if (request.freeze.given()) refuse(request.freeze.place, "frozen parameters of");
+  if (const auto lacks = torchtitan_lacks(model)) {
+    throw Refusal({request.model_code.place.says(formatted("torchtitan's llama3 and qwen3 know no {}", *lacks),
+                                                 "--model-code transformers is another program's")});
+  }
+  return as_torchtitan(model);
+}
+
 // Trainers of pairs turn dropout off; DPO's loads a second model where there are no adapters to turn off. LLaMA-Factory
 // keeps that one in the dtype of its file, whatever it casts the first to.
 ModelSpec as_preferred(ModelSpec model, const Request& request) {
@@ -56,6 +72,7 @@ ModelSpec model_of(ModelSpec model, const Request& request) {
     refuse_over_recording(request);
     return model;
   }
+  if (request.model_code.value_or("") == "torchtitan") return as_torchtitan_has_it(model, request);
   const std::optional<Quantization> quantization = quantization_of(request, loaded_dtype(model, request));
   if (request.lora.given()) {
     const Lora lora = parse_lora(request.lora);

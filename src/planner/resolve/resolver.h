@@ -48,10 +48,11 @@ struct Resolver {
 
 // In this order: each may rely on those before it.
 void refuse_unmodelled_options(Resolver& resolver);
-void resolve_runtime(Resolver& resolver);    // runtime, stage, versions
-void resolve_precision(Resolver& resolver);  // dtypes, overflow check
-void resolve_liger(Resolver& resolver);      // as part of the execution, when the loss is known
-void resolve_experts(Resolver& resolver);    // likewise
+void resolve_runtime(Resolver& resolver);     // runtime, stage, versions
+void resolve_precision(Resolver& resolver);   // dtypes, overflow check
+void resolve_liger(Resolver& resolver);       // as part of the execution, when the loss is known
+void resolve_torchtitan(Resolver& resolver);  // The release of torchtitan, where the model's code is its.
+void resolve_experts(Resolver& resolver);     // likewise
 // As part of it. `precision`: accelerate's, or the Trainer's.
 void resolve_fsdp_dtypes(Resolver& resolver, const Setting<DType>& precision);
 void resolve_ranks_and_batch(Resolver& resolver);

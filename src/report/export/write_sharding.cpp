@@ -139,9 +139,16 @@ std::optional<TitanModel> titan_model(std::string_view model) {
     TitanModel titan;
   };
   constexpr Known kKnown[] = {
-      {"llama-3.1-8b", {"llama3", "8B"}}, {"llama-3.1-70b", {"llama3", "70B"}}, {"llama-3.1-405b", {"llama3", "405B"}},
-      {"qwen3-0.6b", {"qwen3", "0.6B"}},  {"qwen3-1.7b", {"qwen3", "1.7B"}},    {"qwen3-4b", {"qwen3", "4B"}},
-      {"qwen3-8b", {"qwen3", "8B"}},      {"qwen3-14b", {"qwen3", "14B"}},      {"qwen3-32b", {"qwen3", "32B"}},
+      {"llama-3.1-8b", {"llama3", "8B"}},
+      {"llama-3.1-70b", {"llama3", "70B"}},
+      {"llama-3.1-405b", {"llama3", "405B"}},
+      {"qwen3-0.6b", {"qwen3", "0.6B"}},
+      {"qwen3-1.7b", {"qwen3", "1.7B"}},
+      {"qwen3-4b", {"qwen3", "4B"}},
+      {"torchtitan-debugmodel", {"llama3", "debugmodel"}},
+      {"qwen3-8b", {"qwen3", "8B"}},
+      {"qwen3-14b", {"qwen3", "14B"}},
+      {"qwen3-32b", {"qwen3", "32B"}},
   };
   for (const Known& known : kKnown) {
     if (known.model == model) return known.titan;
@@ -185,8 +192,10 @@ void refuse_what_torchtitan_lacks(const ModelSpec& model, const Job& job) {
               "--set fsdp.param_dtype=bf16 --set fsdp.reduce_dtype=fp32");
   const bool adam = t.optimizer.kind == OptimizerKind::Adam || t.optimizer.kind == OptimizerKind::AdamW;
   refuse.when(!adam, formatted("{}: torchtitan makes Adam or AdamW", name(t.optimizer.kind)));
-  refuse.when(t.loop != LoopKind::Minimal, formatted("loop {}: torchtitan's holds nothing", name(t.loop)),
-              "--loop minimal");
+  refuse.when(t.model_code != ModelCode::Torchtitan, "transformers' model code, which torchtitan does not run",
+              "--model-code torchtitan");
+  refuse.when(t.loop != LoopKind::Torchtitan, formatted("loop {}, which is not torchtitan's", name(t.loop)),
+              "--loop torchtitan");
   refuse.when(t.gradient_clipping <= 0, "no gradient clipping: torchtitan always clips, to max_norm",
               "\"max_grad_norm\": 1 in a training file");
   refuse.when(t.model_init != ModelInit::Meta,
@@ -194,7 +203,6 @@ void refuse_what_torchtitan_lacks(const ModelSpec& model, const Job& job) {
   refuse.when(t.param_groups != ParamGroups::Single, "param_groups decay: torchtitan has one group");
   refuse.when(!t.freeze.empty() || packing_of(model).has_value(), "frozen or packed weights");
   refuse.when(!t.seq_list.empty(), "a list of lengths: torchtitan's rows are alike");
-  refuse.when(t.loss != Loss::HuggingFace, formatted("loss {}, which no key says", name(t.loss)));
   const bool checkpoints = !t.checkpoint.groups.empty() || !t.checkpoint.modules.empty();
   refuse.when(checkpoints && every_nth(t.checkpoint, model.dims.layers) == 0,
               "checkpoints other than each n-th layer's in the non-reentrant form");

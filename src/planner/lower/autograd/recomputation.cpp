@@ -11,7 +11,7 @@ std::vector<TensorId> Recomputation::run_function(const Checkpoint& checkpoint) 
   entered_.clear();
   for (std::uint32_t at = checkpoint.begin; at <= checkpoint.end; ++at) {
     const Instruction& instruction = on_.graph.program[at];
-    const bool last = !checkpoint.reentrant && instruction.kind == Instruction::Kind::Run &&
+    const bool last = stops_early_ && !checkpoint.reentrant && instruction.kind == Instruction::Kind::Run &&
                       instruction.node() == checkpoint.last_saver;
     if (instruction.kind == Instruction::Kind::Enter) entered_.push_back(instruction.module());
     if (instruction.kind == Instruction::Kind::Exit) entered_.pop_back();

@@ -9,6 +9,7 @@
 //   tape_recording the program for an executor
 #pragma once
 
+#include <utility>
 #include <vector>
 
 #include "planner/lower/autograd/backward.h"
@@ -27,10 +28,14 @@ class Tape {
   void attach(DeepSpeedCheckpoints& deepspeed) { checkpoints_.attach(deepspeed); }
 
   void use_buffers(const std::vector<BufferId>& module_buffers) { on_.storages.use(module_buffers); }
+  // Non-reentrant checkpoints make all again, whatever backward asks for.
+  void recompute_to_the_end() { recomputation_.run_to_the_end(); }
 
   // The batch is made and the one before it let go.
   void make_batch();
   void drop_batch();
+  // Somebody else holds it now, in the order of Graph::batch.
+  [[nodiscard]] std::vector<BufferId> take_batch() { return std::exchange(batch_, {}); }
   // Keeps the loss (or an op-graph's outputs) until it is let go of.
   void forward();
   // What a loop's variable holds once forward has returned: the loss once more, and Graph::held.

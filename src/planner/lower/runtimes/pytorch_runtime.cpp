@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 #include <optional>
+#include <utility>
 
 #include "model/quantized.h"
 #include "planner/lower/runtimes/ddp_reducer.h"
@@ -50,10 +51,7 @@ class PyTorchRuntime final : public RuntimeBase {
       const BufferId buffer = parameters_[at(p.id)].id();
       emitter_.promise_update(buffer, Bytes(0), emitter_.size(buffer));
     }
-    if (ddp_) {  // DistributedDataParallel.__init__
-      sync_module_states();
-      ddp_->initialize_buckets();
-    }
+    if (training().model_code != ModelCode::Torchtitan) make_reducer();
     optimizer_.construct(all_parameters(true));
   }
 
@@ -65,6 +63,7 @@ class PyTorchRuntime final : public RuntimeBase {
   // _pre_forward: buffers are sent again behind a backward outside of no_sync(), and at the very first forward.
   void forward_begins() override {
     if (!ddp_) return;
+    make_reducer();
     ddp_->rebuild_buckets();
     if (!require_forward_param_sync_ || !training().ddp.broadcast_buffers || buffers_.empty()) return;
     ddp_->unstash();
@@ -72,8 +71,10 @@ class PyTorchRuntime final : public RuntimeBase {
   }
 
   void backward_begins(bool boundary) override {
-    require_forward_param_sync_ = boundary;
-    if (ddp_) ddp_->prepare_for_backward(boundary);
+    // torchtitan calls no no_sync().
+    const bool syncs = boundary || training().model_code == ModelCode::Torchtitan;
+    require_forward_param_sync_ = syncs;
+    if (ddp_) ddp_->prepare_for_backward(syncs);
     if (training().grad_scaler) scaler_.scale();
   }
 
@@ -104,7 +105,7 @@ class PyTorchRuntime final : public RuntimeBase {
     if (training().gradient_clipping > 0) {
       clip_.forget();
       if (training().grad_scaler) scaler_.unscale(all);
-      clip_.run(all, training().loop == LoopKind::Trainer);
+      clip_.run(all, keeps_norm());
     }
     if (training().grad_scaler) scaler_.before_step(all, fused_in_torch());
     for (const ParameterGroup& group : parameter_groups(model_, training(), trained_)) {
@@ -113,17 +114,22 @@ class PyTorchRuntime final : public RuntimeBase {
     shares_.each_sent(
         [this](ParameterId id, std::int64_t from) { eager_.broadcast(parameters_[at(id)], from, world()); });
     if (training().grad_scaler) scaler_.after_step();
+    if (training().loop == LoopKind::Torchtitan) clip_.forget();
     zero_grad();
   }
 
  private:
-  void sync_module_states() {
+  // DistributedDataParallel.__init__; torchtitan's replicate calls it from the hook before the first forward
+  // (torch/distributed/_composable/replicate.py, lazy_init).
+  void make_reducer() {
+    if (!ddp_ || std::exchange(has_reducer_, true)) return;
     std::vector<BufferId> states;
     for (const NamedParameter& p : named_) {
       if (!of_reference(model_, model_.parameters[at(p.id)].module)) states.push_back(parameters_[at(p.id)].id());
     }
     if (training().ddp.broadcast_buffers) states.insert(states.end(), buffers_.begin(), buffers_.end());
     broadcast_coalesced(eager_, states, world());
+    ddp_->initialize_buckets();
   }
 
   // `.grad`; kNoBuffer: None.
@@ -177,6 +183,7 @@ class PyTorchRuntime final : public RuntimeBase {
   std::vector<Variable> parameters_;  // By ParameterId.
   std::vector<BufferId> buffers_;     // The model's.
   bool require_forward_param_sync_ = true;
+  bool has_reducer_ = false;
   SeparateGradients gradients_;
   BucketViews views_;
   SharedUpdates shares_;

@@ -44,6 +44,12 @@ class RuntimeBase : public TrainingRuntime {
     return storage(Elements(elements), job_.training.master_dtype);
   }
 
+  // Whose loop has a variable for the norm that clipping found.
+  [[nodiscard]] bool keeps_norm() const {
+    const bool titan = training().loop == LoopKind::Torchtitan && training().torchtitan >= Version{0, 2, 0};
+    return training().loop == LoopKind::Trainer || titan;
+  }
+
   // What DeepSpeed's see_memory_usage would say here; nothing under plain PyTorch.
   void print(std::string text) {
     if (training().runtime == Runtime::DeepSpeed) emitter_.print(std::move(text));

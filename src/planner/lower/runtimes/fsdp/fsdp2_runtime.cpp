@@ -269,11 +269,12 @@ void Fsdp2Runtime::step(bool /*first*/) {
     std::vector<const NamedParameter*> all;
     for (const NamedParameter& p : trained_) all.push_back(&p);
     clip_.forget();
-    clip_.run(step_parameters(all, parameters_, reducer_), training().loop == LoopKind::Trainer);
+    clip_.run(step_parameters(all, parameters_, reducer_), keeps_norm());
   }
   for (const ParameterGroup& group : parameter_groups(model_, training(), trained_)) {
     optimizer_.step(step_parameters(group.members, parameters_, reducer_), group.weight_decay);
   }
+  if (training().loop == LoopKind::Torchtitan) clip_.forget();
   for (const NamedParameter& p : trained_) reducer_.drop(p.id);
 }
 
