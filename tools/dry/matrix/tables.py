@@ -902,6 +902,11 @@ def fsdp1():
             if name == "mlps" and model == "qwen3-0.6b":
                 policy = {**mixed, "wrap": "Qwen3MLP+Qwen3DecoderLayer"}
             yield one(model, seq, batch, world, rank, policy, name, **more)
+    # Few tokens: the peak is where the root's gradient is reduced.
+    wide = {"param_dtype": "bf16", "reduce_dtype": "fp32"}
+    for name, policy, more in (("wide-accum2-orig", {**wide, **orig}, {"grad_accum": 2}), ("wide-accum3", wide, {"grad_accum": 3}),
+                               ("ahead", {**mixed, **orig, "forward_prefetch": "true"}, {})):
+        yield one("llama-3-8b", 128, 1, 8, 5, policy, name, **more)
 
 
 def accelerated():
