@@ -339,6 +339,35 @@ def maker_of(text):
     return getattr(module, function or "make")
 
 
+class Births:
+    """While modules are made: whose constructor made a parameter, and how many of its children were there before."""
+
+    def __enter__(self):
+        self.of, self.register = {}, torch.nn.Module.register_parameter
+        torch.nn.Module.register_parameter = self.registered
+        return self
+
+    @property
+    def registered(self):
+        def register(module, name, parameter):
+            if parameter is not None:  # It stays alive, so that no other takes its id.
+                self.of.setdefault(id(parameter), (parameter, module, len(module._modules)))
+            self.register(module, name, parameter)
+        return register
+
+    def __exit__(self, *_):
+        torch.nn.Module.register_parameter = self.register
+
+    def rows(self, module):
+        """Those that another module made than the first that has them, or behind children of its own."""
+        paths = {id(m): name for name, m in module.named_modules()}
+        for name, parameter in module.named_parameters():
+            _, maker, before = self.of.get(id(parameter), (None, None, 0))
+            owner = name.rpartition(".")[0]
+            if id(maker) in paths and (before or paths[id(maker)] != owner):
+                yield [name, paths[id(maker)], before]
+
+
 def tensor_row(name, tensor):
     return [name, str(tensor.dtype).removeprefix("torch."), list(tensor.shape)]
 
@@ -347,7 +376,10 @@ def record(make):
     """The file as a dictionary."""
     linear = torch.nn.functional.linear
     with FakeTensorMode(allow_non_fake_inputs=True), DEVICE:
-        module, inputs, *loss = make()
+        with Births() as births:
+            module, inputs, *loss = make()
+        born = list(births.rows(module))
+        del births
         module.train()
         loss = loss[0] if loss else None
         plain = Recording(module, inputs, loss)
@@ -365,7 +397,8 @@ def record(make):
             "torch": torch.__version__.split("+")[0], "dtype": str(plain.parameters[0].dtype).removeprefix("torch."),
             "micro_batch": first.shape[0], "seq": first.shape[1] if first.dim() == 2 else 1,
             "modules": [[n, type(m).__name__] for n, m in module.named_modules()],
-            "parameters": parameters, "tied": tied, "buffers": [tensor_row(n, b) for n, b in module.named_buffers()],
+            "parameters": parameters, "tied": tied, **({"born": born} if born else {}),
+            "buffers": [tensor_row(n, b) for n, b in module.named_buffers()],
             "batch": [tensor_row(n, t) for n, t in batch], "loss": plain.loss_value, "loss_stage3": stage3.loss_value,
             "ops": plain.lines, "ops_stage3": stage3.lines}
 

@@ -62,6 +62,8 @@ struct Parameter {
   std::uint8_t split_dim = 0;
   std::optional<DType> dtype = {};  // Of its own, whatever the model's: adapters.
   bool made_by_class = false;       // That dtype is what its class asks for: zero.Init casts it all the same.
+  ModuleId maker = kNone;           // Whose constructor made it, where that is not `module`'s: of a tied weight.
+  std::int32_t behind = 0;          // Of a recording: so many of the maker's children are there before it.
 };
 
 struct ModelBuffer {

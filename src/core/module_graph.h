@@ -68,6 +68,8 @@ struct RecordedModule {
 struct RecordedParameter : RecordedTensor {
   std::int32_t tied_to = kNone;  // An earlier parameter.
   bool trainable = true;
+  std::int32_t maker = kNone;  // The module whose constructor made it, where it is not the one that its name says.
+  std::int32_t behind = 0;     // So many of that module's children are there before it.
 };
 
 struct ModuleGraph {

@@ -114,6 +114,7 @@ class ModuleGraphReader {
     if (graph_.modules.empty()) reader.fault("modules", "there is no module");
     read_parameters(reader, paths);
     read_tied(reader, paths);
+    read_born(reader);
     for (const auto& [key, into] : {std::pair("buffers", &graph_.buffers), std::pair("batch", &graph_.batch)}) {
       for (const Value& row : list(reader, key)) {
         if (!expect_row(row, 3, "a tensor")) continue;
@@ -153,6 +154,25 @@ class ModuleGraphReader {
       again.tied_to = static_cast<std::int32_t>(first - graph_.parameters.begin());
       check_owner(row, again.name, paths);
       graph_.parameters.push_back(std::move(again));
+    }
+  }
+
+  // Which constructors made parameters, where their names do not say it.
+  void read_born(ObjectReader& reader) {
+    for (const Value& row : list(reader, "born", false)) {
+      if (!expect_row(row, 3, "a parameter's maker")) continue;
+      const auto parameter = std::find_if(graph_.parameters.begin(), graph_.parameters.end(),
+                                          [&](const RecordedParameter& p) { return p.name == row.items[0].string; });
+      const auto maker = std::find_if(graph_.modules.begin(), graph_.modules.end(),
+                                      [&](const RecordedModule& m) { return m.path == row.items[1].string; });
+      if (parameter == graph_.parameters.end()) {
+        fault(row.items[0], formatted("no parameter \"{}\"", row.items[0].string));
+      } else if (maker == graph_.modules.end()) {
+        fault(row.items[1], formatted("no module \"{}\"", row.items[1].string));
+      } else {
+        parameter->maker = static_cast<std::int32_t>(maker - graph_.modules.begin());
+        parameter->behind = static_cast<std::int32_t>(integer(row.items[2], 0, INT32_MAX, "a number of children"));
+      }
     }
   }
 

@@ -243,6 +243,8 @@ ModelSpec build_recorded_model(ModuleGraph recording, std::string name) {
   for (const RecordedParameter& p : recording.parameters) {
     model.parameters.push_back({p.name, p.shape, ids.at(parent_path(p.name)), p.tied_to, p.trainable});
     if (p.dtype != recording.dtype) model.parameters.back().dtype = p.dtype;
+    model.parameters.back().maker = p.maker;
+    model.parameters.back().behind = p.behind;
   }
   for (const RecordedTensor& b : recording.buffers) {
     const bool follows = is_floating(b.dtype) && b.dtype == recording.dtype;

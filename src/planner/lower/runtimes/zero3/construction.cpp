@@ -27,12 +27,24 @@ constexpr Late kLate[] = {
     {"Llama4VisionModel", "", "rotary_embedding"},
 };
 
+// The child that comes behind `before` others, or the module itself.
+ModuleId child_behind(const ModelSpec& model, ModuleId module, std::int32_t before) {
+  for (std::size_t at = static_cast<std::size_t>(module) + 1; at < model.modules.size(); ++at) {
+    if (model.modules[at].parent == module && before-- == 0) return static_cast<ModuleId>(at);
+  }
+  return module;
+}
+
 }  // namespace
 
 std::vector<ModuleId> made_before(const ModelSpec& model) {
   std::vector<ModuleId> before(model.parameters.size(), kNone);
   for (std::size_t at = 0; at < before.size(); ++at) {
     const Parameter& parameter = model.parameters[at];
+    if (parameter.behind > 0 && (parameter.maker == kNone || parameter.maker == parameter.module)) {
+      before[at] = child_behind(model, parameter.module, parameter.behind);
+      continue;
+    }
     const std::string_view type = model.modules[static_cast<std::size_t>(parameter.module)].type;
     const std::string_view leaf = std::string_view(parameter.name).substr(parameter.name.rfind('.') + 1);
     for (const Late& late : kLate) {

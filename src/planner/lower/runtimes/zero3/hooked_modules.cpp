@@ -170,7 +170,8 @@ std::vector<std::int32_t> numbers_of_conversion(const ModelSpec& model, bool und
     const Parameter& parameter = model.parameters[static_cast<std::size_t>(id)];
     // peft's adapters come when all else has its number, and take theirs in the order of named_parameters.
     if (is_adapter(parameter)) return std::tuple(true, ModuleId{}, ModuleId{}, id);
-    return std::tuple(false, last[static_cast<std::size_t>(parameter.module)], -parameter.module, id);
+    const ModuleId maker = parameter.maker == kNone ? parameter.module : parameter.maker;
+    return std::tuple(false, last[static_cast<std::size_t>(maker)], -maker, id);
   };
   std::vector<decltype(key(0))> in_order;
   in_order.reserve(numbers.size());
