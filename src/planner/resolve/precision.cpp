@@ -30,8 +30,10 @@ constexpr Modelled kModelledDeepSpeed{
 constexpr Modelled kModelledLiger{
     {0, 5, 10}, kWitnessLiger, "older ones do not load beside transformers 5", "measured were 0.5.10 to 0.8.5"};
 
-constexpr Modelled kModelledTorchtitan{
-    {0, 1, 0}, kWitnessTorchtitan, "measured were 0.1.0 to 0.2.2", "its configurations are Python since 0.3.0"};
+constexpr Modelled kModelledTorchtitan{{0, 1, 0},
+                                       kWitnessTorchtitan,
+                                       "measured were 0.2.0 to 0.2.2; 0.1.0 was read",
+                                       "its configurations are Python since 0.3.0"};
 
 Version resolve_version(Resolver& resolver, std::string_view what, const Setting<std::string>& setting,
                         const char* released, const Modelled& modelled) {
