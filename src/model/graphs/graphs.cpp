@@ -472,7 +472,7 @@ std::optional<std::string> torchtitan_unsupported(const ModelSpec& model, const 
     return "a head that shares the embedding's weight under torchtitan's fully_shard, where each has a group and both "
            "one shard";
   }
-  return kernel_unsupported(model, training);
+  return kernel_unsupported(model, training, 1);
 }
 
 // Of the model as one rank has it.

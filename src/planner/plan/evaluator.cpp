@@ -423,8 +423,11 @@ std::string graph_key(const GraphOptions& options, const Job& job) {
 PlanGraph& Evaluator::graph_of(const Job& job) {
   const GraphOptions options = graph_options(inputs_.model, job);
   const std::string key = formatted("{} {}", options.micro_batch, graph_key(options, job));
-  const auto known = graphs_.made.find(key);
-  if (known != graphs_.made.end()) return known->second;
+  {
+    const std::lock_guard<std::mutex> lock(graphs_.making);
+    const auto known = graphs_.made.find(key);
+    if (known != graphs_.made.end()) return known->second;
+  }
   // Modules and arguments on the host are looked up in the graph itself.
   const Checkpointing& checkpoint = job.training.checkpoint;
   const bool looked_up = !checkpoint.modules.empty() || (checkpoint.by_deepspeed() && checkpoint.deepspeed.cpu);
@@ -441,6 +444,7 @@ PlanGraph& Evaluator::graph_of(const Job& job) {
     made.graph = build_graph(inputs_.model, options);
     made.times = graph_times(made.graph, job.training, Rates::of(job));
   }
+  const std::lock_guard<std::mutex> lock(graphs_.making);
   return graphs_.made.emplace(key, std::move(made)).first->second;
 }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -45,6 +46,7 @@ struct PlanGraph {
 // What walks over one model share, each by what it depends on.
 struct SharedGraphs {
   std::optional<FewLayers> few;
+  std::mutex making;  // Of `made`: families look for their graphs at once.
   std::map<std::string, PlanGraph> made;
   std::map<std::string, std::vector<Checkpointing>> fronts;  // Recompute plans that no other beats.
   std::map<std::string, PlanFamily> families;
@@ -81,7 +83,8 @@ class Evaluator {
   // What the process may take. 0 where no family is possible.
   [[nodiscard]] Bytes limit() const { return limit_; }
 
-  // Tokens per second that none of a family's candidates exceeds: with nothing computed again.
+  // Tokens per second that none of a family's candidates exceeds: with nothing computed again. Of several families at
+  // once.
   [[nodiscard]] double fastest(std::size_t family);
   // What candidates of a family with these micro-batches share, at once.
   void profile_ahead(std::size_t family, std::span<const std::int64_t> batches);

@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "core/format.h"
+#include "core/machine/in_parallel.h"
 
 namespace dsplan::detail {
 namespace {
@@ -92,16 +93,23 @@ void Walk::refuse(const std::string& why, std::int64_t count) {
 void Walk::count() {
   const auto each =
       static_cast<std::int64_t>(space_[Axis::Checkpoint].values.size() * space_[Axis::MicroBatch].values.size());
-  for (std::size_t index = 0; index < evaluator_.families().size() && go_on(); ++index) {
-    const PlanFamily& family = evaluator_.families()[index];
+  const std::vector<PlanFamily>& families = evaluator_.families();
+  const auto lacks_files = [](const PlanFamily& one) { return one.files > Bytes(0) && !one.job.nvme_memory; };
+  std::vector<double> fastest(families.size());
+  in_parallel(families.size(), [&](std::size_t at) {
+    const PlanFamily& one = families[at];
+    if (one.refusal.empty() && !one.host_unknown && !lacks_files(one)) fastest[at] = evaluator_.fastest(at);
+  });
+  for (std::size_t index = 0; index < families.size() && go_on(); ++index) {
+    const PlanFamily& family = families[index];
     if (!family.refusal.empty()) {
       refuse(family.refusal, each);
     } else if (family.host_unknown) {
       refuse("offload without a known host: name --host-memory or a cluster that has it", each);
-    } else if (family.files > Bytes(0) && !family.job.nvme_memory) {
+    } else if (lacks_files(family)) {
       refuse("files without a known disk: name --nvme-memory or a cluster that has it", each);
     } else {
-      unopened_.push_back({family.job.parallelism.world, evaluator_.fastest(index), index});
+      unopened_.push_back({family.job.parallelism.world, fastest[index], index});
     }
   }
   const bool ranks_first = options_.objective == Objective::Gpus;
