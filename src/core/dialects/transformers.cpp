@@ -20,6 +20,12 @@ constexpr std::string_view kScript = "adapters of a script's own (say --lora)";
 template <auto Field>
 constexpr ForeignAccess kShards = kOther<&ForeignInput::trainers, Field>;
 
+// Zero, which TrainingArguments always say, asks for nothing.
+constexpr DialectKey or_none(DialectKey key) {
+  key.least = 0;
+  return key;
+}
+
 constexpr DialectKey kTrainerHonoured[] = {
     honoured("per_device_train_batch_size", "micro_batch", kSays<&Request::micro_batch>,
              kTrainer<&TrainingArguments::per_device_train_batch_size>),
@@ -90,8 +96,8 @@ constexpr DialectKey kTrainerSharding[] = {
     honoured("fsdp_config.fsdp_sync_module_states", "fsdp.sync_module_states", kShards<&ShardingInput::synchronises>),
     honoured("fsdp_config.limit_all_gathers", "fsdp.limit_all_gathers", kShards<&ShardingInput::limits_gathers>),
     honoured("fsdp_config.fsdp_limit_all_gathers", "fsdp.limit_all_gathers", kShards<&ShardingInput::limits_gathers>),
-    honoured("fsdp_config.min_num_params", "fsdp.wrap", kShards<&ShardingInput::least_parameters>),
-    honoured("fsdp_config.fsdp_min_num_params", "fsdp.wrap", kShards<&ShardingInput::least_parameters>),
+    or_none(honoured("fsdp_config.min_num_params", "fsdp.wrap", kShards<&ShardingInput::least_parameters>)),
+    or_none(honoured("fsdp_config.fsdp_min_num_params", "fsdp.wrap", kShards<&ShardingInput::least_parameters>)),
     refused("fsdp_config.xla", "training on TPUs"),
     honoured("use_liger_kernel", "liger_kernels", kSays<&Request::liger_kernels>, Reading::Liger),
 };
