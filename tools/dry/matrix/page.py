@@ -21,7 +21,6 @@ REASONS = [
         r"/offload-.*-z3-[37]-|/chance-2-smollm2-",
         "numbers of 8 bytes that complete_grad_norm_calculation_for_cpu_offload holds on the device: traced, not predicted",
     ),
-    (r"/chance-2-tinyllama-1.1b-s128-b4-26-", "not traced: a number in backward under ZeRO-3 in fp16"),
     (
         r"/families-deepseek-v2-lite-s500-b3-full|/chance-deepseek-v2-lite-s3840-b1-59-",
         "not traced: into which free blocks tensors are put under checkpoints",
