@@ -173,6 +173,9 @@ void add_others(std::vector<Case>& all) {
     add("three ranks, no bucket", kLlama, small(stage, 3),
         [](Job& job) { job.training.zero.contiguous_gradients = false; });
   }
+  // Each is of two elements or more.
+  add("seven ranks, parts behind gradients' ends", kLlama, small(3, 7), [](Job&) {});
+  all.back().has_tape = true;
   for (const Version version : {Version{0, 16, 9}, Version{0, 19, 8}}) {
     add("three ranks, an older way to flatten", kLlama, small(2, 3),
         [&](Job& job) { job.training.deepspeed = version; });

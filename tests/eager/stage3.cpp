@@ -366,7 +366,19 @@ class Stage3 : public Runtime {
     std::int64_t aligned = 0;
     for (const Tensor& leaf : waiting_) aligned += part(leaf) * plan_.world;
     const bool direct = waiting_.size() == 1 && waiting_[0]->elements() % plan_.world == 0;
-    if (!waiting_.empty() && !direct) passing("interleaved gradients", bytes(aligned));
+    if (waiting_.empty() || direct) return;
+    Tensors sorted = waiting_;  // By ds_id.
+    std::sort(sorted.begin(), sorted.end(),
+              [](const Tensor& a, const Tensor& b) { return a->parameter < b->parameter; });
+    std::vector<Block> padding;  // Behind each end, until all was sent.
+    for (std::int64_t rank = 0; rank < plan_.world; ++rank) {
+      for (const Tensor& leaf : sorted) {
+        const std::int64_t real = std::max<std::int64_t>(0, leaf->elements() - part(leaf) * rank);
+        if (real < part(leaf)) padding.push_back(block("padding of gradients", bytes(part(leaf) - real)));
+      }
+    }
+    const Block interleaved = block("interleaved gradients", bytes(aligned));
+    padding.clear();
   }
 
   std::vector<Block> parts_;  // As they were cut.

@@ -127,7 +127,7 @@ void GradientReducer::reduce_scattered() {
     interleaved = eager_.empty(
         all, type,
         {Role::RuntimeBuffers, "interleaved gradients", "comm/coalesced_collectives.py, reduce_scatter_coalesced"});
-    interleave(interleaved);
+    interleave(interleaved, padding);
     tensor = interleaved;
   }
   const Part mine(tensor.buffer, tensor.offset + storage(Elements(checked_mul(part, sharding_.rank())), type),
@@ -202,20 +202,23 @@ Variables GradientReducer::make_padding() {
       const Shard& of = shard(entry);
       const std::int64_t real = std::clamp(of.elements - checked_mul(of.part, r), std::int64_t{0}, of.part);
       if (real == of.part) continue;
-      padding.append(eager_.empty(storage(Elements(of.part - real), type), type,
-                                  {Role::RuntimeBuffers, "padding of gradients",
-                                   "comm/coalesced_collectives.py, reduce_scatter_coalesced"}));
+      padding.append(eager_.empty(
+          storage(Elements(of.part - real), type), type,
+          {Role::RuntimeBuffers, "padding of gradients", "comm/coalesced_collectives.py, reduce_scatter_coalesced"}));
       eager_.emitter().mark_scratch(padding.ids().back());
     }
   }
   return padding;
 }
 
-// Each gradient padded to A, interleaved by rank.
-void GradientReducer::interleave(const Variable& tensor) {
+// Each gradient padded to A, interleaved by rank. torch.cat copies what nobody has written of the padding: an executor
+// leaves zeros there, so that here it is the copy's own scratch.
+void GradientReducer::interleave(const Variable& tensor, const Variables& padding) {
   Work copy = eager_.work();
   for (const Entry& entry : entries_) copy.read(entry.own ? Part(entry.own) : in_bucket(entry));
-  copy.write(tensor).really_reads(interleaved()).run(Body::Copy, "interleave gradients");
+  copy.write(tensor).write(padding.ids());
+  copy.really_reads(interleaved()).really_writes({{tensor.id(), Bytes(0), eager_.bytes_of(tensor)}});
+  copy.run(Body::Copy, "interleave gradients");
 }
 
 // What goes to each rank in turn, parameter by parameter; what reaches behind a parameter's end is zero.
