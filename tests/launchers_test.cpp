@@ -37,7 +37,8 @@ TEST_CASE("torchtitan's own training script is predicted from its own file to th
                       run.value("version", "0.2.2") + " --stream-frees immediate --host-memory 8TiB --format json"));
     CHECK_MESSAGE((ran.code == 0 || ran.code == 3), name, ran.err);
     std::size_t phases = 0;
-    for (const Json& phase : Json::parse(ran.out)["memory"]["phases"]) {
+    const Json answer = Json::parse(ran.out);
+    for (const Json& phase : answer["memory"]["phases"]) {
       const std::string of = phase["name"];
       CAPTURE(name);
       CAPTURE(of);

@@ -260,7 +260,7 @@ constexpr SettingRow kKeys[] = {
      {kCheckpoint<&Checkpointing::preserve_rng_state>, Line::Checkpoint, 2}},
     {keyed(kAsked<&Request::early_stop>, "early_stop"),
      {},
-     {kCheckpoint<&Checkpointing::stops_early>, Line::Checkpoint, 4}},
+     {kCheckpoint<&Checkpointing::stops_early>, Line::Checkpoint, 8}},
     {keyed(kAsked<&Request::mixed_precision>, "mixed_precision", "bf16|fp16"),
      {},
      {kTrained<&Training::outputs_to_fp32>, Line::Autocast, 1}},

@@ -194,6 +194,7 @@ ModelSpec with_few_layers(const ModelSpec& model) {
   few.name = model.name;
   few.family = model.family;
   few.graph_class = model.graph_class;
+  few.code = model.code;
   few.dims = model.dims;
   few.parts = model.parts;
   const bool two_kinds = model.parts != nullptr && model.parts->tower != nullptr;  // A tower's layers, and a text's.
