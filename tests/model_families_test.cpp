@@ -229,8 +229,10 @@ TEST_CASE("every bundled model has the parameters that transformers gives it: co
   }
   for (const auto& entry : fs::directory_iterator(fs::path(test_paths::source_dir()) / "models")) {
     if (entry.path().extension() != ".json") continue;
-    CAPTURE(entry.path().string());
-    CHECK(seen.contains(entry.path().stem().string()));
+    const std::string name = entry.path().stem().string();
+    if (name == "torchtitan-debugmodel") continue;  // Of torchtitan alone: tests/launchers_test.cpp.
+    CAPTURE(name);
+    CHECK(seen.contains(name));
   }
 }
 

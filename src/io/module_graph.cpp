@@ -16,6 +16,16 @@ namespace {
 constexpr std::size_t kMostSlots = 200;
 constexpr std::size_t kMostInputs = Node::kMostInputs;
 
+DType dtype_of(std::string_view text, std::size_t offset, const Document& document, Diagnostics& diagnostics) {
+  std::vector<std::string_view> names;
+  for (const OpGraphDType& row : kOpGraphDTypes) {
+    names.push_back(row.name);
+    if (row.name == text) return row.dtype;
+  }
+  diagnostics.add(document.at(offset, formatted("no dtype \"{}\"", text), did_you_mean(nearest(text, names))));
+  return DType::Float32;
+}
+
 class ModuleGraphReader {
  public:
   ModuleGraphReader(const Document& document, Diagnostics& diagnostics)
@@ -26,7 +36,7 @@ class ModuleGraphReader {
     graph_.source = read_head(reader, "module_graph");
     graph_.torch = reader.string("torch").value_or("");
     if (const std::optional<std::string> dtype = reader.string("dtype")) {
-      graph_.dtype = dtype_of(*dtype, document_.root.find("dtype")->offset);
+      graph_.dtype = dtype_of(*dtype, document_.root.find("dtype")->offset, document_, diagnostics_);
     } else {
       reader.fault("dtype", "\"dtype\" is missing");
     }
@@ -69,22 +79,12 @@ class ModuleGraphReader {
     return least;
   }
 
-  DType dtype_of(std::string_view text, std::size_t offset) {
-    std::vector<std::string_view> names;
-    for (const OpGraphDType& row : kOpGraphDTypes) {
-      names.push_back(row.name);
-      if (row.name == text) return row.dtype;
-    }
-    diagnostics_.add(document_.at(offset, formatted("no dtype \"{}\"", text), did_you_mean(nearest(text, names))));
-    return DType::Float32;
-  }
-
   // name, dtype, shape: at `row.items[first]` and behind it.
   void read_tensor(const Value& row, std::size_t first, RecordedTensor& tensor) {
     const Value& dtype = row.items[first];
     const Value& shape = row.items[first + 1];
     if (!dtype.is(Value::Kind::String)) return fault(dtype, "a dtype is a string");
-    tensor.dtype = dtype_of(dtype.string, dtype.offset);
+    tensor.dtype = dtype_of(dtype.string, dtype.offset, document_, diagnostics_);
     if (!shape.is(Value::Kind::Array)) return fault(shape, "a shape is a list of integers");
     if (shape.items.size() > Shape::kMostDims) {
       return fault(shape, formatted("{} dimensions; at most {} are modelled", shape.items.size(), Shape::kMostDims));

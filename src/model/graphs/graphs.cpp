@@ -458,7 +458,8 @@ std::optional<std::string> torchtitan_unsupported(const ModelSpec& model, const 
     return formatted("torchtitan's own code under {}", name(training.runtime));
   }
   if (training.loss != Loss::Summed) return formatted("the loss {} of torchtitan's own code", name(training.loss));
-  if (training.attention == Attention::Eager || training.attention == Attention::MemoryEfficient) {
+  const bool efficient = training.attention == Attention::MemoryEfficient;
+  if (training.attention == Attention::Eager || (efficient && training.torchtitan >= kWitnessTorchtitan)) {
     return formatted("{} attention, which torchtitan does not choose", name(training.attention));
   }
   if (training.compute_dtype() == DType::Float16) return "torchtitan's own code in fp16";
@@ -472,7 +473,7 @@ std::optional<std::string> torchtitan_unsupported(const ModelSpec& model, const 
     return "a head that shares the embedding's weight under torchtitan's fully_shard, where each has a group and both "
            "one shard";
   }
-  return kernel_unsupported(model, training, 1);
+  return efficient ? std::nullopt : kernel_unsupported(model, training, 1);  // Heads are repeated for it.
 }
 
 // Of the model as one rank has it.

@@ -200,6 +200,7 @@ ModelSpec with_few_layers(const ModelSpec& model) {
   const bool two_kinds = model.parts != nullptr && model.parts->tower != nullptr;  // A tower's layers, and a text's.
   few.dims.layers = two_kinds ? model.dims.layers : std::min(model.dims.layers, kProfiledLayers);
   few.has_graph = model.has_graph;
+  few.code = model.code;
   few.parts = model.parts;
   std::vector<ModuleId> modules(model.modules.size(), kNone);
   for (std::size_t at = 0; at < model.modules.size(); ++at) {
@@ -240,8 +241,8 @@ ActivationProfile profile_activations(const ModelSpec& model, const Job& job, co
       buffers.push_back(kNoBuffer);
       continue;
     }
-    Variable table = Eager(emitter).empty(storage(buffer.shape.elements(), buffer.dtype), buffer.dtype,
-                                          {Role::ModuleBuffers, "buffer"});
+    Variable table = Eager(emitter).empty(storage(shape_of(buffer, job.training).elements(), buffer.dtype),
+                                          buffer.dtype, {Role::ModuleBuffers, "buffer"});
     Work(emitter).write(table).run(Body::LoadBuffer, "load buffer");
     buffers.push_back(table.hand_over());
   }
