@@ -7,7 +7,6 @@
 namespace dsplan {
 
 void PrintLog::grown() {
-  if (view_.prints().empty()) return;
   const AllocatorStatistics now = allocator_.statistics();
   most_allocated_ = std::max(most_allocated_, now.allocated);
   most_reserved_ = std::max(most_reserved_, now.reserved);

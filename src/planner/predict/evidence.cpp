@@ -194,12 +194,17 @@ NodeMemory node_of(const SharedEvidence& shared, std::int64_t rank, const HostMe
   return node;
 }
 
+// Nodes of a graph whose schedule is worth it. What is read was just written by another processor and comes out of its
+// cache: of a large model that costs what is won (docs/decisions/0029).
+constexpr std::size_t kLeastAlong = 500;
+constexpr std::size_t kMostAlong = 2'000;
+
 // A second processor, if one is idle, reads along.
 class Reader {
  public:
   explicit Reader(const SharedEvidence& shared) : shared_(shared) {
     const std::size_t nodes = shared.shapes->graphs.front().nodes.size();
-    if (nodes < kWorthThreads / 10) return;
+    if (nodes < kLeastAlong || nodes > kMostAlong) return;
     if (may_be_timed(shared.job, shared.detail)) rates_ = Rates::of(shared.job);
     thread_ = Beside::if_idle([this] {
       feed_.follow([this](const Schedule& schedule, std::size_t begin, std::size_t end, bool last) {

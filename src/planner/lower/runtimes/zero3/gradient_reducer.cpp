@@ -196,8 +196,10 @@ std::vector<Variable> GradientReducer::cast_own_gradients() {
 // A tensor of its own for each gap behind a parameter's end, until reduce_scatter_coalesced returns.
 Variables GradientReducer::make_padding() {
   const DType type = training_.communication_dtype;
+  std::int64_t first = sharding_.world();  // Of the ranks whose part some parameter does not fill.
+  for (const Entry& entry : entries_) first = std::min(first, shard(entry).elements / shard(entry).part);
   Variables padding;
-  for (std::int64_t r = 0; r < sharding_.world(); ++r) {
+  for (std::int64_t r = first; r < sharding_.world(); ++r) {
     for (const Entry& entry : entries_) {
       const Shard& of = shard(entry);
       const std::int64_t real = std::clamp(of.elements - checked_mul(of.part, r), std::int64_t{0}, of.part);
