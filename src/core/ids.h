@@ -88,7 +88,6 @@ class Indexed : private std::vector<T> {
   using Items::assign;
   using Items::back;
   using Items::begin;
-  using Items::capacity;
   using Items::clear;
   using Items::empty;
   using Items::end;

@@ -291,54 +291,12 @@ struct Schedule {
   }
 };
 
-// A schedule by where it lies, for whoever looks at it event by event while somebody else still writes it: what a
-// writer changes at each event, which is how much there is, is not touched. `look` says where things lie now.
-class ScheduleView {
- public:
-  explicit ScheduleView(const Schedule& schedule) { look(schedule); }
-  void look(const Schedule& schedule) {
-    events_ = schedule.events.data();
-    accesses_ = schedule.accesses.data();
-    buffers_ = schedule.buffers.data();
-    prints_ = schedule.prints;
-  }
-
-  [[nodiscard]] const Event& event(std::size_t at) const { return events_[at]; }
-  [[nodiscard]] const Buffer& buffer(BufferId id) const { return buffers_[id.index()]; }
-  [[nodiscard]] std::span<const Access> range(Span span) const {
-    return {accesses_ + span.begin, static_cast<std::size_t>(span.end - span.begin)};
-  }
-  [[nodiscard]] std::span<const FrameworkPrint> prints() const { return prints_; }
-
- private:
-  const Event* events_ = nullptr;
-  const Access* accesses_ = nullptr;
-  const Buffer* buffers_ = nullptr;
-  std::span<const FrameworkPrint> prints_;
-};
-
-// Whoever looks at one that may still be written.
-class Viewer {
- public:
-  explicit Viewer(const Schedule& schedule) : view_(schedule) {}
-  // It has gone on.
-  void look(const Schedule& schedule) { view_.look(schedule); }
-
- protected:
-  ScheduleView view_;
-};
-
-// The only loop that walks a schedule, or the part of it from event `begin` to the one before `end`. A reader that
-// lacks an event type does not compile.
-template <class... Readers>
-void replay_part(const ScheduleView& schedule, std::size_t begin, std::size_t end, Readers&... readers) {
-  for (std::size_t at = begin; at < end; ++at) {
-    std::visit([&](const auto& event) { (readers.on(at, event), ...); }, schedule.event(at));
-  }
-}
+// The only loop that walks a schedule. A reader that lacks an event type does not compile.
 template <class... Readers>
 void replay(const Schedule& schedule, Readers&... readers) {
-  replay_part(ScheduleView(schedule), 0, schedule.events.size(), readers...);
+  for (std::size_t at = 0; at < schedule.events.size(); ++at) {
+    std::visit([&](const auto& event) { (readers.on(at, event), ...); }, schedule.events[at]);
+  }
 }
 
 // A reader that wants only some event types derives from this and hides nothing by accident: it must say

@@ -7,6 +7,7 @@
 namespace dsplan {
 
 void PrintLog::grown() {
+  if (wanted_.empty()) return;
   const AllocatorStatistics now = allocator_.statistics();
   most_allocated_ = std::max(most_allocated_, now.allocated);
   most_reserved_ = std::max(most_reserved_, now.reserved);
@@ -26,22 +27,14 @@ PlacementPeaks peaks_of(const CachingAllocator& allocator, std::size_t reserved_
   return {most.requested, most.allocated, most.active, most.reserved, reserved_at};
 }
 
-void fail(const CachingAllocator& allocator, std::size_t at, Bytes request, Placement& result) {
-  result.failed_event = at;
-  result.failed_request = request;
-  const Bytes needed = allocator.segment_for(request);
-  result.missing = needed > allocator.left() ? needed - allocator.left() : Bytes(0);
-}
-
 }  // namespace
 
 PlacedAllocator::PlacedAllocator(const Schedule& schedule, const PlacementOptions& options)
-    : Viewer(schedule),
-      schedule_(schedule),
+    : schedule_(schedule),
       allocator_(options.config, options.device),
       clock_(options.times != nullptr ? std::make_unique<StreamClock>(*options.times) : nullptr),
       streams_(allocator_, options.frees, schedule.untold, clock_.get()),
-      prints_(view_, allocator_),
+      prints_(schedule, allocator_),
       blocks_(schedule.buffers.size(), kNullBlock),
       until_retry_(options.until_retry),
       at_once_(options.times == nullptr && options.frees == StreamFrees::Immediate) {
@@ -49,12 +42,11 @@ PlacedAllocator::PlacedAllocator(const Schedule& schedule, const PlacementOption
 }
 
 void PlacedAllocator::allocate(std::size_t at, BufferId id, StreamId stream) {
-  const Bytes size = view_.buffer(id).size;
+  const Bytes size = schedule_.buffers[id].size;
   prints_.before(at, result_.prints);
   const std::optional<BlockId> block = allocator_.allocate(size, stream);
   if (allocator_.retries() != retries_) note_retry(at);
-  if (!block) return fail(allocator_, at, size, result_);
-  blocks_.reach(id, kNullBlock);
+  if (!block) return fail(at, size);
   blocks_[id] = *block;
   prints_.grown();
   if (allocator_.reserved() > most_reserved_) {
@@ -92,18 +84,12 @@ void PlacedAllocator::mark(std::size_t at, const Mark& event) {
   reserved_at_ = at;
   const AllocatorStatistics now = allocator_.statistics();
   result_.marks.push_back({at, now.requested, now.allocated, now.active, now.reserved, since});
-  const bool known = left_ != nullptr || (result_.waited && !at_once_);
+  const bool known = second_step_.left != nullptr || (result_.waited && !at_once_);
   if (event.stretch != Stretch::SecondStep || known) return;
   if (event.moment == Moment::StretchBegins) second_step_.before = shape();
   if (event.moment != Moment::StretchEnds) return;
   second_step_.after = shape();
-  left_.reset(new SecondStep::Left{allocator_.copy(), blocks_});
-}
-
-SecondStep PlacedAllocator::take_second_step() {
-  if (left_ != nullptr && !schedule_.buffers.empty()) left_->blocks.reach(schedule_.buffers.last(), kNullBlock);
-  second_step_.left = std::move(left_);
-  return std::move(second_step_);
+  second_step_.left.reset(new SecondStep::Left{allocator_.copy(), blocks_});
 }
 
 void PlacedAllocator::empty_cache(std::size_t at) {
@@ -121,6 +107,13 @@ void PlacedAllocator::note_retry(std::size_t at) {
   if (clock_) clock_->wait_for_all();
   streams_.retried();
   if (!result_.first_retry) result_.first_retry = at;
+}
+
+void PlacedAllocator::fail(std::size_t at, Bytes request) {
+  result_.failed_event = at;
+  result_.failed_request = request;
+  const Bytes needed = allocator_.segment_for(request);
+  result_.missing = needed > allocator_.left() ? needed - allocator_.left() : Bytes(0);
 }
 
 Placement PlacedAllocator::finish() {

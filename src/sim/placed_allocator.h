@@ -24,12 +24,12 @@ namespace dsplan {
 // What the framework prints, at the events that the schedule names.
 class PrintLog {
  public:
-  PrintLog(const ScheduleView& view, const CachingAllocator& allocator) : view_(view), allocator_(allocator) {}
+  PrintLog(const Schedule& schedule, const CachingAllocator& allocator)
+      : wanted_(schedule.prints), allocator_(allocator) {}
 
   // Those that come before event `at`.
   void before(std::size_t at, std::vector<PlacementPrint>& prints) {
-    const std::span<const FrameworkPrint> wanted = view_.prints();
-    while (prints.size() < wanted.size() && wanted[prints.size()].event <= at) [[unlikely]] print(prints);
+    while (prints.size() < wanted_.size() && wanted_[prints.size()].event <= at) [[unlikely]] print(prints);
   }
   // Right after an allocation.
   void grown();
@@ -37,13 +37,13 @@ class PrintLog {
  private:
   void print(std::vector<PlacementPrint>& prints);
 
-  const ScheduleView& view_;
+  std::span<const FrameworkPrint> wanted_;
   const CachingAllocator& allocator_;
   Bytes most_allocated_;  // Since the print before, as the next.
   Bytes most_reserved_;
 };
 
-class PlacedAllocator : public Viewer {
+class PlacedAllocator {
  public:
   PlacedAllocator(const Schedule& schedule, const PlacementOptions& options);
   PlacedAllocator(const PlacedAllocator&) = delete;
@@ -51,13 +51,7 @@ class PlacedAllocator : public Viewer {
 
   // After a failure nothing may be asked any more, nor after a retry where that is all that is asked.
   [[nodiscard]] bool stopped() const { return result_.failed_event || (until_retry_ && retries_ > 0); }
-  // kNullBlock: it has none.
-  [[nodiscard]] BlockId block(BufferId buffer) const { return blocks_.has(buffer) ? blocks_[buffer] : kNullBlock; }
-  struct SoFar {
-    bool waited;     // Some free has waited for another stream.
-    Bytes reserved;  // The most since the last mark.
-  };
-  [[nodiscard]] SoFar so_far() const { return {result_.waited, most_reserved_}; }
+  [[nodiscard]] BlockId block(BufferId buffer) const { return blocks_[buffer]; }  // kNullBlock: it has none.
   [[nodiscard]] AllocatorStreams& streams() { return streams_; }
   [[nodiscard]] StreamClock* clock() { return clock_.get(); }  // nullptr: nobody estimates times.
 
@@ -73,13 +67,14 @@ class PlacedAllocator : public Viewer {
   [[nodiscard]] AllocatorState state() const;
   [[nodiscard]] AllocatorShape shape() const;
   // Empty where some free has waited for longer than the next allocation.
-  [[nodiscard]] SecondStep take_second_step();
+  [[nodiscard]] SecondStep take_second_step() { return std::move(second_step_); }
 
  private:
   struct Awaited {
     Bytes address;
     BufferId buffer;
   };
+  void fail(std::size_t at, Bytes request);
   void note_retry(std::size_t at);
 
   const Schedule& schedule_;
@@ -87,11 +82,10 @@ class PlacedAllocator : public Viewer {
   std::unique_ptr<StreamClock> clock_;
   AllocatorStreams streams_;
   PrintLog prints_;
-  Indexed<BufferId, BlockId> blocks_;  // Those beyond have none: the schedule may still be written.
+  Indexed<BufferId, BlockId> blocks_;
   bool until_retry_;
-  bool at_once_;            // When frees complete that wait for other streams.
-  SecondStep second_step_;  // But for what it left.
-  std::shared_ptr<SecondStep::Left> left_;
+  bool at_once_;  // When frees complete that wait for other streams.
+  SecondStep second_step_;
   std::int64_t retries_ = 0;
   bool saved_ = false;   // The schedule's last stretch is saving.
   Bytes most_reserved_;  // Since the last mark, as the next.

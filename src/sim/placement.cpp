@@ -37,77 +37,21 @@ bool says_enough(const BothPlacements& both, const PlacementOptions& options) {
 
 }  // namespace
 
-struct Placing::Parts {
-  Parts(const Schedule& schedule_of, const PlacementOptions& options)
-      : schedule(schedule_of), allocator(schedule, options), placer(schedule, allocator, kToTheEnd, &both.requests) {
-    both.frees = options.frees;
-    both.requests.reserve(2 * schedule.buffers.size());
-  }
-
-  const Schedule& schedule;
-  BothPlacements both;
-  PlacedAllocator allocator;
-  Placer placer;
-};
-
-Placing::Placing(const Schedule& schedule, const PlacementOptions& options)
-    : parts_(std::make_unique<Parts>(schedule, options)) {}
-
-Placing::~Placing() = default;
-
-void Placing::read(std::size_t begin, std::size_t end) {
-  parts_->allocator.look(parts_->schedule);
-  parts_->placer.look(parts_->schedule);
-  if (!parts_->allocator.stopped()) replay_part(ScheduleView(parts_->schedule), begin, end, parts_->placer);
-}
-
-bool Placing::waited() const { return parts_->allocator.so_far().waited; }
-
-Bytes Placing::most_reserved() const { return parts_->allocator.so_far().reserved; }
-
-std::span<const AllocatorRequest> Placing::requests() const { return parts_->both.requests; }
-
 // A replay that stops has not seen everything, and what has given its cache back no longer waits for what others do.
-BothPlacements Placing::finish() {
-  BothPlacements& both = parts_->both;
-  PlacedAllocator& allocator = parts_->allocator;
-  both.asked = allocator.finish();
-  const bool kept = parts_->schedule.events.size() <= kMostKept;
-  if (!kept || allocator.stopped() || both.asked.retries > 0) both.requests.clear();
-  const bool waits = both.asked.waited && both.frees != StreamFrees::Immediate;
-  if (!waits) both.second_step = allocator.take_second_step();
-  return std::move(both);
-}
-
 BothPlacements place_asked(const Schedule& schedule, const PlacementOptions& options) {
-  Placing placing(schedule, options);
-  placing.read(0, schedule.events.size());
-  return placing.finish();
+  BothPlacements both;
+  both.frees = options.frees;
+  const bool kept = schedule.events.size() <= kMostKept;
+  if (kept) both.requests.reserve(2 * schedule.buffers.size());
+  PlacedAllocator allocator(schedule, options);
+  Placer placer(schedule, allocator, kToTheEnd, kept ? &both.requests : nullptr);
+  replay(schedule, placer);
+  both.asked = allocator.finish();
+  if (allocator.stopped() || both.asked.retries > 0) both.requests.clear();
+  if (both.asked.waited && options.frees != StreamFrees::Immediate) return both;
+  both.second_step = allocator.take_second_step();
+  return both;
 }
-
-struct PlacingAgain::Parts {
-  Parts(const Schedule& schedule_of, const PlacementOptions& options)
-      : schedule(schedule_of), allocator(schedule, options), repeater(schedule, allocator) {}
-
-  const Schedule& schedule;
-  PlacedAllocator allocator;
-  Repeater repeater;
-  std::size_t repeated = 0;
-};
-
-PlacingAgain::PlacingAgain(const Schedule& schedule, const PlacementOptions& options)
-    : parts_(std::make_unique<Parts>(schedule, options)) {}
-
-PlacingAgain::~PlacingAgain() = default;
-
-void PlacingAgain::repeat(std::span<const AllocatorRequest> requests) {
-  parts_->allocator.look(parts_->schedule);
-  parts_->repeater.look(parts_->schedule);
-  parts_->repeater.repeat(requests.subspan(parts_->repeated));
-  parts_->repeated = requests.size();
-}
-
-Placement PlacingAgain::finish() { return parts_->allocator.finish(); }
 
 void place_other(const Schedule& schedule, const PlacementOptions& options, BothPlacements& both) {
   if (!both.asked.waited) return;
@@ -130,9 +74,9 @@ BothPlacements place_both(const Schedule& schedule, const PlacementOptions& opti
 
 Placement place_again(const Schedule& schedule, const BothPlacements& both, const PlacementOptions& options) {
   if (!says_enough(both, options)) return place(schedule, options);
-  PlacingAgain again(schedule, options);
-  again.repeat(both.requests);
-  return again.finish();
+  PlacedAllocator allocator(schedule, options);
+  Repeater(schedule, allocator).repeat(both.requests);
+  return allocator.finish();
 }
 
 AllocatorState allocator_after(const Schedule& schedule, const PlacementOptions& options, std::size_t event) {

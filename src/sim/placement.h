@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <span>
 #include <vector>
 
 #include "core/job.h"
@@ -128,49 +127,7 @@ struct BothPlacements {
   SecondStep second_step;  // Empty where the schedule has none.
 };
 [[nodiscard]] BothPlacements place_both(const Schedule& schedule, const PlacementOptions& options);
-// One that goes along with a schedule that is still written, a part at a time and in order.
-class Placing {
- public:
-  // `schedule` must outlive this, but for what it has done by then.
-  Placing(const Schedule& schedule, const PlacementOptions& options);
-  ~Placing();
-  Placing(const Placing&) = delete;
-  Placing& operator=(const Placing&) = delete;
-
-  // Events `begin` to the one before `end`.
-  void read(std::size_t begin, std::size_t end);
-  // Some free has waited for another stream; the most that was reserved since the last mark.
-  [[nodiscard]] bool waited() const;
-  [[nodiscard]] Bytes most_reserved() const;
-  // What was asked so far.
-  [[nodiscard]] std::span<const AllocatorRequest> requests() const;
-  // Behind the last event: without the other end.
-  [[nodiscard]] BothPlacements finish();
-
- private:
-  struct Parts;
-  std::unique_ptr<Parts> parts_;
-};
-
-// The same by what another one was asked, likewise. Where frees of `options` wait for synchronisation, so must the
-// other's have done.
-class PlacingAgain {
- public:
-  PlacingAgain(const Schedule& schedule, const PlacementOptions& options);
-  ~PlacingAgain();
-  PlacingAgain(const PlacingAgain&) = delete;
-  PlacingAgain& operator=(const PlacingAgain&) = delete;
-
-  // What was asked since the last time; `requests` are all.
-  void repeat(std::span<const AllocatorRequest> requests);
-  [[nodiscard]] Placement finish();
-
- private:
-  struct Parts;
-  std::unique_ptr<Parts> parts_;
-};
-
-// A whole schedule in two pieces, the first without the other end.
+// The same in two pieces, the first without the other end.
 [[nodiscard]] BothPlacements place_asked(const Schedule& schedule, const PlacementOptions& options);
 void place_other(const Schedule& schedule, const PlacementOptions& options, BothPlacements& both);
 [[nodiscard]] PlacementOptions other_end(PlacementOptions options);

@@ -35,7 +35,7 @@ void Repeater::repeat(std::span<const AllocatorRequest> requests) {
       case AllocatorRequest::What::Complete: streams.complete(request.stream, request.count); break;
       case AllocatorRequest::What::EmptyCache: allocator_.empty_cache(request.event); break;
       case AllocatorRequest::What::Mark:
-        allocator_.mark(request.event, std::get<Mark>(view_.event(request.event)));
+        allocator_.mark(request.event, std::get<Mark>(schedule_.events[request.event]));
         break;
     }
   }
@@ -56,7 +56,7 @@ void follow(StreamClock&, std::size_t, const Other&) {}
 void Repeater::catch_up(std::size_t event) {
   StreamClock& clock = *allocator_.clock();
   for (; caught_up_ < event; ++caught_up_) {
-    std::visit([&](const auto& passed) { follow(clock, caught_up_, passed); }, view_.event(caught_up_));
+    std::visit([&](const auto& passed) { follow(clock, caught_up_, passed); }, schedule_.events[caught_up_]);
   }
 }
 

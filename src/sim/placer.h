@@ -15,12 +15,12 @@ inline constexpr std::size_t kToTheEnd = std::numeric_limits<std::size_t>::max()
 inline constexpr std::size_t kMostKept = std::numeric_limits<std::uint32_t>::max();  // Events whose requests are kept.
 
 // A reader of schedules (core/schedule.h).
-class Placer : public Ignores<Enter, Exit>, public Viewer {
+class Placer : public Ignores<Enter, Exit> {
  public:
   // Up to event `last`. What is asked is kept in `requests`, if there is one.
   Placer(const Schedule& schedule, PlacedAllocator& allocator, std::size_t last,
          std::vector<AllocatorRequest>* requests = nullptr)
-      : Viewer(schedule),
+      : schedule_(schedule),
         allocator_(allocator),
         streams_(allocator.streams()),
         clock_(allocator.clock()),
@@ -29,7 +29,7 @@ class Placer : public Ignores<Enter, Exit>, public Viewer {
 
   using Ignores<Enter, Exit>::on;
   void on(std::size_t at, const Allocate& event) {
-    if (over(at) || view_.buffer(event.buffer).space != Space::Device) return;
+    if (over(at) || schedule_.buffers[event.buffer].space != Space::Device) return;
     if (streams_.allocating(event.buffer, event.stream) && requests_ != nullptr) note_completed(at);
     note({static_cast<std::uint32_t>(at), event.buffer, AllocatorRequest::What::Allocate, event.stream});
     allocator_.allocate(at, event.buffer, event.stream);
@@ -68,13 +68,14 @@ class Placer : public Ignores<Enter, Exit>, public Viewer {
   void work(std::size_t at, StreamId stream, Span reads, Span writes) {
     if (over(at)) return;
     if (clock_ != nullptr) clock_->work(at, stream);
-    streams_.work(stream, view_.range(reads), view_.range(writes));
+    streams_.work(stream, schedule_.range(reads), schedule_.range(writes));
   }
   void note(const AllocatorRequest& request) {
     if (requests_ != nullptr) requests_->push_back(request);
   }
   void note_completed(std::size_t at);
 
+  const Schedule& schedule_;
   PlacedAllocator& allocator_;
   AllocatorStreams& streams_;
   StreamClock* clock_;
@@ -84,15 +85,16 @@ class Placer : public Ignores<Enter, Exit>, public Viewer {
 
 // Asks an allocator what another one was asked along the same schedule, of at most 2^32 events. Where its own frees
 // wait for synchronisation, so must the other's have done.
-class Repeater : public Viewer {
+class Repeater {
  public:
-  Repeater(const Schedule& schedule, PlacedAllocator& allocator) : Viewer(schedule), allocator_(allocator) {}
+  Repeater(const Schedule& schedule, PlacedAllocator& allocator) : schedule_(schedule), allocator_(allocator) {}
   void repeat(std::span<const AllocatorRequest> requests);
 
  private:
   // The clock goes on to this event.
   void catch_up(std::size_t event);
 
+  const Schedule& schedule_;
   PlacedAllocator& allocator_;
   std::size_t caught_up_ = 0;
 };

@@ -113,12 +113,6 @@ Beside::Beside(std::function<void()> work, bool worth) : work_(std::move(work)) 
   if (!thread_.joinable()) run();
 }
 
-std::unique_ptr<Beside> Beside::if_idle(std::function<void()> work) {
-  std::unique_ptr<Beside> beside(new Beside(std::move(work)));
-  beside->begin();
-  return beside->thread_.joinable() ? std::move(beside) : nullptr;
-}
-
 Beside::~Beside() {
   if (thread_.joinable()) join({&thread_, 1});
 }

@@ -4,9 +4,7 @@
 #include <cstddef>
 #include <exception>
 #include <functional>
-#include <memory>
 #include <thread>
-#include <utility>
 #include <vector>
 
 namespace dsplan {
@@ -27,8 +25,6 @@ void in_parallel(const std::vector<std::function<void()>>& pieces, bool worth);
 class Beside {
  public:
   Beside(std::function<void()> work, bool worth);
-  // Only where there is an idle processor; else nullptr, and nothing is done.
-  [[nodiscard]] static std::unique_ptr<Beside> if_idle(std::function<void()> work);
   ~Beside();
   Beside(const Beside&) = delete;
   Beside& operator=(const Beside&) = delete;
@@ -37,7 +33,6 @@ class Beside {
   void wait();
 
  private:
-  explicit Beside(std::function<void()> work) : work_(std::move(work)) {}
   void begin();
   void run();
 

@@ -4,8 +4,7 @@
 
 namespace dsplan {
 
-Emitter::Emitter(std::size_t events, const Until& until, Feed* feed)
-    : written_(feed), schedule_(written_.schedule), until_(until) {
+Emitter::Emitter(std::size_t events, const Until& until) : until_(until) {
   schedule_.events.reserve(events);
   schedule_.accesses.reserve(events);
   schedule_.buffers.reserve(events / 3);
@@ -14,19 +13,19 @@ Emitter::Emitter(std::size_t events, const Until& until, Feed* feed)
 
 BufferId Emitter::allocate(Bytes bytes, DType dtype, const What& what, ParameterId parameter, Space space) {
   DSPLAN_CHECK(bytes > Bytes(0), std::string("an empty buffer: ") + what.label);
-  const BufferId id = written_.make({.size = bytes,
-                                     .label = what.label,
-                                     .source = what.source,
-                                     .module = module_,
-                                     .parameter = parameter,
-                                     .dtype = dtype,
-                                     .role = what.role,
-                                     .capacity = what.capacity,
-                                     .space = space});
+  const BufferId id = schedule_.buffers.push({.size = bytes,
+                                              .label = what.label,
+                                              .source = what.source,
+                                              .module = module_,
+                                              .parameter = parameter,
+                                              .dtype = dtype,
+                                              .role = what.role,
+                                              .capacity = what.capacity,
+                                              .space = space});
   states_.push({});
   states_.back().references = 1;
   states_.back().stream = stream_;
-  written_.append(Allocate{id, stream_});
+  schedule_.events.emplace_back(Allocate{id, stream_});
   if (!until_.given() || space != Space::Device) return id;
   live_ += bytes;
   if (!until_.reached(live_)) return id;
@@ -49,7 +48,7 @@ void Emitter::release(BufferId buffer, Reason reason) {
   const bool late = after_marker_ || state.last_touch != serial_;
   DSPLAN_CHECK(!late || reason != Reason::LastUse,
                std::string("late without a reason: ") + schedule_.buffers[buffer].label);
-  written_.append(Release{buffer, late ? cause_ : kNone, state.stream, late ? reason : Reason::LastUse});
+  schedule_.events.emplace_back(Release{buffer, late ? cause_ : kNone, state.stream, late ? reason : Reason::LastUse});
 }
 
 void Emitter::begin() {
@@ -61,7 +60,7 @@ void Emitter::begin() {
 }
 
 void Emitter::touch(BufferId buffer, const Contents::Piece& piece) {
-  written_.touch({buffer, piece.content, piece.offset, piece.bytes});
+  schedule_.accesses.push_back({buffer, piece.content, piece.offset, piece.bytes});
   states_[buffer].last_touch = serial_;
 }
 
@@ -104,7 +103,8 @@ void Emitter::end_work() {
 void Emitter::end_compute(Label work, Cost cost) {
   end_work();
   const auto end = static_cast<std::uint32_t>(schedule_.accesses.size());
-  written_.append(Compute{work, module_, stream_, pass_, {reads_begin_, writes_begin_}, {writes_begin_, end}, cost});
+  schedule_.events.emplace_back(
+      Compute{work, module_, stream_, pass_, {reads_begin_, writes_begin_}, {writes_begin_, end}, cost});
 }
 
 void Emitter::compute_unexecutable(Label work) {
@@ -116,16 +116,16 @@ void Emitter::communicate(Collective collective, DType dtype, Bytes payload, Tra
   end_work();
   const auto end = static_cast<std::uint32_t>(schedule_.accesses.size());
   if (recording_ != nullptr) recording_->end_collective(next_event());
-  written_.append(Communicate{collective,
-                              group,
-                              dtype,
-                              kind,
-                              stream_,
-                              pass_,
-                              module_,
-                              payload,
-                              {reads_begin_, writes_begin_},
-                              {writes_begin_, end}});
+  schedule_.events.emplace_back(Communicate{collective,
+                                            group,
+                                            dtype,
+                                            kind,
+                                            stream_,
+                                            pass_,
+                                            module_,
+                                            payload,
+                                            {reads_begin_, writes_begin_},
+                                            {writes_begin_, end}});
 }
 
 ContentId Emitter::begin_marker() {
@@ -136,45 +136,43 @@ ContentId Emitter::begin_marker() {
 
 std::optional<ContentId> Emitter::record_event(StreamId on) {
   if (!schedule_.several_streams) return std::nullopt;
-  written_.append(RecordEvent{on, begin_marker()});
+  schedule_.events.emplace_back(RecordEvent{on, begin_marker()});
   order_.record(cause_, on);
   return cause_;
 }
 
 void Emitter::wait_event(StreamId waiter, std::optional<ContentId> event) {
   if (!event || !order_.wait(waiter, *event)) return;
-  written_.append(WaitEvent{*event, waiter, begin_marker()});
+  schedule_.events.emplace_back(WaitEvent{*event, waiter, begin_marker()});
 }
 
 void Emitter::wait_stream(StreamId waiter, StreamId on) {
   if (schedule_.several_streams && !order_.is_behind(waiter, on)) wait_event(waiter, record_event(on));
 }
 
-void Emitter::enter(ModuleId module) { written_.append(Enter{module, pass_, begin_marker()}); }
+void Emitter::enter(ModuleId module) { schedule_.events.emplace_back(Enter{module, pass_, begin_marker()}); }
 
-void Emitter::exit(ModuleId module, bool abandoned) { written_.append(Exit{module, pass_, abandoned, begin_marker()}); }
+void Emitter::exit(ModuleId module, bool abandoned) {
+  schedule_.events.emplace_back(Exit{module, pass_, abandoned, begin_marker()});
+}
 
 void Emitter::mark(Moment moment, Stretch stretch, std::int32_t micro_batch) {
   if (stretch == Stretch::Save) until_.room.reset();
-  written_.append(Mark{moment, stretch, micro_batch, begin_marker()});
+  schedule_.events.emplace_back(Mark{moment, stretch, micro_batch, begin_marker()});
 }
 
 void tell_uses(Emitter& emitter, BufferId buffer, bool told) {
-  emitter.written_.leave_unfollowed();  // Whoever reads along would have had to know before.
   std::vector<BufferId>& untold = emitter.schedule_.untold.of;
   const auto found = std::find(untold.begin(), untold.end(), buffer);
   if (told && found != untold.end()) untold.erase(found);
   if (!told && found == untold.end()) untold.push_back(buffer);
 }
 
-void tell_no_uses(Emitter& emitter) { emitter.schedule_.untold.all = true; }
-
 void Emitter::promise_update(BufferId buffer, Bytes offset, Bytes bytes) {
   schedule_.promises.push_back({PromiseKind::UpdatedEachStep, {buffer, kNone, offset, bytes}});
 }
 
 Schedule Emitter::finish() {
-  written_.end();
   for (const BufferId buffer : states_.ids()) {
     if (states_[buffer].references == 0) continue;
     schedule_.survivors.push_back(buffer);

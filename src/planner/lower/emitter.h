@@ -13,7 +13,6 @@
 #include "planner/lower/happens_before.h"
 #include "planner/lower/recording.h"
 #include "planner/lower/until.h"
-#include "planner/lower/written.h"
 
 namespace dsplan {
 
@@ -28,8 +27,7 @@ struct What {
 class Emitter {
  public:
   // `allocate` throws Ended once `until` is reached, and whatever is let go of then is not written.
-  // Whoever follows `feed`, if there is one, reads along until `finish`; it must outlive this.
-  explicit Emitter(std::size_t events, const Until& until = {}, Feed* feed = nullptr);
+  explicit Emitter(std::size_t events, const Until& until = {});
 
   // A program is written beside the schedule. `recording` must outlive this; nullptr: none is.
   void attach(Recording* recording) { recording_ = recording; }
@@ -63,7 +61,7 @@ class Emitter {
   void wait_event(StreamId waiter, std::optional<ContentId> event);
 
   // torch.cuda.empty_cache().
-  void empty_cache() { written_.append(EmptyCache{begin_marker()}); }
+  void empty_cache() { schedule_.events.emplace_back(EmptyCache{begin_marker()}); }
 
   // A new buffer with one reference.
   BufferId allocate(Bytes bytes, DType dtype, const What& what, ParameterId parameter = kNone,
@@ -83,8 +81,6 @@ class Emitter {
 
   // Whether the allocator learns of what other streams do with it; it does unless this was said.
   friend void tell_uses(Emitter& emitter, BufferId buffer, bool told);
-  // Of no buffer at all: said before anything is emitted.
-  friend void tell_no_uses(Emitter& emitter);
 
   // It belongs to the logits or to what the loss makes of them.
   void mark_of_loss(BufferId buffer) { schedule_.buffers[buffer].of_loss = true; }
@@ -111,7 +107,7 @@ class Emitter {
   void mark(Moment moment, Stretch stretch, std::int32_t micro_batch = 0);
 
   // Here the framework would print what the allocator has.
-  void print(std::string text) { written_.print(std::move(text)); }
+  void print(std::string text) { schedule_.prints.push_back({schedule_.events.size(), std::move(text)}); }
 
   // Every optimizer step must write these bytes exactly once. Stated where a runtime lays out what it trains, apart
   // from where it updates.
@@ -132,8 +128,7 @@ class Emitter {
   void end_work();
   void end_compute(Label work, Cost cost);
 
-  Written written_;
-  Schedule& schedule_;
+  Schedule schedule_;
   Recording* recording_ = nullptr;
   Indexed<BufferId, State> states_;
   Contents contents_;

@@ -49,25 +49,15 @@ std::size_t events_of(const ModelSpec& model, const Graph& graph, bool recompute
   return graph.nodes.size() * of_node * static_cast<std::size_t>(micro_batches) + model.parameters.size() * 12 + 1024;
 }
 
-// What goes along with a schedule.
-struct Company {
-  Until until;
-  Recording* recording = nullptr;
-  Feed* feed = nullptr;
-};
-
 // `model`: one tensor-parallel rank's part. No steps: init alone.
 Schedule lower_part(const ModelSpec& model, const Job& job, const std::vector<ShapeView>& shapes, std::int64_t rank,
-                    std::int64_t steps, const Company& company) {
-  Recording* const recording = company.recording;
+                    std::int64_t steps, const Until& until, Recording* recording) {
   // Regions are the same at every length.
   const Checkpointing checkpointing = checkpointing_of(job.training, *shapes.front().graph);
   refuse_unreachable(*shapes.front().graph, checkpointing);
   Emitter emitter(
-      events_of(model, *shapes.front().graph, !checkpointing.groups.empty(), job.training.grad_accum * steps),
-      company.until, company.feed);
+      events_of(model, *shapes.front().graph, !checkpointing.groups.empty(), job.training.grad_accum * steps), until);
   emitter.attach(recording);
-  if (job.training.runtime == Runtime::Fsdp2) tell_no_uses(emitter);
   const std::unique_ptr<TrainingRuntime> runtime = make_runtime(job, model, rank, emitter);
   Loop loop(model, job, rank, emitter, *runtime);
   std::vector<BufferId> buffers = loop.init();
@@ -110,12 +100,12 @@ Schedule lower_part(const ModelSpec& model, const Job& job, const std::vector<Sh
 }
 
 Schedule lower_views(const ModelSpec& model, const Job& job, const std::vector<ShapeView>& shapes, std::int64_t rank,
-                     std::int64_t steps, const Company& company = {}) {
+                     std::int64_t steps, const Until& until = {}, Recording* recording = nullptr) {
   DSPLAN_CHECK(rank >= 0 && rank < job.parallelism.dp, "rank " + std::to_string(rank));
   const bool cut = job.parallelism.tp > 1;
   const std::optional<ModelSpec> part =
       cut ? std::optional(tensor_parallel_part(model, job.parallelism.tp)) : std::nullopt;
-  Schedule schedule = lower_part(cut ? *part : model, job, shapes, rank, steps, company);
+  Schedule schedule = lower_part(cut ? *part : model, job, shapes, rank, steps, until, recording);
   schedule.rank = rank;
   schedule.world = job.parallelism.world;
   schedule.dp = job.parallelism.dp;
@@ -123,6 +113,7 @@ Schedule lower_views(const ModelSpec& model, const Job& job, const std::vector<S
   if (job.training.zero.stage == 3) schedule.dp_inside = job.training.zero.hpz_partition_size;
   if (is_fsdp(job.training.runtime)) {
     const Fsdp& fsdp = job.training.fsdp;
+    if (job.training.runtime == Runtime::Fsdp2) schedule.untold.all = true;
     schedule.dp_inside = fsdp.replicate > 1 ? job.parallelism.dp / fsdp.replicate
                                             : std::max<std::int64_t>(1, fsdp.reshard_after_forward);
   }
@@ -136,9 +127,9 @@ Schedule lower(const ModelSpec& model, const Job& job, const Shapes& shapes, std
 }
 
 std::optional<Schedule> lower_within(const ModelSpec& model, const Job& job, const Shapes& shapes, std::int64_t rank,
-                                     const Until& until, Feed* feed) {
+                                     const Until& until) {
   try {
-    return lower_views(model, job, views_of(shapes), rank, job.training.steps(), {until, nullptr, feed});
+    return lower_views(model, job, views_of(shapes), rank, job.training.steps(), until);
   } catch (const Ended&) {
     return std::nullopt;
   }
@@ -159,7 +150,7 @@ Executable lower_to_execute(const ModelSpec& model, const Job& job, const Shapes
   DSPLAN_CHECK(steps >= job.training.steps(), "fewer steps than are predicted");
   Recording recording(tensor_rank);
   Executable result;
-  result.schedule = lower_views(model, job, views_of(shapes), rank, steps, {{}, &recording, nullptr});
+  result.schedule = lower_views(model, job, views_of(shapes), rank, steps, {}, &recording);
   result.program = recording.finish();
   result.program.device = catalogue_options(job).device;
   return result;

@@ -5,7 +5,6 @@
 
 #include "core/program.h"
 #include "core/schedule.h"
-#include "planner/lower/feed.h"
 #include "planner/lower/shapes.h"
 #include "planner/lower/until.h"
 
@@ -14,9 +13,9 @@ namespace dsplan {
 // Init, first and second step (with a list of lengths, steps between them) of data-parallel rank `rank` (0 <= rank <
 // job.parallelism.dp). The job must be one that `unsupported` has nothing against.
 [[nodiscard]] Schedule lower(const ModelSpec& model, const Job& job, const Shapes& shapes, std::int64_t rank);
-// The same; nullopt where `until` was reached. Whoever follows `feed`, if there is one, reads along.
+// The same; nullopt where `until` was reached.
 [[nodiscard]] std::optional<Schedule> lower_within(const ModelSpec& model, const Job& job, const Shapes& shapes,
-                                                   std::int64_t rank, const Until& until, Feed* feed = nullptr);
+                                                   std::int64_t rank, const Until& until);
 // Where all rows have the same length.
 [[nodiscard]] Schedule lower(const ModelSpec& model, const Job& job, const Graph& graph, const RecipeBook& recipes,
                              std::int64_t rank);

@@ -17,57 +17,47 @@ namespace dsplan {
 
 namespace {
 
-// By estimated times: where the machine's rates are known.
-bool may_be_timed(const Job& job, Detail detail) {
-  return (detail == Detail::All || detail == Detail::Screen) && job.hardware && Rates::missing(job).empty();
+// By estimated times: where something may wait for another stream, and the machine's rates are known.
+bool is_timed(const Schedule& schedule, const Job& job) {
+  return schedule.several_streams && job.hardware && Rates::missing(job).empty();
 }
 
 }  // namespace
 
-// As far as the limit is not reached the allocator fares under it as without one. What other limits decide is left
-// open.
-PlacementOptions first_options(const Job& job, const DeviceRoom& room, Wanted wanted) {
-  PlacementOptions first = without_limit(job);
-  const std::optional<VerdictLimit> limit = verdict_limit(room);
-  const bool others = job.allocator.memory_fraction || job.allocator.expandable_segments;
-  if (wanted != Wanted::IfClean || !limit || others || job.placement != PlacementKind::Caching) return first;
-  first.limit = limit->limit;
-  first.until_retry = true;
-  return first;
-}
-
 // The meters and the estimates go on beside the first placement, the others beside each other.
-Readings::Readings(Schedule made, const Job& job, const DeviceRoom& room, Detail how, Wanted wanted,
-                   std::optional<ReadAlong> along)
+Readings::Readings(Schedule made, const Job& job, const DeviceRoom& room, Detail how, Wanted wanted)
     : schedule(std::move(made)),
       only(window_named(job.phase)),
       memory(schedule, only),
       host(schedule),
       options(without_limit(job)),
       detail(how) {
-  const bool timed = may_be_timed(job, detail) && schedule.several_streams;
-  if (along) {
-    placements = std::move(along->placements);
-    times = std::move(along->times);
-    expected = std::move(along->expected);
-  }
-  Beside reading([&] { read(job, timed && !times); }, !along && schedule.events.size() > kWorthThreads);
-  if (!along) placements = place_asked(schedule, first_options(job, room, wanted));
-  place_unless_it_retries(first_options(job, room, wanted));
+  const bool worth = schedule.events.size() > kWorthThreads;
+  const bool timed = (detail == Detail::All || detail == Detail::Screen) && is_timed(schedule, job);
+  const bool placed = wanted == Wanted::IfClean && place_unless_it_retries(job, room);
+  Beside reading([&] { read(job, timed); }, worth);
+  if (!placed) placements = place_asked(schedule, options);
   reading.wait();
-  if (!timed || !placements.asked.waited) times.reset();
+  if (!placements.asked.waited) times.reset();
   place_further(job, room);
   ends = ends_of(schedule, placements, options, only);
 }
 
-// A retry is sure where both ends of what waiting frees can do have it.
-void Readings::place_unless_it_retries(const PlacementOptions& first) {
-  if (!first.until_retry) return;
+// As far as the limit is not reached the allocator fares under it as without one. A retry is sure where both ends of
+// what waiting frees can do have it. What other limits decide is left open.
+bool Readings::place_unless_it_retries(const Job& job, const DeviceRoom& room) {
+  const std::optional<VerdictLimit> limit = verdict_limit(room);
+  const bool others = job.allocator.memory_fraction || job.allocator.expandable_segments;
+  if (!limit || others || job.placement != PlacementKind::Caching) return false;
+  PlacementOptions within = options;
+  within.limit = limit->limit;
+  within.until_retry = true;
   const auto ended = [](const Placement& placement) { return placement.retries > 0 || placement.failed_event; };
+  placements = place_asked(schedule, within);
   const Placement& asked = placements.asked;
-  if (!ended(asked)) return;
-  if (!asked.waited || first.frees != StreamFrees::AtSync || ended(place(schedule, other_end(first)))) throw Ended{};
-  placements = place_asked(schedule, options);
+  if (!ended(asked)) return true;
+  if (!asked.waited || within.frees != StreamFrees::AtSync || ended(place(schedule, other_end(within)))) throw Ended{};
+  return false;
 }
 
 void Readings::read(const Job& job, bool timed) {
@@ -83,16 +73,13 @@ void Readings::place_further(const Job& job, const DeviceRoom& room) {
   const bool fraction = job.allocator.memory_fraction.value_or(1) < 1;
   const bool asks = limit && (fraction || placements.asked.peak.reserved > limit->limit);  // The judge, and by replay.
   if (asks && job.placement == PlacementKind::Caching) {
-    if (detail == Detail::Screen) {
-      expected.reset();
-      return;
-    }
+    if (detail == Detail::Screen) return;
     if (detail == Detail::Fate) limited = place_again(schedule, placements, under_limit(job, room));
     if (fails()) return;
   }
   Beside by_clock(
       [&] {
-        if (!times || expected) return;
+        if (!times) return;
         PlacementOptions timed = options;
         timed.times = &*times;
         expected = place_again(schedule, placements, timed);
@@ -194,90 +181,19 @@ NodeMemory node_of(const SharedEvidence& shared, std::int64_t rank, const HostMe
   return node;
 }
 
-// Nodes of a graph whose schedule is worth it. What is read was just written by another processor and comes out of its
-// cache: of a large model that costs what is won (docs/decisions/0029).
-constexpr std::size_t kLeastAlong = 500;
-constexpr std::size_t kMostAlong = 2'000;
-
-// A second processor, if one is idle, reads along.
-class Reader {
- public:
-  explicit Reader(const SharedEvidence& shared) : shared_(shared) {
-    const std::size_t nodes = shared.shapes->graphs.front().nodes.size();
-    if (nodes < kLeastAlong || nodes > kMostAlong) return;
-    if (may_be_timed(shared.job, shared.detail)) rates_ = Rates::of(shared.job);
-    thread_ = Beside::if_idle([this] {
-      feed_.follow([this](const Schedule& schedule, std::size_t begin, std::size_t end, bool last) {
-        read(schedule, begin, end, last);
-      });
-    });
-  }
-  ~Reader() { feed_.abandon(); }
-  Reader(const Reader&) = delete;
-  Reader& operator=(const Reader&) = delete;
-
-  [[nodiscard]] Feed* feed() { return thread_ != nullptr ? &feed_ : nullptr; }
-  // nullopt: nobody has read along, or not to the end.
-  [[nodiscard]] std::optional<ReadAlong> take() {
-    feed_.abandon();
-    if (thread_ != nullptr) thread_->wait();
-    return std::move(found_);
-  }
-
- private:
-  void read(const Schedule& schedule, std::size_t begin, std::size_t end, bool last) {
-    if (!placing_) placing_.emplace(schedule, first_options(shared_.job, shared_.room, shared_.wanted));
-    placing_->read(begin, end);
-    if (rates_) read_times(schedule, begin, end);
-    leave_out_times();
-    if (!last) return;
-    found_.emplace();
-    if (timer_) found_->times = std::move(timer_->times());
-    if (timed_) found_->expected = timed_->finish();
-    found_->placements = placing_->finish();
-    if (found_->placements.requests.empty()) found_->expected.reset();
-  }
-  void read_times(const Schedule& schedule, std::size_t begin, std::size_t end) {
-    if (!timer_) timer_.emplace(schedule, shared_.job, *rates_);
-    timer_->read(begin, end);
-    if (!timed_ && placing_->waited()) {
-      PlacementOptions options = without_limit(shared_.job);
-      options.times = &timer_->times();
-      timed_.emplace(schedule, options);
-    }
-    if (timed_) timed_->repeat(placing_->requests());
-  }
-
-  // A screen has no expected size of what retries or fails.
-  void leave_out_times() {
-    const std::optional<VerdictLimit> limit = verdict_limit(shared_.room);
-    if (shared_.detail == Detail::All || !limit || placing_->most_reserved() <= limit->limit) return;
-    rates_.reset();
-    timed_.reset();
-    timer_.reset();
-  }
-
-  const SharedEvidence& shared_;
-  std::optional<Rates> rates_;  // Of a prediction that may need times.
-  std::optional<Placing> placing_;
-  std::optional<EventTimer> timer_;
-  std::optional<PlacingAgain> timed_;
-  std::optional<ReadAlong> found_;
-  Feed feed_;
-  std::unique_ptr<Beside> thread_;  // Ends before the others do.
-};
+Schedule schedule_of(const SharedEvidence& shared, std::int64_t data_rank) {
+  std::optional<Schedule> made = lower_within(shared.model, shared.job, *shared.shapes, data_rank, shared.until);
+  if (!made) throw Ended{};
+  return std::move(*made);
+}
 
 }  // namespace
 
 Evidence gather(const SharedEvidence& shared, std::int64_t rank, HostPeaks& known) {
   if (shared.unsupported) return {shared, rank, nullptr, {}, {}};
   const Job& job = shared.job;
-  Reader reader(shared);
-  std::optional<Schedule> schedule =
-      lower_within(shared.model, job, *shared.shapes, job.parallelism.data_rank(rank), shared.until, reader.feed());
-  if (!schedule) throw Ended{};
-  auto readings = std::make_unique<const Readings>(std::move(*schedule), job, shared.room, shared.detail, shared.wanted,
-                                                   reader.take());
+  Schedule schedule = schedule_of(shared, job.parallelism.data_rank(rank));
+  auto readings = std::make_unique<const Readings>(std::move(schedule), job, shared.room, shared.detail, shared.wanted);
   check_derivations(shared, rank, *readings);
   std::vector<TrafficRow> traffic =
       readings->traffic.rows(job.parallelism.dp, readings->schedule.dp_inside, job.parallelism.tp);

@@ -32,21 +32,10 @@ namespace dsplan {
 // Events of a schedule that is worth several threads.
 inline constexpr std::size_t kWorthThreads = 10'000;
 
-// What is read off a schedule on another processor while it is written.
-struct ReadAlong {
-  BothPlacements placements;          // By first_options.
-  std::optional<EventTimes> times;    // Of a prediction that may need them.
-  std::optional<Placement> expected;  // By them, where some free waited.
-};
-
-// How the allocator is asked first: without a limit, or within it until it gives its cache back, where that is enough.
-[[nodiscard]] PlacementOptions first_options(const Job& job, const DeviceRoom& room, Wanted wanted);
-
 // One schedule, and what its readers read off it: the meters in one walk, and the allocator, without a limit.
 struct Readings {
   // Throws Ended where it is not `wanted`.
-  Readings(Schedule made, const Job& job, const DeviceRoom& room, Detail detail, Wanted wanted = Wanted::Any,
-           std::optional<ReadAlong> along = std::nullopt);
+  Readings(Schedule made, const Job& job, const DeviceRoom& room, Detail detail, Wanted wanted = Wanted::Any);
   Readings(const Readings&) = delete;
   Readings& operator=(const Readings&) = delete;
 
@@ -73,7 +62,7 @@ struct Readings {
 
  private:
   void read(const Job& job, bool timed);
-  void place_unless_it_retries(const PlacementOptions& first);
+  [[nodiscard]] bool place_unless_it_retries(const Job& job, const DeviceRoom& room);
   void place_further(const Job& job, const DeviceRoom& room);
   void go_on(const Job& job, const DeviceRoom& room);
 };
