@@ -43,6 +43,21 @@ ModelBuilder::ModelBuilder(const ConfigReader& config, std::string_view root_typ
   spec_.graph_class = root_type;
 }
 
+ModelBuilder::ModelBuilder(const ModelSpec& model, std::string_view root_type) {
+  spec_.name = model.name;
+  spec_.family = model.family;
+  spec_.source = model.source;
+  spec_.dims = model.dims;
+  spec_.parts = model.parts;
+  spec_.stored_dtype = model.stored_dtype;
+  spec_.modules.push_back({"", std::string(root_type), kNone, kNone});
+  spec_.graph_class = root_type;
+}
+
+void ModelBuilder::check_tensors(std::int64_t count) const {
+  if (config_ != nullptr) config_->check_tensors(count);
+}
+
 std::string ModelBuilder::path_of(std::string_view leaf) const {
   const std::string& parent = spec_.modules[static_cast<std::size_t>(current_)].path;
   std::string path;
@@ -62,9 +77,9 @@ ModuleId ModelBuilder::open(std::string_view name, std::string_view type) {
 
 // What the first layer took says how much all of them will take, so that too many are refused before they are built.
 void ModelBuilder::expect_more_layers() {
-  const auto layers = static_cast<std::size_t>(config_->layers());
+  const auto layers = static_cast<std::size_t>(config_ != nullptr ? config_->layers() : spec_.dims.layers);
   const std::size_t tensors = spec_.parameters.size() - before_layers_;
-  config_->check_tensors(static_cast<std::int64_t>(spec_.parameters.size() + tensors * (layers - 1)));
+  check_tensors(static_cast<std::int64_t>(spec_.parameters.size() + tensors * (layers - 1)));
   const std::size_t modules = spec_.modules.size() - static_cast<std::size_t>(layers_.back().module);
   constexpr std::size_t kAround = 16;  // Embeddings, norms, head.
   spec_.parameters.reserve(before_layers_ + tensors * layers + kAround);
@@ -100,12 +115,13 @@ void ModelBuilder::leaf(std::string_view name, std::string_view type) {
 
 ParameterId ModelBuilder::parameter(std::string_view leaf, const Shape& shape, Split split, std::uint8_t split_dim) {
   const auto id = static_cast<ParameterId>(spec_.parameters.size());
-  config_->check_tensors(id + 1);
+  check_tensors(id + 1);
   std::int64_t elements = 1;
   bool wraps = false;
   for (std::uint8_t i = 0; i < shape.rank; ++i) wraps |= __builtin_mul_overflow(elements, shape.dims[i], &elements);
   wraps |= __builtin_add_overflow(elements_, elements, &elements_);
   if (wraps) {
+    DSPLAN_CHECK(config_ != nullptr, path_of(leaf));
     config_->refuse_largest(
         formatted("the model has 2^63 parameters or more: overflow at {} of shape {}", path_of(leaf), shape.text()));
   }

@@ -28,6 +28,8 @@ class ModelBuilder {
  public:
   // `config` must outlive the builder; refusals point into it.
   explicit ModelBuilder(const ConfigReader& config, std::string_view root_type);
+  // The same weights as another program writes them: a reader has checked the sizes of `model`.
+  ModelBuilder(const ModelSpec& model, std::string_view root_type);
 
   // An open module: what is registered until its end belongs to it.
   class Scope {
@@ -98,12 +100,13 @@ class ModelBuilder {
   ModuleId open(std::string_view name, std::string_view type);
   void close();
   void expect_more_layers();
+  void check_tensors(std::int64_t count) const;
   [[nodiscard]] std::string path_of(std::string_view leaf) const;
   void call_layers(ModuleId list);
   void run(ModuleId self, std::string_view& text);
   [[nodiscard]] ModuleId resolve(ModuleId from, std::string_view dotted) const;
 
-  const ConfigReader* config_;
+  const ConfigReader* config_ = nullptr;  // nullptr: sizes have been checked.
   ModelSpec spec_;
   ModuleId current_ = 0;
   std::vector<Layer> layers_;

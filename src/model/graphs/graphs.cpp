@@ -243,7 +243,8 @@ std::optional<std::string> packed_unsupported(const ModelSpec& model, const Trai
 
 // Decoders are made of parts; these are Python of their own.
 using GraphOf = Graph (*)(const ModelSpec& model, const GraphOptions& options);
-GraphOf builder_of(std::string_view family) {
+GraphOf builder_of(const ModelSpec& model) {
+  if (model.code == ModelCode::Torchtitan) return build_torchtitan_graph;
   constexpr std::array<std::pair<std::string_view, GraphOf>, 18> kOwn{{{"gpt2", build_gpt2_graph},
                                                                        {"bloom", build_bloom_graph},
                                                                        {"falcon", build_falcon_graph},
@@ -263,7 +264,7 @@ GraphOf builder_of(std::string_view family) {
                                                                        {"deberta-v2", build_deberta_graph},
                                                                        {"modernbert", build_modernbert_graph}}};
   for (const auto& [name, build] : kOwn) {
-    if (name == family) return build;
+    if (name == model.family) return build;
   }
   return build_decoder_graph;
 }
@@ -602,15 +603,10 @@ std::optional<std::string> graph_unsupported(const ModelSpec& model, const Train
 Graph build_graph(const ModelSpec& model, const GraphOptions& options) {
   DSPLAN_CHECK(model.has_graph, model.family);
   if (model.recording) return build_recorded_graph(model, options);
-  if (model.code == ModelCode::Torchtitan) {
-    Graph graph = build_torchtitan_graph(model, options);
-    if (!options.checkpointed_modules.empty()) cut_module_regions(graph, model, options.checkpointed_modules);
-    return graph;
-  }
   const bool cut = options.tp > 1;
   const std::optional<ModelSpec> part = cut ? std::optional(tensor_parallel_part(model, options.tp)) : std::nullopt;
   const ModelSpec& own = cut ? *part : model;
-  Graph graph = builder_of(model.family)(own, options);
+  Graph graph = builder_of(model)(own, options);
   if (!options.checkpointed_modules.empty()) cut_module_regions(graph, model, options.checkpointed_modules);
   return graph;
 }

@@ -193,7 +193,7 @@ TensorId liger_loss(GraphBuilder& g, TensorId hidden, TensorId labels) {
 
 }  // namespace
 
-TensorId class_loss(GraphBuilder& g, TensorId logits, TensorId labels, bool widens) {
+TensorId class_loss(GraphBuilder& g, TensorId logits, TensorId labels, bool widens, Reduction reduction) {
   const std::int64_t classes = g.shape(logits).dims[g.shape(logits).rank - 1U];
   const std::int64_t count = g.shape(labels).elements().value();
   TensorId rows = g.view(logits, Shape{count, classes});
@@ -204,7 +204,7 @@ TensorId class_loss(GraphBuilder& g, TensorId logits, TensorId labels, bool wide
     rows = wide;
   }
   const TensorId log_probabilities = g.unary(Op::LogSoftmax, rows);
-  const TensorId loss = g.nll_loss(log_probabilities, targets, Reduction::Mean).first;
+  const TensorId loss = g.nll_loss(log_probabilities, targets, reduction).first;
   g.drop({log_probabilities, rows, targets});
   return loss;
 }

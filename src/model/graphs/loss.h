@@ -11,9 +11,10 @@ namespace dsplan {
 using Head = std::function<TensorId(TensorId hidden)>;
 
 // cross_entropy(logits.view(-1, C), labels.view(-1)), in fp32 if `widens`; both stay the caller's.
+[[nodiscard]] TensorId class_loss(GraphBuilder& g, TensorId logits, TensorId labels, bool widens = false,
+                                  Reduction reduction = Reduction::Mean);
 // The mean of the squared distances of one number a row.
 [[nodiscard]] TensorId squared_loss(GraphBuilder& g, TensorId logits, TensorId labels);
-[[nodiscard]] TensorId class_loss(GraphBuilder& g, TensorId logits, TensorId labels, bool widens = false);
 // What the decoder behind an encoder is given: labels, one place later (shift_tokens_right).
 [[nodiscard]] TensorId shifted_right(GraphBuilder& g, TensorId labels);
 // The end of the model's forward: leaves module 0; logits and loss are its outputs. Returns the loss as the caller gets

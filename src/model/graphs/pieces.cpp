@@ -195,6 +195,16 @@ TensorId run_layers(GraphBuilder& g, ModuleId list, TensorId hidden, const Keywo
   return hidden;
 }
 
+// view_as_complex(x.float()), as pairs.
+TensorId complex_pairs(GraphBuilder& g, TensorId x) {
+  const Shape& shape = g.shape(x);
+  const Shape pairs{shape.dims[0], shape.dims[1], shape.dims[2], shape.dims[3] / 2, 2};
+  const TensorId wide = g.cast(x, DType::Float32);
+  const TensorId numbers = g.view(wide, pairs);
+  g.drop({wide});
+  return numbers;
+}
+
 namespace {
 
 TensorId scaled_wave(GraphBuilder& g, Op op, TensorId angles) {
@@ -250,16 +260,6 @@ TensorId turn_sorted(GraphBuilder& g, const QueryKey& pair, const Waves& waves) 
   const TensorId out = g.cat(first, second);
   g.drop({first, second});
   return out;
-}
-
-// view_as_complex(x.float()), as pairs.
-TensorId complex_pairs(GraphBuilder& g, TensorId x) {
-  const Shape& shape = g.shape(x);
-  const Shape pairs{shape.dims[0], shape.dims[1], shape.dims[2], shape.dims[3] / 2, 2};
-  const TensorId wide = g.cast(x, DType::Float32);
-  const TensorId numbers = g.view(wide, pairs);
-  g.drop({wide});
-  return numbers;
 }
 
 // view_as_real(numbers * tables) in the shape and dtype of `x`; view_as_real wants its gradient contiguous.

@@ -54,6 +54,8 @@ struct QueryKey {
 
 // One of the two alone, with the parts' own way to turn.
 [[nodiscard]] TensorId turned_by(GraphBuilder& g, TensorId x, const Waves& waves);
+// view_as_complex(x.float()), as pairs.
+[[nodiscard]] TensorId complex_pairs(GraphBuilder& g, TensorId x);
 
 // What one layer is given.
 struct LayerInputs {

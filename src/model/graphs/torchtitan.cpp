@@ -3,26 +3,11 @@
 // stands where a Python variable or frame lets go of a tensor.
 #include "model/graphs/attention.h"
 #include "model/graphs/graphs.h"
+#include "model/graphs/loss.h"
 #include "model/graphs/pieces.h"
 
 namespace dsplan {
 namespace {
-
-// (x * cos) + (cat(-x2, x1) * sin).
-TensorId turned_halves(GraphBuilder& g, TensorId x, const Waves& waves) {
-  const TensorId direct = g.binary(Op::Mul, x, waves.cos);
-  const std::int64_t half = g.dims().head_dim / 2;
-  const TensorId first = g.slice(x, 3, 0, half);
-  const TensorId second = g.slice(x, 3, half, half);
-  const TensorId negated = g.unary(Op::Neg, second);
-  const TensorId rotated = g.cat(negated, first);
-  g.drop({negated, first, second});
-  const TensorId turned = g.binary(Op::Mul, rotated, waves.sin);
-  g.drop({rotated});
-  const TensorId out = g.binary(Op::Add, direct, turned);
-  g.drop({direct, turned});
-  return out;
-}
 
 // x.transpose(1, 2), in place of x.
 TensorId swapped(GraphBuilder& g, TensorId x) {
@@ -49,7 +34,7 @@ class TorchtitanGraph {
     const TensorId logits = forward(ids);
     g_.exit_model();
     const bool counts = g_.options().torchtitan >= kWitnessTorchtitan;
-    const TensorId whole = cross_entropy(logits, labels, counts ? Reduction::Sum : Reduction::Mean);
+    const TensorId whole = class_loss(g_, logits, labels, true, counts ? Reduction::Sum : Reduction::Mean);
     const TensorId loss = count == kNone ? g_.unary(Op::DivScalar, whole, 1) : g_.binary(Op::Div, whole, count);
     if (!counts) g_.drop({whole});  // RescaleAccumulatedLoss has returned.
     g_.leave_autocast();
@@ -85,20 +70,6 @@ class TorchtitanGraph {
     const TensorId logits = linear_module(g_, g_.child(0, "output"), normed, d_.vocab);
     g_.drop({normed});
     return logits;
-  }
-
-  // cross_entropy(logits.flatten(0, 1).float(), labels.flatten(0, 1)).
-  TensorId cross_entropy(TensorId logits, TensorId labels, Reduction reduction) {
-    const Shape& shape = g_.shape(logits);
-    const std::int64_t tokens = shape.dims[0] * shape.dims[1];
-    const TensorId rows = g_.view(logits, Shape{tokens, shape.dims[2]});
-    const TensorId wide = g_.cast(rows, DType::Float32);
-    g_.drop({rows});
-    const TensorId targets = g_.view(labels, Shape{tokens});
-    const TensorId log_probabilities = g_.unary(Op::LogSoftmax, wide);
-    const TensorId loss = g_.nll_loss(log_probabilities, targets, reduction).first;
-    g_.drop({log_probabilities, targets, wide});
-    return loss;
   }
 
   TensorId norm(ModuleId module, TensorId x) {
@@ -168,14 +139,6 @@ class TorchtitanGraph {
     return copied;
   }
 
-  // view_as_complex(x.float()), as pairs.
-  TensorId pairs_of(TensorId x) {
-    const Shape& own = g_.shape(x);
-    const TensorId wide = g_.cast(x, DType::Float32);
-    const TensorId pairs = g_.view(wide, Shape{own.dims[0], own.dims[1], own.dims[2], own.dims[3] / 2, 2});
-    g_.drop({wide});
-    return pairs;
-  }
   // view_as_real(pairs * turns).flatten(3).
   TensorId turned_pairs(TensorId pairs, TensorId turns, bool by_head) {
     const Shape own = g_.shape(pairs);
@@ -189,7 +152,7 @@ class TorchtitanGraph {
 
   // apply_rotary_emb of llama3; the caller's variables take the results' names.
   QueryKey complex_turned(QueryKey x, TensorId table, bool queries, bool keys) {
-    const QueryKey pairs{pairs_of(x.q), pairs_of(x.k)};
+    const QueryKey pairs{complex_pairs(g_, x.q), complex_pairs(g_, x.k)};
     const TensorId turns = g_.view(table, Shape{1, g_.options().seq, 1, d_.head_dim / 2, 2});
     const QueryKey wide{turned_pairs(pairs.q, turns, queries), turned_pairs(pairs.k, turns, keys)};
     const QueryKey out{g_.cast(wide.q, g_.dtype(x.q)), g_.cast(wide.k, g_.dtype(x.k))};
@@ -207,7 +170,7 @@ class TorchtitanGraph {
       return narrow;
     };
     const Waves waves{wave(0), wave(d_.head_dim)};
-    const QueryKey out{turned_halves(g_, x.q, waves), turned_halves(g_, x.k, waves)};
+    const QueryKey out{turned_by(g_, x.q, waves), turned_by(g_, x.k, waves)};
     g_.drop({waves.cos, waves.sin, both, x.q, x.k});
     return out;
   }
