@@ -49,3 +49,24 @@ TEST_CASE("torchtitan's own training script is predicted from its own file to th
     CHECK(phases == 3);
   }
 }
+
+TEST_CASE(
+    "torchtitan's own code is refused where it is not modelled, and what it does not read is said to have no effect") {
+  const std::string model = "simulate llama-3.1-8b --model-code torchtitan --dtype fp32 --seq 128 --gpus 2 ";
+  const Folder folder;
+  const Ran accumulated = run_binary(folder, split(model + "--runtime pytorch --grad-accum 2"));
+  CHECK(accumulated.out.find("accumulation under torchtitan's DDP") != std::string::npos);
+  CHECK(run_binary(folder, split(model + "--runtime pytorch")).out.find("accumulation") == std::string::npos);
+  const Ran versioned = run_binary(folder, split(model + "--runtime fsdp2 --transformers-version 4.57.0"));
+  CHECK(versioned.err.find("transformers' version has no effect: the model's code is torchtitan's") !=
+        std::string::npos);
+  for (const char* option : {"--lora r=8", "--freeze *", "--quantization nf4"}) {
+    CAPTURE(option);
+    const Ran refused = run_binary(folder, split(model + "--runtime fsdp2 " + option));
+    CHECK(refused.code == 2);
+    CHECK(refused.err.find("torchtitan's own code are not modelled yet") != std::string::npos);
+  }
+  const Ran other = run_binary(folder, split("simulate gpt2 --model-code torchtitan --dtype fp32 --seq 128"));
+  CHECK(other.code == 2);
+  CHECK(other.err.find("torchtitan's llama3 and qwen3 are not written for") != std::string::npos);
+}

@@ -172,4 +172,14 @@ TEST_CASE("a recording that was edited into nonsense is refused with its line") 
   const std::string left_open = edited(text, "{\"exit\": 0}", "{\"enter\": 0}");
   CHECK(refused(edited(left_open, "\"modules\"", "\"moduLes\"")).find("\"modules\" is missing") != std::string::npos);
   CHECK(refused(edited(text, "\"loss\": ", "\"loss\": 99")).find("the loss is value") != std::string::npos);
+  // Who made a tied weight.
+  const std::string born = read_file((kModules / "nanogpt.json").string());
+  const std::string row = R"(["wte.weight", "lm_head", 0])";
+  CHECK(refused(born) == "accepted");
+  const auto made = [&](const std::string& other) { return refused(edited(born, row, other)); };
+  CHECK(made(R"(["wte.weigth", "lm_head", 0])").find("did you mean \"wte.weight\"?") != std::string::npos);
+  CHECK(made(R"(["wte.weight", "lm_haed", 0])").find("no module \"lm_haed\"") != std::string::npos);
+  CHECK(made(R"(["wte.weight", "lm_head", -1])").find("a number of children is an integer from 0") !=
+        std::string::npos);
+  CHECK(made(R"(["wte.weight", "lm_head"])").find("a parameter's maker is a list of 3") != std::string::npos);
 }

@@ -37,6 +37,11 @@ def own_class(module):
     return next(one.__name__ for one in type(bare(module)).__mro__ if "FSDPModule" not in [b.__name__ for b in one.__mro__])
 
 
+def accelerated():
+    """What accelerate knows of this process; empty where it is not in use."""
+    return getattr(getattr(sys.modules.get("accelerate.state"), "AcceleratorState", None), "_shared_state", {})
+
+
 class Shards:
     """What a script's own calls of fully_shard were given, read off its modules, in the words of a training file. What
     these words cannot say raises: a prediction of other calls would be of another job."""
@@ -183,7 +188,7 @@ class Flats:
 
     def precision(self, policy):
         """accelerate's is autocast and outputs in fp32 as well, and casts the shards of what is trained."""
-        shared = getattr(getattr(sys.modules.get("accelerate.state"), "AcceleratorState", None), "_shared_state", {})
+        shared = accelerated()
         half = shared.get("_mixed_precision", "no") if shared.get("fsdp_plugin") else "no"
         dtypes = {key: getattr(policy, key) for key in ("param_dtype", "reduce_dtype", "buffer_dtype")}
         named = {key: SHORT[value] for key, value in dtypes.items() if value}
@@ -239,8 +244,7 @@ def ignored(model):
 
 def loading(model):
     """How accelerate brought the shards to their ranks; of other scripts it cannot be seen afterwards."""
-    state = getattr(sys.modules.get("accelerate.state"), "AcceleratorState", None)
-    plugin = state and state._shared_state.get("fsdp_plugin")
+    plugin = accelerated().get("fsdp_plugin")
     packed = any(type(p).__name__ == "Params4bit" or not p.is_floating_point() for p in model.parameters())
     return plugin and not packed and ("rank0" if plugin.cpu_ram_efficient_loading else "host")
 
@@ -403,7 +407,7 @@ class receipt:
         if self.flats:
             around = self.flats.words(self.world)
             around["fsdp"].update(around.pop("policy"))
-            plugin = getattr(getattr(sys.modules.get("accelerate.state"), "AcceleratorState", None), "_shared_state", {}).get("fsdp_plugin")
+            plugin = accelerated().get("fsdp_plugin")
             around["fsdp"]["sync_module_states"] = "true" if getattr(plugin, "sync_module_states", False) else "false"
             if len(self.syncs) > 1:
                 around["fsdp"]["gradient_sync"] = "every" if all(self.syncs) else "last"

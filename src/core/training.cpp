@@ -255,10 +255,9 @@ bool Fsdp::ignores(const Parameter& parameter) const {
   return std::any_of(words.begin(), words.end(), [&](std::string_view word) { return means(word, parameter); });
 }
 
-bool Training::trains(const Parameter& parameter) const {
-  return parameter.trainable && std::none_of(freeze.begin(), freeze.end(), [&](const std::string& glob) {
-           return glob_matches(glob, parameter.name);
-         });
+bool Training::freezes(const Parameter& parameter) const {
+  return std::any_of(freeze.begin(), freeze.end(),
+                     [&](const std::string& glob) { return glob_matches(glob, parameter.name); });
 }
 
 bool glob_matches(std::string_view glob, std::string_view text) {

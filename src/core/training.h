@@ -393,7 +393,10 @@ struct Training {
     return cast && is_floating(own) ? dtype : own;  // Packed weights are whole numbers, which nothing casts.
   }
   // Its gradient is asked for: it is not frozen in itself, nor by a glob of `freeze`.
-  [[nodiscard]] bool trains(const Parameter& parameter) const;
+  [[nodiscard]] bool trains(const Parameter& parameter) const {
+    return parameter.trainable && (freeze.empty() || !freezes(parameter));
+  }
+  [[nodiscard]] bool freezes(const Parameter& parameter) const;
   // fully_shard is told to leave it as it is: every rank has all of it, and nobody casts, gathers or reduces it.
   [[nodiscard]] bool is_ignored(const Parameter& parameter) const {
     return !fsdp.ignored.empty() && fsdp.ignores(parameter);

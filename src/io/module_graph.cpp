@@ -26,6 +26,20 @@ DType dtype_of(std::string_view text, std::size_t offset, const Document& docume
   return DType::Float32;
 }
 
+// Which of `items` has the name that `value` says, as `name_of` has it; kNone: none, which is a fault.
+template <class Items, class NameOf>
+std::int32_t find_named(const Items& items, NameOf name_of, const Value& value, std::string_view what,
+                        const Document& document, Diagnostics& diagnostics) {
+  const auto found =
+      std::find_if(items.begin(), items.end(), [&](const auto& one) { return one.*name_of == value.string; });
+  if (found != items.end()) return static_cast<std::int32_t>(found - items.begin());
+  std::vector<std::string_view> names;
+  for (const auto& one : items) names.push_back(one.*name_of);
+  diagnostics.add(document.at(value.offset, formatted("no {} \"{}\"", what, value.string),
+                              did_you_mean(nearest(value.string, names))));
+  return kNone;
+}
+
 class ModuleGraphReader {
  public:
   ModuleGraphReader(const Document& document, Diagnostics& diagnostics)
@@ -143,15 +157,12 @@ class ModuleGraphReader {
     own_ = graph_.parameters.size();
     for (const Value& row : list(reader, "tied", false)) {
       if (!expect_row(row, 2, "a tied name")) continue;
-      const auto first = std::find_if(graph_.parameters.begin(), graph_.parameters.end(),
-                                      [&](const RecordedParameter& p) { return p.name == row.items[1].string; });
-      if (first == graph_.parameters.end()) {
-        fault(row.items[1], formatted("no parameter \"{}\"", row.items[1].string));
-        continue;
-      }
-      RecordedParameter again = *first;
+      const std::int32_t first =
+          find_named(graph_.parameters, &RecordedParameter::name, row.items[1], "parameter", document_, diagnostics_);
+      if (first == kNone) continue;
+      RecordedParameter again = graph_.parameters[static_cast<std::size_t>(first)];
       again.name = row.items[0].string;
-      again.tied_to = static_cast<std::int32_t>(first - graph_.parameters.begin());
+      again.tied_to = first;
       check_owner(row, again.name, paths);
       graph_.parameters.push_back(std::move(again));
     }
@@ -161,18 +172,15 @@ class ModuleGraphReader {
   void read_born(ObjectReader& reader) {
     for (const Value& row : list(reader, "born", false)) {
       if (!expect_row(row, 3, "a parameter's maker")) continue;
-      const auto parameter = std::find_if(graph_.parameters.begin(), graph_.parameters.end(),
-                                          [&](const RecordedParameter& p) { return p.name == row.items[0].string; });
-      const auto maker = std::find_if(graph_.modules.begin(), graph_.modules.end(),
-                                      [&](const RecordedModule& m) { return m.path == row.items[1].string; });
-      if (parameter == graph_.parameters.end()) {
-        fault(row.items[0], formatted("no parameter \"{}\"", row.items[0].string));
-      } else if (maker == graph_.modules.end()) {
-        fault(row.items[1], formatted("no module \"{}\"", row.items[1].string));
-      } else {
-        parameter->maker = static_cast<std::int32_t>(maker - graph_.modules.begin());
-        parameter->behind = static_cast<std::int32_t>(integer(row.items[2], 0, INT32_MAX, "a number of children"));
-      }
+      const std::int32_t parameter =
+          find_named(graph_.parameters, &RecordedParameter::name, row.items[0], "parameter", document_, diagnostics_);
+      const std::int32_t maker =
+          find_named(graph_.modules, &RecordedModule::path, row.items[1], "module", document_, diagnostics_);
+      const std::int64_t behind = integer(row.items[2], 0, INT32_MAX, "a number of children");
+      if (parameter == kNone || maker == kNone) continue;
+      RecordedParameter& made = graph_.parameters[static_cast<std::size_t>(parameter)];
+      made.maker = maker;
+      made.behind = static_cast<std::int32_t>(behind);
     }
   }
 

@@ -8,7 +8,7 @@ device's thread, while torch.split has run in the script's. After a step or two 
 the model: here it has from the beginning.
 
 Events are those of fsdp_witness.py. A run's are written as places in its list of sizes, as many of them repeat.
-tests/fsdp1_witness_test.cpp reads the file.
+tests/fsdp_witness_test.cpp reads the file.
 """
 
 import re

@@ -36,6 +36,24 @@ Rule bias_rule(Cut cut) {
   return {weight_rule(cut, false).split, 0};
 }
 
+// nullptr: sizes have been checked.
+void check_tensors(const ConfigReader* config, std::int64_t count) {
+  if (config != nullptr) config->check_tensors(count);
+}
+
+// The module that `a.b` names below `from`.
+ModuleId descendant(const ModelSpec& model, ModuleId from, std::string_view dotted) {
+  while (true) {
+    const std::size_t dot = dotted.find('.');
+    const ModuleId next = model.child(from, dotted.substr(0, dot));
+    DSPLAN_CHECK(next != kNone,
+                 formatted("a forward calls {} of {}", dotted, model.modules[static_cast<std::size_t>(from)].path));
+    if (dot == std::string_view::npos) return next;
+    from = next;
+    dotted.remove_prefix(dot + 1);
+  }
+}
+
 }  // namespace
 
 ModelBuilder::ModelBuilder(const ConfigReader& config, std::string_view root_type) : config_(&config) {
@@ -52,10 +70,6 @@ ModelBuilder::ModelBuilder(const ModelSpec& model, std::string_view root_type) {
   spec_.stored_dtype = model.stored_dtype;
   spec_.modules.push_back({"", std::string(root_type), kNone, kNone});
   spec_.graph_class = root_type;
-}
-
-void ModelBuilder::check_tensors(std::int64_t count) const {
-  if (config_ != nullptr) config_->check_tensors(count);
 }
 
 std::string ModelBuilder::path_of(std::string_view leaf) const {
@@ -79,7 +93,7 @@ ModuleId ModelBuilder::open(std::string_view name, std::string_view type) {
 void ModelBuilder::expect_more_layers() {
   const auto layers = static_cast<std::size_t>(config_ != nullptr ? config_->layers() : spec_.dims.layers);
   const std::size_t tensors = spec_.parameters.size() - before_layers_;
-  check_tensors(static_cast<std::int64_t>(spec_.parameters.size() + tensors * (layers - 1)));
+  check_tensors(config_, static_cast<std::int64_t>(spec_.parameters.size() + tensors * (layers - 1)));
   const std::size_t modules = spec_.modules.size() - static_cast<std::size_t>(layers_.back().module);
   constexpr std::size_t kAround = 16;  // Embeddings, norms, head.
   spec_.parameters.reserve(before_layers_ + tensors * layers + kAround);
@@ -115,7 +129,7 @@ void ModelBuilder::leaf(std::string_view name, std::string_view type) {
 
 ParameterId ModelBuilder::parameter(std::string_view leaf, const Shape& shape, Split split, std::uint8_t split_dim) {
   const auto id = static_cast<ParameterId>(spec_.parameters.size());
-  check_tensors(id + 1);
+  check_tensors(config_, id + 1);
   std::int64_t elements = 1;
   bool wraps = false;
   for (std::uint8_t i = 0; i < shape.rank; ++i) wraps |= __builtin_mul_overflow(elements, shape.dims[i], &elements);
@@ -221,18 +235,6 @@ void ModelBuilder::tie(ParameterId parameter, ParameterId source) {
   elements_ -= tied.shape.elements().value();
 }
 
-ModuleId ModelBuilder::resolve(ModuleId from, std::string_view dotted) const {
-  while (true) {
-    const std::size_t dot = dotted.find('.');
-    const ModuleId next = spec_.child(from, dotted.substr(0, dot));
-    DSPLAN_CHECK(next != kNone,
-                 formatted("a forward calls {} of {}", dotted, spec_.modules[static_cast<std::size_t>(from)].path));
-    if (dot == std::string_view::npos) return next;
-    from = next;
-    dotted.remove_prefix(dot + 1);
-  }
-}
-
 void ModelBuilder::run(ModuleId self, std::string_view& text) {
   while (!text.empty()) {
     if (text.front() == ' ') {
@@ -244,7 +246,7 @@ void ModelBuilder::run(ModuleId self, std::string_view& text) {
       return;
     }
     const std::size_t length = std::min(text.find_first_of(" ()*"), text.size());
-    const ModuleId id = resolve(self, text.substr(0, length));
+    const ModuleId id = descendant(spec_, self, text.substr(0, length));
     text.remove_prefix(length);
     if (text.starts_with('*')) {
       text.remove_prefix(1);

@@ -100,11 +100,9 @@ class ModelBuilder {
   ModuleId open(std::string_view name, std::string_view type);
   void close();
   void expect_more_layers();
-  void check_tensors(std::int64_t count) const;
   [[nodiscard]] std::string path_of(std::string_view leaf) const;
   void call_layers(ModuleId list);
   void run(ModuleId self, std::string_view& text);
-  [[nodiscard]] ModuleId resolve(ModuleId from, std::string_view dotted) const;
 
   const ConfigReader* config_ = nullptr;  // nullptr: sizes have been checked.
   ModelSpec spec_;

@@ -347,6 +347,10 @@ std::optional<std::string> unsupported(const ModelSpec& model, const Job& job) {
   if (training.runtime == Runtime::Fsdp2) return fsdp_unsupported(model, job);
   if (training.runtime == Runtime::Fsdp1) return fsdp1_unsupported(model, job);
   if (training.runtime == Runtime::DeepSpeed) return deepspeed_unsupported(model, job);
+  const bool accumulates = job.parallelism.dp > 1 && training.grad_accum > 1;
+  if (model.code == ModelCode::Torchtitan && training.runtime == Runtime::PyTorch && accumulates) {
+    return "accumulation under torchtitan's DDP, which reduces each micro-batch";
+  }
   return std::nullopt;
 }
 

@@ -102,8 +102,7 @@ void buffer_rows(const ModelSpec& model, const Training& t, std::vector<TrafficR
   for (const ModelBuffer& buffer : model.buffers) {
     if (!buffer_exists(buffer, t.transformers)) continue;
     const DType dtype = buffer.follows_model_dtype ? t.dtype : buffer.dtype;
-    const std::int64_t times = t.model_code == ModelCode::Torchtitan ? t.grad_accum : 1;
-    payload[dtype] += storage(shape_of(buffer, t).elements(), dtype) * times;
+    payload[dtype] += storage(shape_of(buffer, t).elements(), dtype);
   }
   for (const auto& [dtype, bytes] : payload) rows.push_back(row(Collective::Broadcast, Pass::Forward, dtype, bytes));
 }
@@ -111,8 +110,7 @@ void buffer_rows(const ModelSpec& model, const Training& t, std::vector<TrafficR
 void ddp_rows(const ModelSpec& model, const Training& t, Elements trained, std::vector<TrafficRow>& rows) {
   buffer_rows(model, t, rows);
   const DType sent = t.ddp.comm_hook.value_or(t.dtype);  // As a hook of the buckets casts them.
-  const std::int64_t times = t.model_code == ModelCode::Torchtitan ? t.grad_accum : 1;  // Without no_sync().
-  rows.push_back(row(Collective::AllReduce, Pass::Backward, sent, storage(trained, sent) * times));
+  rows.push_back(row(Collective::AllReduce, Pass::Backward, sent, storage(trained, sent)));
   // Each parameter comes from the rank that has updated it.
   if (t.ddp.zero_redundancy) rows.push_back(row(Collective::Broadcast, Pass::Step, t.dtype, storage(trained, t.dtype)));
 }

@@ -71,6 +71,11 @@ Version resolve_version(Resolver& resolver, std::string_view what, const Setting
 void say_what_transformers_does(Resolver& resolver) {
   const Version& version = resolver.job.training.transformers;
   const Place& place = resolver.request.transformers_version.place;
+  if (resolver.model.code == ModelCode::Torchtitan) {
+    if (!resolver.request.transformers_version.given()) return;
+    return resolver.notice(Notice::Kind::Inert, place,
+                           "transformers' version has no effect: the model's code is torchtitan's");
+  }
   if (version >= Version{5, 0, 0}) return;
   std::string form = "keys and values are expanded to all heads before attention";
   if (version >= Version{4, 54, 0}) {

@@ -41,15 +41,16 @@ void refuse_over_recording(const Request& request) {
 
 ModelSpec as_torchtitan_has_it(const ModelSpec& model, const Request& request) {
   const auto refuse = [](const Place& place, std::string_view what) {
-    throw Refusal({place.says(formatted("{} torchtitan's own code is not modelled yet", what),
-                              "--model-code transformers has it")});
+    throw Refusal({place.says(formatted("{} torchtitan's own code are not modelled yet", what),
+                              "--model-code transformers has them")});
   };
   if (request.lora.given()) refuse(request.lora.place, "adapters in");
   if (request.quantization.given()) refuse(request.quantization.place, "packed weights in");
   if (request.freeze.given()) refuse(request.freeze.place, "frozen parameters of");
   if (const auto lacks = torchtitan_lacks(model)) {
-    throw Refusal({request.model_code.place.says(formatted("torchtitan's llama3 and qwen3 know no {}", *lacks),
-                                                 "--model-code transformers is another program's")});
+    throw Refusal(
+        {request.model_code.place.says(formatted("torchtitan's llama3 and qwen3 are not written for {}", *lacks),
+                                       "--model-code transformers predicts another program's code")});
   }
   return as_torchtitan(model);
 }

@@ -200,8 +200,6 @@ ModelSpec with_few_layers(const ModelSpec& model) {
   const bool two_kinds = model.parts != nullptr && model.parts->tower != nullptr;  // A tower's layers, and a text's.
   few.dims.layers = two_kinds ? model.dims.layers : std::min(model.dims.layers, kProfiledLayers);
   few.has_graph = model.has_graph;
-  few.code = model.code;
-  few.parts = model.parts;
   std::vector<ModuleId> modules(model.modules.size(), kNone);
   for (std::size_t at = 0; at < model.modules.size(); ++at) {
     const Module& module = model.modules[at];

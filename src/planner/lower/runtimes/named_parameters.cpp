@@ -14,8 +14,7 @@ std::vector<bool> trained_parameters(const ModelSpec& model, const Training& tra
   std::vector<bool> trained(model.parameters.size(), true);
   for (std::size_t at = 0; at < trained.size(); ++at) {
     const Parameter& parameter = model.parameters[at];
-    const bool own = parameter.tied_to == kNone && parameter.trainable;
-    if (!own || (!training.freeze.empty() && !training.trains(parameter))) trained[at] = false;
+    if (parameter.tied_to != kNone || !training.trains(parameter)) trained[at] = false;
   }
   return trained;
 }

@@ -71,10 +71,8 @@ class PyTorchRuntime final : public RuntimeBase {
   }
 
   void backward_begins(bool boundary) override {
-    // torchtitan calls no no_sync().
-    const bool syncs = boundary || training().model_code == ModelCode::Torchtitan;
-    require_forward_param_sync_ = syncs;
-    if (ddp_) ddp_->prepare_for_backward(syncs);
+    require_forward_param_sync_ = boundary;
+    if (ddp_) ddp_->prepare_for_backward(boundary);
     if (training().grad_scaler) scaler_.scale();
   }
 

@@ -23,6 +23,7 @@ struct FlatShare {
 
 class FlatGradient {
  public:
+  // `share` must outlive this.
   FlatGradient(const FlatShare& share, const ModelSpec& model, Emitter& emitter)
       : share_(share), model_(model), eager_(emitter), parts_(share.unit.pieces.size()) {}
 
@@ -44,7 +45,7 @@ class FlatGradient {
  private:
   void accumulate(Variable shard);
 
-  FlatShare share_;
+  const FlatShare& share_;
   const ModelSpec& model_;
   Eager eager_;
   std::vector<Variable> parts_;  // By piece: on their way into the flat one.

@@ -78,61 +78,57 @@ void promise_updates(const FlatHandle& handle, Emitter& emitter) {
 
 FlatHandle::FlatHandle(const FlatUnit& unit, const Job& job, const ModelSpec& model, std::int64_t rank,
                        Emitter& emitter)
-    : gradient(FlatShare(unit, job, rank), model, emitter),
-      share_(unit, job, rank),
-      unit_(unit),
-      training_(job.training),
+    : share(unit, job, rank),
+      gradient(share, model, emitter),
       model_(model),
-      kept_(share_.kept),
-      mixes_(training_.dtype != kept_),
-      ranks_(share_.ranks),
-      rank_(share_.rank),
+      mixes_(share.training.dtype != share.kept),
       eager_(emitter) {}
 
 // FlatParamHandle.__init__ and shard(). Parameters and buffers that are on the host are moved first, breadth first
 // (_init_utils.py, _move_module_to_device).
 void FlatHandle::flatten(ModelLoading& loading, const std::function<void(ModuleId)>& move_buffers, const Sync& sync) {
-  const DType kept = training_.loaded_dtype();
-  std::vector<Variable> pieces(unit_.pieces.size());
-  for (const ModuleId module : unit_.breadth) {
+  const DType kept = share.training.loaded_dtype();
+  std::vector<Variable> pieces(share.unit.pieces.size());
+  for (const ModuleId module : share.unit.breadth) {
     for (std::size_t at = 0; at < pieces.size(); ++at) {
-      const ParameterId id = unit_.pieces[at].id;
+      const ParameterId id = share.unit.pieces[at].id;
       if (id == kNone || model_.parameters[static_cast<std::size_t>(id)].module != module) continue;
       pieces[at] =
-          loading.load({id, unit_.pieces[at].elements.value(), true, kept}, {Role::Parameters, "whole parameter"});
+          loading.load({id, share.unit.pieces[at].elements.value(), true, kept}, {Role::Parameters, "whole parameter"});
       pieces[at].mark_scratch();  // What other ranks keep is theirs.
     }
   }
   if (move_buffers) {
-    for (const ModuleId module : unit_.breadth) move_buffers(module);
+    for (const ModuleId module : share.unit.breadth) move_buffers(module);
   }
-  if (sync) sync(unit_, ids_of(pieces));
-  make_padding(eager_, unit_, kept, pieces);
-  Variable flat = eager_.empty(storage(unit_.total, kept), kept, kFlatParameter);
+  if (sync) sync(share.unit, ids_of(pieces));
+  make_padding(eager_, share.unit, kept, pieces);
+  Variable flat = eager_.empty(storage(share.unit.total, kept), kept, kFlatParameter);
   eager_.work().read(std::span<const Variable>(pieces)).write(flat).run(Body::Copy, "flatten parameters");
   flat.mark_scratch();
   for (std::size_t at = 0; at < pieces.size(); ++at) {
-    if (unit_.pieces[at].id == kNone) pieces[at].reset(Reason::PythonFrame);
+    if (share.unit.pieces[at].id == kNone) pieces[at].reset(Reason::PythonFrame);
   }
-  shard_ = cut(eager_, unit_, flat, rank_);
+  shard_ = cut(eager_, share.unit, flat, share.rank);
   flat.reset(Reason::PythonFrame);
-  if (training_.fsdp.cpu_offload) shard_ = eager_.clone(shard_, kHostShard, "copy to host", kNone, Space::Pageable);
+  if (share.training.fsdp.cpu_offload)
+    shard_ = eager_.clone(shard_, kHostShard, "copy to host", kNone, Space::Pageable);
   let_go(pieces, Reason::PythonFrame);
 }
 
 void FlatHandle::widen() {
-  if (kept_ != training_.loaded_dtype()) {
+  if (share.kept != share.training.loaded_dtype()) {
     const Space space = eager_.emitter().space(shard_.id());
-    Variable wide = eager_.empty(storage(unit_.shard, kept_), kept_, kWideShard, kNone, space);
+    Variable wide = eager_.empty(storage(share.unit.shard, share.kept), share.kept, kWideShard, kNone, space);
     eager_.copy(wide, shard_, "cast shard");
-    if (training_.fsdp.use_orig_params && space == Space::Device) {
+    if (share.training.fsdp.use_orig_params && space == Space::Device) {
       tell_uses(eager_.emitter(), shard_.id(), false);
       stale_ = std::move(shard_);
       wide.mark_scratch();  // It is written back before anyone reads it.
     }
     shard_ = std::move(wide);
   }
-  if (!training_.fsdp.cpu_offload) promise_updates(*this, eager_.emitter());
+  if (!share.training.fsdp.cpu_offload) promise_updates(*this, eager_.emitter());
 }
 
 void FlatHandle::init_attributes() {
@@ -140,14 +136,14 @@ void FlatHandle::init_attributes() {
     const Variable made = eager_.scratch(storage(elements, type), type, kFlatAttribute);
     eager_.work().write(made).run(Body::Nothing, "free storage");
   };
-  if (training_.fsdp.cpu_offload) {
+  if (share.training.fsdp.cpu_offload) {
     shard_ = eager_.clone(shard_, kPinnedShard, "pin memory", kNone, Space::Pinned);
     gradient.make_on_host();
     promise_updates(*this, eager_.emitter());
   }
-  if (mixes_) once(unit_.shard, training_.dtype);
-  once(unit_.shard * ranks_, training_.dtype);
-  if (mixes_) once(unit_.shard * ranks_, kept_);
+  if (mixes_) once(share.unit.shard, share.training.dtype);
+  once(share.unit.shard * share.ranks, share.training.dtype);
+  if (mixes_) once(share.unit.shard * share.ranks, share.kept);
 }
 
 void FlatHandle::use_sharded_views() {
@@ -157,18 +153,18 @@ void FlatHandle::use_sharded_views() {
 
 // A shard on the host is moved also where the unit is gathered already, and let go of.
 bool FlatHandle::pre_unshard() {
-  const bool offloads = training_.fsdp.cpu_offload;
+  const bool offloads = share.training.fsdp.cpu_offload;
   const bool writes = stale_ && !std::exchange(written_back_, true);
-  if (writes) write_back(eager_, slices_of(unit_, rank_), shard_, stale_);
+  if (writes) write_back(eager_, slices_of(share.unit, share.rank), shard_, stale_);
   if (offloads && mixes_) {
-    cast_ = eager_.empty(storage(unit_.shard, training_.dtype), training_.dtype, kCastFlat);
+    cast_ = eager_.empty(storage(share.unit.shard, share.training.dtype), share.training.dtype, kCastFlat);
     const Variable there = eager_.clone(shard_, kMovedShard, "copy to device");
     eager_.copy(cast_, there, "cast shard");
   } else if (offloads) {
     cast_ = eager_.clone(shard_, kMovedShard, "copy to device");
-    if (training_.fsdp.use_orig_params) moved_ = cast_.share();
+    if (share.training.fsdp.use_orig_params) moved_ = cast_.share();
   } else if (!whole_ && mixes_) {
-    cast_ = eager_.cast(shard_, training_.dtype, kCastFlat, "cast shard");
+    cast_ = eager_.cast(shard_, share.training.dtype, kCastFlat, "cast shard");
   }
   if (whole_ && cast_) cast_.mark_scratch();
   return writes || static_cast<bool>(cast_);
@@ -176,8 +172,9 @@ bool FlatHandle::pre_unshard() {
 
 void FlatHandle::unshard() {
   if (whole_) return cast_.reset(Reason::PythonFrame);
-  whole_ = eager_.empty(storage(unit_.shard * ranks_, training_.dtype), training_.dtype, kGatheredFlat);
-  eager_.all_gather(whole_, cast_ ? Part(cast_) : Part(shard_), ranks_, share_.group);
+  whole_ =
+      eager_.empty(storage(share.unit.shard * share.ranks, share.training.dtype), share.training.dtype, kGatheredFlat);
+  eager_.all_gather(whole_, cast_ ? Part(cast_) : Part(shard_), share.ranks, share.group);
   cast_.reset(Reason::PythonFrame);
 }
 
@@ -187,31 +184,31 @@ void FlatHandle::free_whole(bool told) {
 }
 
 ParameterPlace FlatHandle::place(std::size_t piece) const {
-  const FlatPiece& of = unit_.pieces[piece];
+  const FlatPiece& of = share.unit.pieces[piece];
   DSPLAN_CHECK(whole_, "a parameter is used while its unit is sharded");
-  return {whole_.id(), storage(of.from, training_.dtype), storage(of.elements, training_.dtype)};
+  return {whole_.id(), storage(of.from, share.training.dtype), storage(of.elements, share.training.dtype)};
 }
 
 std::vector<StepParameter> FlatHandle::step_parameters() const {
-  if (!unit_.trains) return {};
+  if (!share.unit.trains) return {};
   const Variable& reduced = gradient.for_step();
   const auto part = [&](const Variable& of, Elements from, Elements elements) {
-    return of ? Part(of.id(), storage(from, kept_), storage(elements, kept_)) : Part();
+    return of ? Part(of.id(), storage(from, share.kept), storage(elements, share.kept)) : Part();
   };
   std::vector<StepParameter> made;
   const auto add = [&](ParameterId id, Elements from, Elements elements) {
     const Shape shape{elements.value()};
-    made.push_back({id, part(shard_, from, elements), part(reduced, from, elements), shape, kept_});
+    made.push_back({id, part(shard_, from, elements), part(reduced, from, elements), shape, share.kept});
   };
-  if (training_.fsdp.use_orig_params) {
-    for (const FlatSlice& slice : slices_of(unit_, rank_)) {
+  if (share.training.fsdp.use_orig_params) {
+    for (const FlatSlice& slice : slices_of(share.unit, share.rank)) {
       if (slice.trained) add(slice.id, slice.from, slice.elements);
     }
     return made;
   }
-  const auto first =
-      std::find_if(unit_.pieces.begin(), unit_.pieces.end(), [](const FlatPiece& piece) { return piece.id != kNone; });
-  add(first->id, Elements(0), unit_.shard);
+  const auto first = std::find_if(share.unit.pieces.begin(), share.unit.pieces.end(),
+                                  [](const FlatPiece& piece) { return piece.id != kNone; });
+  add(first->id, Elements(0), share.unit.shard);
   return made;
 }
 

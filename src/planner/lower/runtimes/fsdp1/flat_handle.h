@@ -17,6 +17,7 @@ namespace dsplan {
 
 class FlatHandle {
  public:
+  // All references must outlive it, and it stays where it is.
   FlatHandle(const FlatUnit& unit, const Job& job, const ModelSpec& model, std::int64_t rank, Emitter& emitter);
 
   // Of the runtime's hooks.
@@ -29,9 +30,10 @@ class FlatHandle {
     bool nested = false;                       // Its gradients come within a reentrant checkpoint's own backward.
   };
   Hooks hooks;
+  const FlatShare share;
   FlatGradient gradient;
 
-  [[nodiscard]] const FlatUnit& unit() const { return unit_; }
+  [[nodiscard]] const FlatUnit& unit() const { return share.unit; }
 
   // Flattened from whole parameters, which go, and cut. `sync`: what is done to them before (sync_module_states).
   using Sync = std::function<void(const FlatUnit&, std::vector<BufferId> whole)>;
@@ -53,14 +55,8 @@ class FlatHandle {
   [[nodiscard]] std::vector<StepParameter> step_parameters() const;
 
  private:
-  FlatShare share_;
-  const FlatUnit& unit_;
-  const Training& training_;
   const ModelSpec& model_;
-  DType kept_;
   bool mixes_;  // It is gathered in another dtype.
-  std::int64_t ranks_;
-  std::int64_t rank_;
   Eager eager_;
   Variable shard_;  // _local_shard
   Variable stale_;  // What views still show where accelerate has cast the shard.
