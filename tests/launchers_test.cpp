@@ -52,7 +52,8 @@ TEST_CASE("torchtitan's own training script is predicted from its own file to th
 
 TEST_CASE(
     "torchtitan's own code is refused where it is not modelled, and what it does not read is said to have no effect") {
-  const std::string model = "simulate llama-3.1-8b --model-code torchtitan --dtype fp32 --seq 128 --gpus 2 ";
+  const std::string model =
+      "simulate llama-3.1-8b --model-code torchtitan --dtype fp32 --seq 128 --gpus 2 --format json ";
   const Folder folder;
   const Ran accumulated = run_binary(folder, split(model + "--runtime pytorch --grad-accum 2"));
   CHECK(accumulated.out.find("accumulation under torchtitan's DDP") != std::string::npos);
