@@ -137,6 +137,76 @@ TEST_CASE("what a piece beside its maker throws, waiting throws") {
   CHECK(done == 1);
 }
 
+TEST_CASE("a crew does what is offered in order, and whoever waits takes part") {
+  std::atomic<int> next{0};
+  std::vector<int> order(20, -1);
+  std::vector<std::atomic<int>> times(20);
+  Crew crew;
+  std::deque<Crew::Work> work;
+  for (std::size_t at = 0; at < order.size(); ++at) {
+    work.emplace_back([&, at] {
+      ++times[at];
+      order[at] = next++;
+    });
+  }
+  crew.offer(std::move(work));
+  crew.work_until([&] { return next == 20; });
+  CHECK(std::all_of(times.begin(), times.end(), [](const auto& one) { return one == 1; }));
+  // Of two that go on at once the later one may be quicker.
+  const auto hands = static_cast<int>(processors());
+  for (int at = 0; at < 20; ++at) CHECK(std::abs(order[static_cast<std::size_t>(at)] - at) <= hands);
+}
+
+TEST_CASE("what a crew has not begun gives way to what is offered next, and is left out at the end") {
+  std::atomic<int> first{0};
+  std::atomic<int> second{0};
+  std::atomic<bool> open{false};
+  {
+    Crew crew;
+    std::deque<Crew::Work> work;
+    for (int at = 0; at < 100; ++at) {
+      work.emplace_back([&] {
+        ++first;
+        while (!open) std::this_thread::yield();
+      });
+    }
+    crew.offer(std::move(work));
+    crew.offer({[&] { ++second; }, [&] { ++second; }});
+    open = true;
+    crew.work_until([&] { return second == 2; });
+    crew.offer({});
+    crew.work_until([] { return true; });
+  }
+  CHECK(first < static_cast<int>(processors()));
+  CHECK(second == 2);
+}
+
+TEST_CASE("without threads a crew does nothing until somebody waits") {
+  const NoThreads none;
+  int done = 0;
+  Crew crew;
+  crew.offer({[&] { ++done; }, [&] { ++done; }});
+  CHECK(done == 0);
+  crew.work_until([&] { return done == 1; });
+  CHECK(done == 1);
+}
+
+TEST_CASE("a crew gives its processors back") {
+  for (std::size_t again = 0; again < 4 * processors(); ++again) {
+    std::atomic<int> done{0};
+    Crew crew;
+    crew.offer({[&] { ++done; }, [&] { ++done; }, [&] { ++done; }});
+    crew.work_until([&] { return done == 3; });
+  }
+  std::atomic<bool> other{false};
+  const auto me = std::this_thread::get_id();
+  in_parallel(64, [&](std::size_t) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    if (std::this_thread::get_id() != me) other = true;
+  });
+  CHECK(other == (processors() > 1));
+}
+
 TEST_CASE("nobody need wait for a piece beside its maker") {
   std::atomic<bool> done{false};
   {

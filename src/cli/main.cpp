@@ -1,6 +1,7 @@
 #include <csignal>
 #include <cstdint>
 #include <cstdlib>
+#include <thread>
 
 #if defined(__GLIBC__)
 #include <malloc.h>
@@ -11,6 +12,17 @@
 #include "cli/commands.h"
 
 namespace {
+
+#if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+// The second arena, which the first other thread makes, is one range of addresses, too (malloc/arena.c, HEAP_MAX_SIZE).
+void keep_memory_of_thread() {
+  constexpr std::uintptr_t kRange = 64 << 20;
+  void* volatile inside = std::malloc(1 << 16);
+  void* const begin = reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(inside) / kRange * kRange);
+  (void)madvise(begin, kRange, MADV_HUGEPAGE);
+  std::free(inside);
+}
+#endif
 
 // A run makes a few large vectors and ends. Handing their pages back and fetching them again would cost a tenth of it,
 // and fetching them one small page at a time a third: the heap is one range of addresses, of which as much as will be
@@ -30,6 +42,7 @@ void keep_memory([[maybe_unused]] bool searches) {
   std::free(more);
   const auto end = reinterpret_cast<std::uintptr_t>(sbrk(0)) / kLargePage * kLargePage;
   if (begin < end) (void)madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
+  if (searches) std::thread(keep_memory_of_thread).join();
 #endif
 }
 

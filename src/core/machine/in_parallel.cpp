@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <exception>
+#include <iterator>
 #include <mutex>
 #include <span>
 #include <system_error>
@@ -139,6 +140,77 @@ void Beside::run() {
   } catch (...) {
     failed_ = std::current_exception();
   }
+}
+
+Crew::~Crew() {
+  {
+    const std::lock_guard<std::mutex> lock(guard_);
+    offered_.clear();
+  }
+  let_go(true);
+}
+
+void Crew::offer(std::deque<Work> work) {
+  let_go(false);
+  const std::size_t pieces = work.size();
+  {
+    const std::lock_guard<std::mutex> lock(guard_);
+    offered_ = std::move(work);
+  }
+  try {
+    for (std::size_t more = 0; more < pieces; ++more) {
+      Processor processor;
+      if (!processor.mine()) return;
+      Hand& hand = hands_.emplace_back();
+      hand.thread = std::thread([this, &hand, held = std::move(processor)] { work_off(hand); });
+      send_away(hand.thread);
+    }
+  } catch (const std::system_error&) {
+    hands_.pop_back();  // As above.
+  }
+}
+
+void Crew::work_until(const std::function<bool()>& done) {
+  std::unique_lock<std::mutex> lock(guard_);
+  while (!done()) {
+    if (do_next(lock)) continue;
+    ++idle();
+    ended_.wait(lock);
+    --idle();
+  }
+}
+
+bool Crew::do_next(std::unique_lock<std::mutex>& lock) {
+  if (offered_.empty()) return false;
+  const Work piece = std::move(offered_.front());
+  offered_.pop_front();
+  lock.unlock();
+  piece();
+  lock.lock();
+  ended_.notify_all();
+  return true;
+}
+
+void Crew::work_off(Hand& hand) {
+  std::unique_lock<std::mutex> lock(guard_);
+  while (do_next(lock)) {
+  }
+  hand.ended = true;
+}
+
+void Crew::let_go(bool all) {
+  std::list<Hand> gone;
+  {
+    const std::lock_guard<std::mutex> lock(guard_);
+    for (auto at = hands_.begin(); at != hands_.end();) {
+      const auto next = std::next(at);
+      if (all || at->ended) gone.splice(gone.end(), hands_, at);
+      at = next;
+    }
+  }
+  if (all) ++idle();
+  for (Hand& hand : gone) hand.thread.join();
+  if (all) --idle();
 }
 
 }  // namespace dsplan

@@ -1,9 +1,13 @@
 // Independent pieces of work on all processors.
 #pragma once
 
+#include <condition_variable>
 #include <cstddef>
+#include <deque>
 #include <exception>
 #include <functional>
+#include <list>
+#include <mutex>
 #include <thread>
 #include <vector>
 
@@ -39,6 +43,38 @@ class Beside {
   std::function<void()> work_;
   std::exception_ptr failed_;
   std::thread thread_;
+};
+
+// Pieces of work that idle processors take in order, while whoever offers them goes on. A piece throws nothing.
+class Crew {
+ public:
+  using Work = std::function<void()>;
+
+  Crew() = default;
+  // What has begun is waited for, the rest is left out.
+  ~Crew();
+  Crew(const Crew&) = delete;
+  Crew& operator=(const Crew&) = delete;
+
+  // This, in place of all that was offered and has not begun. It stays undone where no processor is idle.
+  void offer(std::deque<Work> work);
+  // Takes part until `done`, which is asked whenever a piece has ended.
+  void work_until(const std::function<bool()>& done);
+
+ private:
+  struct Hand {
+    std::thread thread;
+    bool ended = false;
+  };
+  // The next piece; false: none is left. `lock` is open while it is done.
+  bool do_next(std::unique_lock<std::mutex>& lock);
+  void work_off(Hand& hand);
+  void let_go(bool all);
+
+  std::mutex guard_;
+  std::condition_variable ended_;
+  std::deque<Work> offered_;
+  std::list<Hand> hands_;
 };
 
 }  // namespace dsplan

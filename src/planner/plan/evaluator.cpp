@@ -128,8 +128,12 @@ std::vector<PlanFamily> families_of(const SearchInputs& inputs, const SearchSpac
 }  // namespace
 
 Evaluator::Evaluator(const SearchInputs& inputs, const SearchSpace& space, std::size_t thinned)
-    : inputs_(inputs), space_(space), thinned_(thinned), graphs_(inputs.graphs != nullptr ? *inputs.graphs : own_) {
-  families_ = families_of(inputs, space, graphs_);
+    : inputs_(inputs),
+      space_(space),
+      thinned_(thinned),
+      own_{PlanGraphs(inputs.model, std::nullopt), {}},
+      graphs_(inputs.graphs != nullptr ? inputs.graphs->graphs : own_.graphs) {
+  families_ = families_of(inputs, space, inputs.graphs != nullptr ? *inputs.graphs : own_);
   for (const std::string& rows : space.axes[static_cast<std::size_t>(Axis::MicroBatch)].values) {
     smallest_batch_ = std::min(smallest_batch_, number_in(rows).value_or(1));
   }
@@ -150,7 +154,7 @@ double Evaluator::fastest(std::size_t index) {
     training.micro_batch = one->micro_batch;
     training.grad_accum = one->grad_accum;
     training.checkpoint = before.checkpoint;
-    const PlanGraph& graph = graph_of(family.job);
+    const PlanGraph& graph = graphs_.of(family.job);
     training.checkpoint = {};
     const StepTime time = estimate(inputs_.model, family.job, graph.graph, graph.times, *family.rates);
     best = std::max(best, time.tokens_per_second);
@@ -204,7 +208,7 @@ std::optional<Candidate> Evaluator::candidate(std::size_t index, std::int64_t mi
   family.job.training.micro_batch = micro_batch;
   family.job.training.grad_accum = one->grad_accum;
   family.job.training.checkpoint = *segmented;
-  one->graph = &graph_of(family.job);
+  one->graph = &graphs_.of(family.job);
   one->time = estimate(inputs_.model, family.job, one->graph->graph, one->graph->times, *family.rates);
   if (one->time->tokens_per_second > speed) judge_by_formula(family, *one, true);
   family.job.training = before;
@@ -221,14 +225,14 @@ void Evaluator::profile_ahead(std::size_t index, std::span<const std::int64_t> b
     if (!one) continue;
     family.job.training.micro_batch = rows;
     family.job.training.grad_accum = one->grad_accum;
-    PlanGraph& graph = graph_of(family.job);
+    PlanGraph& graph = graphs_.of(family.job);
     if (!graph.activations) unknown.emplace_back(&graph, family.job);
   }
   family.job.training = std::move(before);
   if (unknown.size() < 2) return;  // Whoever asks for it profiles it.
   in_parallel(unknown.size(), [&](std::size_t at) {
     try {
-      (void)activations_of(*unknown[at].first, unknown[at].second);
+      (void)graphs_.activations(*unknown[at].first, unknown[at].second);
     } catch (const std::exception&) {
       // It is thrown to whoever asks for it.
     }
@@ -259,7 +263,7 @@ std::vector<Candidate> Evaluator::candidates(std::size_t index, std::int64_t mic
       continue;
     }
     job.training.checkpoint = one.segmented != nullptr ? *one.segmented : before.checkpoint;
-    one.graph = &graph_of(job);
+    one.graph = &graphs_.of(job);
     if (one.segmented == nullptr) {
       job.training.checkpoint.groups.clear();
     }
@@ -288,7 +292,7 @@ Checkpointing keeping_least(std::size_t layers) {
 
 void Evaluator::judge_by_formula(const PlanFamily& family, Candidate& candidate, bool always_time) const {
   const Job& job = family.job;
-  const ActivationBytes& activations = activations_of(*candidate.graph, job);
+  const ActivationBytes& activations = graphs_.activations(*candidate.graph, job);
   const bool any = candidate.segmented == nullptr;
   const Checkpointing least = any ? keeping_least(activations.stored.size()) : Checkpointing{};
   const Checkpointing& checkpoint = any ? least : *candidate.segmented;
@@ -397,136 +401,42 @@ PlanRow Evaluator::row(const Candidate& candidate) const {
   return row;
 }
 
-// What candidates of a search share: graphs with their times and sizes, and fronts of recompute plans.
-
-namespace {
-
-// What a graph and what is kept of it depend on beside its micro-batch, as far as candidates differ. Where everything
-// is trained, the embeddings' output has a gradient whether something is checkpointed or not. ZeRO-3 leaves gradients
-// that are larger than its bucket where they are.
-std::string graph_key(const GraphOptions& options, const Job& job) {
-  const bool all = std::find(options.trainable.begin(), options.trainable.end(), false) == options.trainable.end();
-  const bool stage3 = job.training.runtime == Runtime::DeepSpeed && job.training.zero.stage == 3;
-  std::string key = formatted("{} {} {} {} {} {} {} {} {} {}", job.parallelism.gpus_per_node, options.seq, options.tp,
-                              name(options.loss), options.loss_chunks, options.stage3_linear, options.narrow_tables,
-                              options.inputs_require_grad && !all, options.one_dtype,
-                              stage3 ? job.training.zero.reduce_bucket_size.value() : 0);
-  if (options.casts_inputs) key += " cast";
-  if (job.training.model_code == ModelCode::Torchtitan && options.counts_on_device) key += " counts";
-  if (stage3 && job.parallelism.dp == 1) key += " alone";  // Nothing is gathered.
-  for (const std::string& module : options.checkpointed_modules) key += " " + module;
-  return key;
+PlanGraphs::Front Evaluator::front_of(const Candidate& candidate) const {
+  Job job = families_[candidate.family].job;
+  job.training.micro_batch = smallest_batch_;
+  job.training.grad_accum = candidate.grad_accum;
+  return graphs_.front_named(job, thinned_);
 }
-
-}  // namespace
-
-PlanGraph& Evaluator::graph_of(const Job& job) {
-  const GraphOptions options = graph_options(inputs_.model, job);
-  const std::string key = formatted("{} {}", options.micro_batch, graph_key(options, job));
-  {
-    const std::lock_guard<std::mutex> lock(graphs_.making);
-    const auto known = graphs_.made.find(key);
-    if (known != graphs_.made.end()) return known->second;
-  }
-  // Modules and arguments on the host are looked up in the graph itself.
-  const Checkpointing& checkpoint = job.training.checkpoint;
-  const bool looked_up = !checkpoint.modules.empty() || (checkpoint.by_deepspeed() && checkpoint.deepspeed.cpu);
-  PlanGraph made;
-  made.of_few = graphs_.few.has_value() && !looked_up;
-  if (made.of_few) {
-    made.graph = build_graph(graphs_.few->five, graph_options(graphs_.few->five, job));
-    const auto layers = static_cast<std::size_t>(inputs_.model.dims.layers);
-    std::optional<GraphTimes> times = repeated(graph_times(made.graph, job.training, Rates::of(job)), layers);
-    made.of_few = times.has_value();
-    if (times) made.times = std::move(*times);
-  }
-  if (!made.of_few) {
-    made.graph = build_graph(inputs_.model, options);
-    made.times = graph_times(made.graph, job.training, Rates::of(job));
-  }
-  const std::lock_guard<std::mutex> lock(graphs_.making);
-  return graphs_.made.emplace(key, std::move(made)).first->second;
-}
-
-namespace {
-
-ActivationBytes activations_in(const ModelSpec& model, const Job& job, const Graph& graph) {
-  const RecipeBook recipes(graph, job.training.level, catalogue_options(job));
-  return activation_bytes(model, job, graph, recipes);
-}
-
-}  // namespace
-
-const ActivationBytes& Evaluator::activations_of(PlanGraph& graph, const Job& job) const {
-  if (graph.activations) return *graph.activations;
-  if (graph.of_few) {
-    Job like = job;
-    like.training.checkpoint.groups.resize(std::min<std::size_t>(1, job.training.checkpoint.groups.size()));
-    const auto layers = static_cast<std::size_t>(inputs_.model.dims.layers);
-    graph.activations = repeated(activations_in(graphs_.few->five, like, graph.graph), layers, *graphs_.few, job);
-    graph.repeats = graph.activations.has_value();
-    if (graph.repeats) return *graph.activations;
-    graph.activations =
-        activations_in(inputs_.model, job, build_graph(inputs_.model, graph_options(inputs_.model, job)));
-  } else {
-    graph.activations = activations_in(inputs_.model, job, graph.graph);
-  }
-  return *graph.activations;
-}
-
-namespace {
-
-// At most `most` recompute plans that no other beats.
-std::vector<Checkpointing> plans_of(const Chain& chain, const Checkpointing& like, std::size_t most) {
-  std::vector<Checkpointing> plans;
-  for (SegmentationChoice& choice : front_of(chain, like, most, kQuickLabels)) {
-    plans.push_back(std::move(choice.checkpoint));
-  }
-  return plans;
-}
-
-}  // namespace
 
 // Those of the front whose groups no listed recompute plan has.
-const Evaluator::Front& Evaluator::front_of(const PlanFamily& family) {
-  Job job = family.job;
-  job.training.micro_batch = smallest_batch_;
-  const GraphOptions options = graph_options(inputs_.model, job);
-  const std::string key = graph_key(options, job);
-  const auto known = fronts_.find(key);
-  if (known != fronts_.end()) return known->second;
+const Evaluator::Plans& Evaluator::unlisted(const Candidate& candidate, std::span<const Candidate* const> others) {
+  const PlanGraphs::Front front = front_of(candidate);
+  const auto known = unlisted_.find(front.name);
+  if (known != unlisted_.end()) return known->second;
   std::vector<std::shared_ptr<const Checkpointing>> listed;
   std::string ignored;
   for (const std::string& text : space_[Axis::Checkpoint].values) {
-    if (text != "auto") listed.push_back(segmentation(family, text, ignored));
+    if (text != "auto") listed.push_back(segmentation(families_[candidate.family], text, ignored));
   }
-  const std::string whole = formatted("{} {} {}", thinned_, options.micro_batch, key);
-  auto plans = graphs_.fronts.find(whole);
-  if (plans == graphs_.fronts.end()) {
-    PlanGraph& made = graph_of(job);
-    const ActivationBytes& activations = activations_of(made, job);
-    const bool few = made.of_few && !made.repeats;  // Its regions are not those of the model.
-    const Chain chain =
-        chain_of(inputs_.model, job, few ? build_graph(inputs_.model, options) : made.graph, activations, made.times);
-    plans = graphs_.fronts.emplace(whole, plans_of(chain, job.training.checkpoint, thinned_)).first;
-  }
-  Front front;
-  for (const Checkpointing& plan : plans->second) {
+  std::vector<PlanGraphs::Front> beside;
+  for (const Candidate* other : others) beside.push_back(front_of(*other));
+  Plans plans;
+  for (const Checkpointing& plan : graphs_.front(front, beside)) {
     const bool is_listed = std::any_of(listed.begin(), listed.end(), [&](const auto& one) {
       return one != nullptr && one->modules.empty() && one->groups == plan.groups;
     });
-    if (!is_listed) front.push_back(std::make_shared<Checkpointing>(plan));
+    if (!is_listed) plans.push_back(std::make_shared<Checkpointing>(plan));
   }
-  return fronts_.emplace(key, std::move(front)).first->second;
+  return unlisted_.emplace(front.name, std::move(plans)).first->second;
 }
 
-std::vector<Candidate> Evaluator::expanded(const Candidate& candidate) {
+std::vector<Candidate> Evaluator::expanded(const Candidate& candidate, std::span<const Candidate* const> others) {
   PlanFamily& family = families_[candidate.family];
   Training before = family.job.training;
   family.job.training.micro_batch = candidate.micro_batch;
   family.job.training.grad_accum = candidate.grad_accum;
   std::vector<Candidate> made;
-  for (const std::shared_ptr<const Checkpointing>& choice : front_of(family)) {
+  for (const std::shared_ptr<const Checkpointing>& choice : unlisted(candidate, others)) {
     Candidate one = candidate;
     one.segmented = choice;
     one.from_front = true;

@@ -5,15 +5,13 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "core/search.h"
-#include "planner/plan/recompute/from_model.h"
-#include "planner/plan/repeated_layers.h"
+#include "planner/plan/plan_graphs.h"
 #include "planner/plan/space.h"
 #include "planner/predict/footprint.h"
 #include "planner/predict/predict.h"
@@ -34,21 +32,9 @@ struct PlanFamily {
   std::optional<Rates> rates;
 };
 
-// One micro-batch's graph, for all families that share it.
-struct PlanGraph {
-  Graph graph;  // With all layers, unless `of_few`.
-  bool of_few = false;
-  GraphTimes times;
-  std::optional<ActivationBytes> activations;  // Absent until somebody asks.
-  bool repeats = false;                        // Of few layers, and the activations of all are theirs.
-};
-
 // What walks over one model share, each by what it depends on.
 struct SharedGraphs {
-  std::optional<FewLayers> few;
-  std::mutex making;  // Of `made`: families look for their graphs at once.
-  std::map<std::string, PlanGraph> made;
-  std::map<std::string, std::vector<Checkpointing>> fronts;  // Recompute plans that no other beats.
+  PlanGraphs graphs;
   std::map<std::string, PlanFamily> families;
 };
 
@@ -93,8 +79,10 @@ class Evaluator {
   [[nodiscard]] std::vector<Candidate> candidates(std::size_t family, std::int64_t micro_batch,
                                                   std::map<std::string, std::int64_t>& refusals);
   // What an `auto` stands for: recompute plans of the front at the smallest micro-batch, as sizes and times grow alike
-  // with it, each with its bound and its time. Without those that have the groups of a listed one.
-  [[nodiscard]] std::vector<Candidate> expanded(const Candidate& candidate);
+  // with it, each with its bound and its time. Without those that have the groups of a listed one. `others`: of which
+  // that is likely to be asked next.
+  [[nodiscard]] std::vector<Candidate> expanded(const Candidate& candidate,
+                                                std::span<const Candidate* const> others = {});
   // One with a recompute plan of its own; `label` names it. Bounded only if it makes more than `speed` tokens per
   // second. Absent: refused, `refusal` says why.
   [[nodiscard]] std::optional<Candidate> candidate(std::size_t family, std::int64_t micro_batch, std::string label,
@@ -115,10 +103,9 @@ class Evaluator {
   [[nodiscard]] Job job_of(const Candidate& candidate) const;
   [[nodiscard]] std::optional<Candidate> blank(std::size_t family, std::int64_t micro_batch,
                                                std::string& refusal) const;
-  [[nodiscard]] PlanGraph& graph_of(const Job& job);
-  [[nodiscard]] const ActivationBytes& activations_of(PlanGraph& graph, const Job& job) const;
-  using Front = std::vector<std::shared_ptr<const Checkpointing>>;
-  [[nodiscard]] const Front& front_of(const PlanFamily& family);
+  using Plans = std::vector<std::shared_ptr<const Checkpointing>>;
+  [[nodiscard]] PlanGraphs::Front front_of(const Candidate& candidate) const;
+  [[nodiscard]] const Plans& unlisted(const Candidate& candidate, std::span<const Candidate* const> others);
   [[nodiscard]] std::shared_ptr<const Checkpointing> segmentation(const PlanFamily& family, const std::string& value,
                                                                   std::string& refusal) const;
   // `family.job` is the candidate's; for `auto` without checkpoints.
@@ -131,8 +118,8 @@ class Evaluator {
   Bytes limit_;
   std::vector<PlanFamily> families_;
   SharedGraphs own_;  // Where nobody shares any.
-  SharedGraphs& graphs_;
-  std::map<std::string, Front> fronts_;
+  PlanGraphs& graphs_;
+  std::map<std::string, Plans> unlisted_;  // By the front's name.
 };
 
 }  // namespace dsplan::detail

@@ -92,7 +92,7 @@ void judge(Walk& walk, Axis axis, const std::vector<Candidate>& candidates, cons
   for (const Candidate& one : candidates) {
     if (asks(one)) asked.push_back(&one);
   }
-  walk.simulations().ahead(asked, Wanted::Any, false);
+  walk.simulations().ahead(asked, Wanted::Any, detail::kAll);
   for (const Candidate* one : asked) (void)walk.simulated(*one, Wanted::Any);
   for (const Candidate& one : candidates) {
     PlanRow row = walk.row(one);

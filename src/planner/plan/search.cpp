@@ -227,10 +227,9 @@ class Largest {
 PlanAnswer search(const SearchInputs& asked, const ListedSpace& listed, const SearchOptions& options) {
   Verdicts verdicts;
   // Frozen layers are named one by one.
-  detail::SharedGraphs graphs;
-  if (options.few_layers && !asked.request.freeze.given()) {
-    graphs.few = detail::few_layers(asked.model, options.with_layers);
-  }
+  std::optional<detail::FewLayers> few;
+  if (options.few_layers && !asked.request.freeze.given()) few = detail::few_layers(asked.model, options.with_layers);
+  detail::SharedGraphs graphs{detail::PlanGraphs(asked.model, std::move(few)), {}};
   SearchInputs inputs = asked;
   inputs.graphs = &graphs;
   const bool counts = options.objective == Objective::MicroBatch || options.objective == Objective::Seq ||

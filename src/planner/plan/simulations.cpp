@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "core/format.h"
-#include "core/machine/in_parallel.h"
 
 namespace dsplan::detail {
 namespace {
@@ -42,38 +41,96 @@ Known Simulations::simulated(const Candidate& candidate, Wanted wanted, const st
   return {nullptr, wanted == Wanted::IfFits, true};
 }
 
+struct Simulations::Coming {
+  enum class State : std::uint8_t { Offered, Begun, Done };
+
+  Candidate candidate;
+  Wanted wanted;
+  std::atomic<State> state = State::Offered;
+  std::atomic<bool> needless = false;
+  std::vector<std::shared_ptr<Coming>> behind;
+  std::atomic<std::size_t> lacking = 0;  // Before it.
+  std::optional<Known> known;
+
+  Coming(const Candidate& of, Wanted as, std::size_t enough) : candidate(of), wanted(as), lacking(enough) {}
+  // False: somebody else has.
+  bool begin() {
+    State offered = State::Offered;
+    return state.compare_exchange_strong(offered, State::Begun);
+  }
+  [[nodiscard]] bool is_wanted() const {
+    if (!known || known->whole == nullptr) return false;
+    return wanted == Wanted::IfFits ? fits(known->whole->fate) : known->whole->fate == Fate::Fits;
+  }
+};
+
+// What has ended because it is needless has said nothing.
+void Simulations::simulate(Coming& coming) const {
+  if (!coming.begin()) return;
+  try {
+    std::optional<Known> made;
+    if (!coming.needless) made = simulated(coming.candidate, coming.wanted, &coming.needless);
+    if (made && (made->whole != nullptr || !coming.needless)) coming.known = std::move(made);
+    if (coming.is_wanted()) {
+      for (const std::shared_ptr<Coming>& one : coming.behind) {
+        if (--one->lacking == 0) one->needless = true;
+      }
+    }
+  } catch (const std::exception&) {
+    // It is thrown to whoever asks for it.
+  }
+  coming.behind.clear();
+  coming.state = Coming::State::Done;
+}
+
+std::optional<Known> Simulations::take(const std::string& key) {
+  const auto found = coming_.find(key);
+  if (found == coming_.end()) return std::nullopt;
+  const std::shared_ptr<Coming> coming = found->second;
+  coming_.erase(found);
+  if (coming->begin()) return std::nullopt;  // Whoever asks is faster.
+  crew_.work_until([&] { return coming->state == Coming::State::Done; });
+  return coming->known;
+}
+
 const Simulated* Simulations::of(const Candidate& candidate, Wanted wanted) {
   const std::string key = key_of(candidate);
   Known& known = verdicts_[key];
-  if (const auto ahead = ahead_.find(key); ahead != ahead_.end() && !known.answers(wanted)) known = ahead->second;
+  if (!known.answers(wanted)) {
+    if (std::optional<Known> made = take(key)) known = std::move(*made);
+  }
   if (!known.answers(wanted)) known = simulated(candidate, wanted, nullptr);
   return known.whole.get();
 }
 
-void Simulations::ahead(const std::vector<const Candidate*>& candidates, Wanted wanted, bool first_of_all) {
-  std::vector<std::pair<const Candidate*, Known*>> work;
-  for (const Candidate* one : candidates) {
-    const std::string key = key_of(*one);
+void Simulations::ahead(const std::vector<const Candidate*>& candidates, Wanted wanted, std::size_t enough) {
+  std::map<std::string, std::shared_ptr<Coming>> wished;
+  std::vector<std::shared_ptr<Coming>> fresh;
+  for (std::size_t at = 0; at < candidates.size(); ++at) {
+    const std::string key = key_of(*candidates[at]);
     const auto asked = verdicts_.find(key);
-    const bool known = asked != verdicts_.end() && asked->second.answers(wanted);
-    Known& made = ahead_[key];
-    if (first_of_all && one == candidates.front() && (known || made.answers(wanted))) return;
-    if (known) continue;
-    const bool twice = std::any_of(work.begin(), work.end(), [&](const auto& other) { return other.second == &made; });
-    if (!twice && !made.answers(wanted)) work.emplace_back(one, &made);
-  }
-  if (work.size() < 2) return;  // Whoever asks for it simulates it.
-  std::atomic<bool> needless = false;
-  in_parallel(work.size(), [&](std::size_t at) {
-    try {
-      Known made = simulated(*work[at].first, wanted, first_of_all && at > 0 ? &needless : nullptr);
-      if (at == 0 && made.whole != nullptr && made.whole->fate == Fate::Fits) needless = true;
-      // What has ended because it is needless has said nothing.
-      if (made.whole != nullptr || at == 0 || !needless) *work[at].second = std::move(made);
-    } catch (const std::exception&) {
-      // It is thrown to whoever asks for it.
+    if (asked != verdicts_.end() && asked->second.answers(wanted)) continue;
+    const auto begun = coming_.find(key);
+    std::shared_ptr<Coming> one = begun != coming_.end() ? begun->second : nullptr;
+    const bool serves = one != nullptr && one->wanted == wanted && !one->needless && !one->begin();
+    if (serves) {
+      wished.emplace(key, one);
+    } else if (at > 0) {
+      one = std::make_shared<Coming>(*candidates[at], wanted, enough);
+      if (wished.emplace(key, one).second) fresh.push_back(one);
     }
-  });
+  }
+  for (const auto& [key, one] : coming_) {
+    const auto again = wished.find(key);
+    if (again == wished.end() || again->second != one) one->needless = true;
+  }
+  coming_ = std::move(wished);
+  std::deque<Crew::Work> work;
+  for (std::size_t at = 0; at < fresh.size(); ++at) {
+    if (enough < kAll) fresh[at]->behind.assign(fresh.begin() + static_cast<std::ptrdiff_t>(at) + 1, fresh.end());
+    work.emplace_back([this, one = fresh[at]] { simulate(*one); });
+  }
+  crew_.offer(std::move(work));
 }
 
 }  // namespace dsplan::detail

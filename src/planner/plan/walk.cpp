@@ -1,6 +1,7 @@
 #include "planner/plan/walk.h"
 
 #include <algorithm>
+#include <iterator>
 #include <set>
 #include <tuple>
 
@@ -169,7 +170,12 @@ std::optional<std::size_t> Walk::next() {
 
 template <class Later>
 void Walk::write_out(std::size_t index, const Later& later) {
-  std::vector<Candidate> made = evaluator_.expanded(open_[index]);
+  constexpr std::size_t kNear = 16;  // The next ones are among the first of the heap.
+  std::vector<const Candidate*> others;
+  for (std::size_t at = 0; at < std::min(kNear, waiting_.size()); ++at) {
+    if (open_[waiting_[at]].segmented == nullptr) others.push_back(&open_[waiting_[at]]);
+  }
+  std::vector<Candidate> made = evaluator_.expanded(open_[index], others);
   counts_.candidates += static_cast<std::int64_t>(made.size()) - 1;
   ++written_out_;
   for (Candidate& one : made) {
@@ -186,11 +192,13 @@ const Simulated* Walk::simulated(const Candidate& candidate, Wanted wanted) {
 
 std::vector<const Candidate*> Walk::likely(std::size_t first) const {
   std::vector<const Candidate*> all{&open_[first]};
-  std::vector<std::size_t> rest = waiting_;
-  const std::size_t more = std::min(at_once() - 1, rest.size());
+  std::vector<std::size_t> rest;
+  std::copy_if(waiting_.begin(), waiting_.end(), std::back_inserter(rest),
+               [this](std::size_t index) { return open_[index].segmented != nullptr; });
+  const std::size_t more = std::min(at_once(), rest.size());
   std::partial_sort(rest.begin(), rest.begin() + static_cast<std::ptrdiff_t>(more), rest.end(),
                     [this](std::size_t a, std::size_t b) { return comes_later(b, a); });
-  for (std::size_t at = 0; at < more && open_[rest[at]].segmented != nullptr; ++at) all.push_back(&open_[rest[at]]);
+  for (std::size_t at = 0; at < more; ++at) all.push_back(&open_[rest[at]]);
   return all;
 }
 
@@ -226,10 +234,12 @@ std::optional<std::size_t> Walk::first_to_fit() {
     const std::optional<std::size_t> index = next();
     if (!index) break;
     judged_.push_back(*index);
-    simulations_.ahead(likely(*index), Wanted::IfClean, true);
+    simulations_.ahead(likely(*index), Wanted::IfClean, 1);
     const Simulated* const made = simulated(open_[*index], Wanted::IfClean);
     open_[*index].seen = true;
-    if (made != nullptr && made->fate == Fate::Fits) return index;
+    if (made == nullptr || made->fate != Fate::Fits) continue;
+    simulations_.drop();
+    return index;
   }
   std::optional<std::size_t> tight;
   for (const std::size_t index : judged_) {
@@ -257,7 +267,7 @@ std::optional<std::size_t> Walk::best() {
     const bool more_ranks = options_.objective == Objective::Gpus && retrying && world(*index) > world(*retrying);
     if (options_.stop_early && more_ranks) break;
     judged_.push_back(*index);
-    simulations_.ahead(likely(*index), Wanted::Any, options_.stop_early);
+    simulations_.ahead(likely(*index), Wanted::Any, options_.stop_early ? 1 : kAll);
     const Fate fate = simulated(open_[*index], Wanted::Any)->fate;
     open_[*index].seen = true;
     if (fate == Fate::Fits && !clean && !more_ranks) clean = index;
@@ -356,26 +366,30 @@ std::vector<PlanRow> Walk::after(std::size_t best, std::size_t most) {
   std::vector<std::size_t> taken;
   opens_ = false;
   const std::size_t tries = 3 * most;
-  for (std::size_t tried = 0; rows.size() < most && tried < tries && go_on();) {
-    std::vector<std::size_t> some;  // As many as can be simulated at once.
-    std::vector<const Candidate*> together;
-    while (some.size() < std::min(at_once(), std::min(most - rows.size(), tries - tried))) {
+  std::deque<std::size_t> coming;
+  // As many as it takes if all of them fit, and what processors may begin while others are at those.
+  const auto look_ahead = [&](std::size_t tried) {
+    const std::size_t lacking = most - rows.size();
+    while (coming.size() < std::min(lacking + at_once() - 1, tries - tried)) {
       const std::optional<std::size_t> index = next();
       if (!index) break;
       taken.push_back(*index);
-      if (!seen.insert(layout(open_[*index])).second) continue;
-      some.push_back(*index);
-      together.push_back(&open_[*index]);
+      if (seen.insert(layout(open_[*index])).second) coming.push_back(*index);
     }
-    if (some.empty()) break;
-    simulations_.ahead(together, Wanted::IfFits, false);
-    for (const std::size_t index : some) {
-      ++tried;
-      open_[index].seen = true;
-      const Simulated* const made = simulated(open_[index], Wanted::IfFits);
-      if (made != nullptr && fits(made->fate)) rows.push_back(row(open_[index]));
-    }
+    std::vector<const Candidate*> together;
+    for (const std::size_t index : coming) together.push_back(&open_[index]);
+    simulations_.ahead(together, Wanted::IfFits, lacking);
+  };
+  for (std::size_t tried = 0; rows.size() < most && tried < tries && go_on(); ++tried) {
+    look_ahead(tried);
+    if (coming.empty()) break;
+    const std::size_t index = coming.front();
+    coming.pop_front();
+    open_[index].seen = true;
+    const Simulated* const made = simulated(open_[index], Wanted::IfFits);
+    if (made != nullptr && fits(made->fate)) rows.push_back(row(open_[index]));
   }
+  simulations_.drop();
   opens_ = true;
   waiting_.insert(waiting_.end(), taken.begin(), taken.end());  // A front may want them.
   return rows;

@@ -68,7 +68,7 @@ class Walk {
   void put(Candidate candidate);
   // The first in order that fits without retries, else with them, else that is tight.
   [[nodiscard]] std::optional<std::size_t> first_to_fit();
-  // `first` and those of `waiting_` that are likely to be asked for next, as many as are simulated at once.
+  // `first` and those of `waiting_` that are likely to be asked for next, as many as are simulated at once behind it.
   [[nodiscard]] std::vector<const Candidate*> likely(std::size_t first) const;
   [[nodiscard]] bool go_on(const PlanRow* best = nullptr);
 
