@@ -1,6 +1,7 @@
 #include <csignal>
 #include <cstdint>
 #include <cstdlib>
+#include <system_error>
 #include <thread>
 
 #if defined(__GLIBC__)
@@ -42,7 +43,11 @@ void keep_memory([[maybe_unused]] bool searches) {
   std::free(more);
   const auto end = reinterpret_cast<std::uintptr_t>(sbrk(0)) / kLargePage * kLargePage;
   if (begin < end) (void)madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
-  if (searches) std::thread(keep_memory_of_thread).join();
+  try {
+    if (searches) std::thread(keep_memory_of_thread).join();
+  } catch (const std::system_error&) {
+    // A system may give no more threads.
+  }
 #endif
 }
 
