@@ -1,6 +1,7 @@
 #include "core/graph.h"
 
 #include <array>
+#include <unordered_map>
 
 namespace dsplan {
 namespace {
@@ -191,10 +192,13 @@ ViewStep step_repeat(std::int8_t dim, std::int64_t times) {
 const char* name(Op op) { return kNames[static_cast<std::size_t>(op)].name; }
 
 std::optional<Op> operator_named(std::string_view text) {
-  for (const NameRow& row : kNames) {
-    if (text == row.name) return row.op;
-  }
-  return std::nullopt;
+  static const std::unordered_map<std::string_view, Op> kByName = [] {
+    std::unordered_map<std::string_view, Op> made;
+    for (const NameRow& row : kNames) made.emplace(row.name, row.op);
+    return made;
+  }();
+  const auto found = kByName.find(text);
+  return found == kByName.end() ? std::nullopt : std::optional(found->second);
 }
 
 }  // namespace dsplan
