@@ -181,5 +181,7 @@ TEST_CASE("a recording that was edited into nonsense is refused with its line") 
   CHECK(made(R"(["wte.weight", "lm_haed", 0])").find("no module \"lm_haed\"") != std::string::npos);
   CHECK(made(R"(["wte.weight", "lm_head", -1])").find("a number of children is an integer from 0") !=
         std::string::npos);
+  CHECK(made(R"(["wte.weight", "lm_head", 99999])").find("a number of children is an integer from 0 to") !=
+        std::string::npos);
   CHECK(made(R"(["wte.weight", "lm_head"])").find("a parameter's maker is a list of 3") != std::string::npos);
 }

@@ -176,7 +176,8 @@ class ModuleGraphReader {
           find_named(graph_.parameters, &RecordedParameter::name, row.items[0], "parameter", document_, diagnostics_);
       const std::int32_t maker =
           find_named(graph_.modules, &RecordedModule::path, row.items[1], "module", document_, diagnostics_);
-      const std::int64_t behind = integer(row.items[2], 0, INT32_MAX, "a number of children");
+      const auto most = static_cast<std::int64_t>(graph_.modules.size());
+      const std::int64_t behind = integer(row.items[2], 0, most, "a number of children");
       if (parameter == kNone || maker == kNone) continue;
       RecordedParameter& made = graph_.parameters[static_cast<std::size_t>(parameter)];
       made.maker = maker;
