@@ -338,12 +338,9 @@ class receipt:
     def after_forward(self, module, args, output):
         logits = getattr(output, "logits", None)
         self.outputs = weakref.ref(logits) if isinstance(logits, torch.Tensor) else None
-        cache = getattr(output, "past_key_values", None)
-        if cache is not None and torch.is_grad_enabled():
-            self.missing["use_cache"] = "the model keeps keys and values (use_cache=True), and a prediction has none of them"
-            kept = [getattr(layer, name, None) for layer in getattr(cache, "layers", ()) for name in ("keys", "values")]
-            if sizes := sum(one.nbytes for one in kept if isinstance(one, torch.Tensor)):
-                self.missing["use_cache"] += f": {sizes:,} bytes"
+        layers = getattr(getattr(output, "past_key_values", None), "layers", ())
+        if torch.is_grad_enabled() and any(isinstance(getattr(one, "keys", None), torch.Tensor) for one in layers):
+            self.seen["use_cache"] = True  # Beside checkpoints the cache is there and stays empty.
         if self.outputs and self.seen.get("loss") is None and self.args is None:
             self.seen["loss"] = "native"  # The script's own, of the logits as they are.
         self.mark("after forward")

@@ -261,6 +261,7 @@ constexpr SettingRow kKeys[] = {
     {keyed(kAsked<&Request::early_stop>, "early_stop"),
      {},
      {kCheckpoint<&Checkpointing::stops_early>, Line::Checkpoint, 8}},
+    {keyed(kAsked<&Request::use_cache>, "use_cache"), {}, {kTrained<&Training::use_cache>, Line::UseCache, 0}},
     {keyed(kAsked<&Request::mixed_precision>, "mixed_precision", "bf16|fp16"),
      {},
      {kTrained<&Training::outputs_to_fp32>, Line::Autocast, 1}},

@@ -63,6 +63,7 @@ enum class Line : std::uint8_t {
   Attention,
   Loss,
   Loop,
+  UseCache,
   LossChunks,
   Level,
   Freeze,

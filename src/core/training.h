@@ -350,6 +350,7 @@ struct Training {
   Loss loss = Loss::HuggingFace;
   std::int64_t loss_chunks = 0;  // Chunked only.
   LoopKind loop = LoopKind::Trainer;
+  bool use_cache = false;  // The model keeps keys and values as for generation, and gives them back (DynamicCache).
   ParamGroups param_groups = ParamGroups::Single;
   bool zero_grad_to_none = true;  // Plain PyTorch, as is the next.
   bool grad_scaler = false;       // torch.amp.GradScaler around backward and step: fp16 autocast.

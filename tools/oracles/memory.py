@@ -472,7 +472,7 @@ class Run:
 
 
 def model_loss(run):
-    cache = {"use_cache": False} if "input_ids" in run.held else {}
+    cache = {"use_cache": run.case["training"].get("use_cache", False)} if "input_ids" in run.held else {}
     outputs = run.model(**run.held, **cache)
     return outputs.loss
 
@@ -486,7 +486,7 @@ def torchtitan_loss(run):
 
 def native_loss(run):
     """transformers' loss without its upcast."""
-    outputs = run.model(input_ids=run.held["input_ids"], use_cache=False)
+    outputs = run.model(input_ids=run.held["input_ids"], use_cache=run.case["training"].get("use_cache", False))
     labels = F.pad(run.held["labels"], (0, 1), value=-100)
     shifted = labels[..., 1:].contiguous()
     rows = outputs.logits.view(-1, outputs.logits.shape[-1])

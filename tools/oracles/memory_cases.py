@@ -787,7 +787,15 @@ SHOWN = {
                       micro_batch=2, seq=91, images=2, freeze=[TOWER + "*"]),
 }
 
+# Of each form of attention one whose model keeps keys and values.
+CACHED = {
+    "gpt2": gpt2(), "gpt-neox": GPT_NEOX, "opt": OPT, "phi": PHI, "gemma3": GEMMA3, "cohere": COHERE, "cohere2": COHERE2,
+    "olmo": OLMO, "olmo2": OLMO2, "olmo3": OLMO3, "glm4": GLM4, "stablelm": STABLELM, "exaone4": EXAONE4,
+    "starcoder2": STARCODER2, "granite": GRANITE, "smollm3": SMOLLM3, "helium": HELIUM, "ministral3": MINISTRAL3,
+    "qwen3-moe": QWEN3_MOE,
+}
 CASES = {
+    **{f"{name}-cache": case(one, micro_batch=2, seq=64, use_cache=True) for name, one in CACHED.items()},
     "gpt2": case(gpt2(), micro_batch=2, seq=100),
     "gpt2-no-dropout-gelu": case(gpt2(resid_pdrop=0.0, embd_pdrop=0.0, activation_function="gelu"), seq=64),
     "gpt2-checkpoint": case(gpt2(n_layer=3), micro_batch=2, seq=100, checkpoint="full"),
@@ -820,6 +828,22 @@ CASES = {
     "llama-eager": case(LLAMA, micro_batch=2, seq=64, attention="eager"),
     "llama-eager-autocast": case(config("llama"), micro_batch=2, seq=64, attention="eager", dtype="fp32",
                                  autocast="bf16"),
+    "llama-cache": case(LLAMA, micro_batch=2, seq=72, use_cache=True),
+    "llama-cache-accumulate": case(LLAMA, seq=64, grad_accum=2, use_cache=True),
+    "llama-cache-autocast": case(LLAMA, micro_batch=2, seq=64, dtype="fp32", autocast="bf16", use_cache=True),
+    "llama-cache-eager": case(LLAMA, micro_batch=2, seq=64, attention="eager", use_cache=True),
+    "llama-cache-eager-multi-head": case(config("llama", num_key_value_heads=4), seq=64, attention="eager", use_cache=True),
+    "llama-cache-efficient": case(LLAMA, seq=72, dtype="fp32", attention="mem-efficient", use_cache=True),
+    "llama-cache-lora": case(LLAMA, micro_batch=2, seq=64, lora=LORA, use_cache=True),
+    "llama-cache-frozen": case(LLAMA, seq=96, freeze=["model.embed_tokens.*", "model.layers.0.*"], use_cache=True),
+    "llama-cache-native": case(LLAMA, seq=64, loss="native", use_cache=True),
+    "llama-cache-odd": case(ONE_HEAD, micro_batch=2, seq=83, dtype="fp16", use_cache=True),
+    "qwen3-cache": case(QWEN3, micro_batch=2, seq=64, use_cache=True),
+    "phi3-cache": case(PHI3, micro_batch=2, seq=64, use_cache=True),
+    "gemma2-cache": case(GEMMA2, seq=64, attention="eager", use_cache=True),
+    "mixtral-cache": case(MIXTRAL, seq=64, use_cache=True),
+    "gpt2-cache-eager": case(gpt2(), micro_batch=2, seq=64, attention="eager", use_cache=True),
+    "opt-cache-eager": case(OPT, micro_batch=2, seq=64, attention="eager", use_cache=True),
     "llama-sgd": case(LLAMA, seq=64, optimizer={"name": "sgd", "implementation": "foreach", "momentum": 0.9}),
     "llama-for-loop": case(LLAMA, seq=64, optimizer={"name": "adamw", "implementation": "for-loop"}),
     "llama-lora": case(LLAMA, seq=96, lora=LORA),

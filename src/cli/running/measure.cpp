@@ -302,7 +302,7 @@ std::string dry_lines(const Receipt& receipt, const RankFigures& rank) {
 std::string known_to_part(const Receipt& receipt) {
   std::string text;
   for (const Absence& one : receipt.ranks.front().absent) {
-    if (one.what == "use_cache" || one.what == "batch.labels") text += wrapped("  ", "part by it: " + one.why, 2);
+    if (one.what == "batch.labels") text += wrapped("  ", "part by it: " + one.why, 2);
   }
   return text;
 }

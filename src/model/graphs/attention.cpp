@@ -167,7 +167,7 @@ TensorId softened(GraphBuilder& g, const AttentionCall& call, TensorId weights) 
 Attended eager(GraphBuilder& g, const AttentionCall& call) {
   const std::int64_t heads = heads_of(g, call.q);
   const Heads query = as_they_lie(g, call.q, call.by_head);
-  const Heads key = repeated(g, call.k, heads, call.by_head);
+  const Heads key = repeated(g, call.k, heads, call.by_head || call.keys_by_head);
   const Heads value = repeated(g, call.v, heads, call.values_by_head);
   TensorId weights = scores(g, call, query, key);
   std::vector<TensorId> held;
@@ -340,8 +340,10 @@ Attended fused(GraphBuilder& g, const AttentionCall& call) {
   Heads query = as_they_lie(g, call.q, call.by_head);
   // Heads stay grouped only where no mask is given (use_gqa_in_sdpa).
   const bool repeats = expands_heads(g.options()) || call.mask != kNone;
-  Heads key = repeats ? repeated(g, call.k, heads, call.by_head) : as_they_lie(g, call.k, call.by_head);
-  Heads value = repeats ? repeated(g, call.v, heads, false) : by_token(g, call.v);
+  const bool keys = call.by_head || call.keys_by_head;
+  Heads key = repeats ? repeated(g, call.k, heads, keys) : as_they_lie(g, call.k, keys);
+  const bool values = g.options().use_cache;
+  Heads value = repeats ? repeated(g, call.v, heads, values) : as_they_lie(g, call.v, values);
   if (copies_operands(g.options())) {
     for (Heads* operand : {&query, &key, &value}) make_plain(g, *operand);
   }
@@ -444,7 +446,7 @@ TensorId math_kernel(GraphBuilder& g, const AttentionCall& call) {
   const TensorId scaled_q = g.unary(Op::MulScalar, wide_q, std::sqrt(scale_of(g, call)));
   const TensorId bias = given != kNone || call.full ? given : causal_bias(g, seq_of(g, call.q));
   const Heads query = as_they_lie(g, scaled_q, call.by_head);
-  const Heads own_key = as_they_lie(g, wide_k, call.by_head);
+  const Heads own_key = as_they_lie(g, wide_k, call.by_head || call.keys_by_head);
   const Heads own_value = as_they_lie(g, wide_v, call.values_by_head);
   const bool spreads = call.mask != kNone;  // Which says that no head is repeated beforehand.
   const Heads key = spreads ? Heads{g.keep(own_key.tensor), own_key.layout} : interleaved(g, own_key, heads);
@@ -508,7 +510,7 @@ bool keys_come_back_by_head(const GraphOptions& options, const Dimensions& dims,
 }
 
 bool values_come_back_by_head(const GraphOptions& options, const Dimensions& dims, bool masked) {
-  if (queries_come_back_by_head(options, dims, masked)) return true;
+  if (options.use_cache || queries_come_back_by_head(options, dims, masked)) return true;
   return (expands_heads(options) || masked) && dims.heads != dims.kv_heads;
 }
 

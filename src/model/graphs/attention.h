@@ -25,6 +25,7 @@ struct AttentionCall {
   TensorId bias = kNone;
   bool strided_bias = false;                // Heads are its innermost dimension.
   bool by_head = false;                     // q and k, not v.
+  bool keys_by_head = false;                // k, where q is not.
   bool values_by_head = false;              // v.
   double softcap = 0;                       // Eager only, 0: none.
   double scale = 0;                         // Of the scores. 0: one by the root of a head's width.

@@ -135,7 +135,7 @@ class DecoderGraph {
     if (is_inside(p_)) return g_.finish(end_inside(g_, hidden, labels, held_by_root_, held_));
     if (p_.head == TextHead::Words) {
       return g_.finish(causal_loss(
-          g_, hidden, labels, [&](TensorId x) { return logits_of(x); }, held_));
+          g_, hidden, labels, [&](TensorId x) { return logits_of(x); }, held_, cache_));
     }
     const TensorId logits = of_text ? text_logits(ids, hidden) : token_logits(hidden);
     const TensorId loss = p_.regresses ? squared_loss(g_, logits, labels) : class_loss(g_, logits, labels, !of_text);
@@ -387,15 +387,17 @@ class DecoderGraph {
     return at;
   }
 
-  LayerInputs given_to(std::size_t index, const Positions& at, const Masks& masked) const {
+  LayerInputs given_to(std::size_t index, const Positions& at, const Masks& masked) {
     const bool slides = d_.sliding_window > 0 && p_.kind(index) == LayerKind::Sliding;
     LayerInputs given;
     given.ids = at.ids;
     given.waves = slides && p_.tables_by_kind ? at.sliding : at.waves;
     given.mask = slides ? masked.sliding : masked.full;
     given.turns = p_.turns(index);
+    given.slides = slides;
     given.recurs = p_.recurs(index);
     if (given.recurs) given.mask = kNone;
+    if (g_.options().use_cache) given.cache = &cache_;
     return given;
   }
 
@@ -497,6 +499,7 @@ class DecoderGraph {
   ModuleId model_;
   std::vector<TensorId> held_;          // By the variables of the root's forward.
   std::vector<TensorId> held_by_root_;  // Beside outputs.
+  std::vector<TensorId> cache_;         // Keys and values, layer by layer.
   std::vector<TensorId> held_by_body_;  // By those of the language model's.
   std::vector<TensorId> deep_;          // Added to the first layers' results where `deep_flags_` are set (qwen3_vl).
   TensorId deep_flags_ = kNone;

@@ -405,6 +405,26 @@ std::optional<std::string> head_unsupported(const ModelSpec& model, const Traini
   return std::nullopt;
 }
 
+// Every layer of a DynamicCache that keeps all tokens; transformers itself turns it off beside checkpoints.
+std::optional<std::string> cache_unsupported(const ModelSpec& model, const Training& training, std::int64_t tp) {
+  if (!training.use_cache) return std::nullopt;
+  const auto lacks = [](std::string_view what) { return formatted("use_cache {}", what); };
+  const DecoderParts* parts = model.parts.get();
+  const bool plain = parts != nullptr && builder_of(model) == build_decoder_graph && parts->tower == nullptr &&
+                     !parts->has_mixers() && parts->head == TextHead::Words &&
+                     parts->projections != Projections::Latent;
+  if (!plain && model.family != "gpt2" && model.family != "opt") return lacks(formatted("of {}", model.graph_class));
+  const std::int64_t seq = training.seq_list.empty() ? training.seq : training.seq_list.back();
+  if ((parts != nullptr && parts->chunked) || reaches_window(model, seq)) return lacks("of layers with windows");
+  if (!training.checkpoint.groups.empty() || !training.checkpoint.modules.empty()) {
+    return lacks("beside checkpoints, where transformers keeps none: leave it out");
+  }
+  if (training.loss != Loss::HuggingFace && training.loss != Loss::Native) return lacks("with another loss than hf");
+  if (training.transformers < Version{5, 0, 0}) return lacks("before transformers 5");
+  if (training.ddp.find_unused_parameters) return lacks("with find_unused_parameters, which looks into outputs");
+  return tp > 1 ? std::optional(lacks("under tensor parallelism")) : std::nullopt;
+}
+
 // State-space mixers. Their forward reads weights of modules that it does not call, which ZeRO-3 gathers one by one
 // where they are read and from then on with the mixer.
 std::optional<std::string> mixer_unsupported(const ModelSpec& model, const Training& training) {
@@ -499,6 +519,7 @@ std::optional<std::string> unsupported_on_rank(const ModelSpec& model, const Tra
   const bool other = training.loss != Loss::HuggingFace && !of_rewards(training.loss);
   if (!causal && other) return formatted("another loss than hf of {}", model.graph_class);
   if (const auto packed = packed_unsupported(model, training)) return packed;
+  if (const auto cache = cache_unsupported(model, training, tp)) return cache;
   return mixture_unsupported(model, training);
 }
 

@@ -145,7 +145,8 @@ TensorId output_loss(GraphBuilder& g, TensorId loss) {
 // The model returns. The training loop keeps the loss and drops the outputs or holds them, then its autocast region
 // ends. accelerate's region is the model's forward itself, within its call, and outputs become fp32 there (accelerate,
 // utils/operations.py, convert_to_fp32).
-TensorId drop_outputs(GraphBuilder& g, TensorId loss, std::vector<TensorId> outputs) {
+TensorId drop_outputs(GraphBuilder& g, TensorId loss, std::vector<TensorId> outputs,
+                      const std::vector<TensorId>& cache) {
   const bool widens = g.options().outputs_to_fp32;
   const auto renew = [&](const auto& made_of) {  // All are there until all are made.
     const std::vector<TensorId> before = outputs;
@@ -165,6 +166,7 @@ TensorId drop_outputs(GraphBuilder& g, TensorId loss, std::vector<TensorId> outp
     loss = copied;
   }
   for (const TensorId output : outputs) g.give_to_loop(output);
+  for (const TensorId one : cache) g.give_to_loop(one);
   if (!widens) g.leave_autocast();
   return loss;
 }
@@ -238,14 +240,15 @@ TensorId shifted_right(GraphBuilder& g, TensorId labels) {
   return out;
 }
 
-TensorId end_model(GraphBuilder& g, TensorId logits, TensorId loss, const std::vector<TensorId>& others) {
+TensorId end_model(GraphBuilder& g, TensorId logits, TensorId loss, const std::vector<TensorId>& others,
+                   const std::vector<TensorId>& cache) {
   std::vector<TensorId> outputs{logits};
   outputs.insert(outputs.end(), others.begin(), others.end());
-  return drop_outputs(g, loss, std::move(outputs));
+  return drop_outputs(g, loss, std::move(outputs), cache);
 }
 
 TensorId causal_loss(GraphBuilder& g, TensorId hidden, TensorId labels, const Head& head,
-                     const std::vector<TensorId>& others) {
+                     const std::vector<TensorId>& others, const std::vector<TensorId>& cache) {
   if (g.options().loss == Loss::Liger) return liger_loss(g, hidden, labels);
   if (g.options().loss == Loss::Chunked) {
     const std::vector<TensorId> logits = logits_by_piece(g, hidden, head);
@@ -262,7 +265,7 @@ TensorId causal_loss(GraphBuilder& g, TensorId hidden, TensorId labels, const He
   if (outside) g.drop({hidden});
   const TensorId loss = g.parallel() ? parallel_loss(g, logits, labels) : whole_loss(g, logits, labels, as);
   if (!outside) g.drop({hidden});
-  return end_model(g, logits, loss, others);
+  return end_model(g, logits, loss, others, cache);
 }
 
 TensorId returned_loss(GraphBuilder& g, TensorId logits, TensorId labels, const std::vector<TensorId>& locals,
@@ -272,15 +275,16 @@ TensorId returned_loss(GraphBuilder& g, TensorId logits, TensorId labels, const 
   return end_model(g, logits, loss, others);
 }
 
-Graph language_model(GraphBuilder& g, const std::function<TensorId(TensorId ids)>& body) {
+Graph language_model(GraphBuilder& g, const std::function<TensorId(TensorId ids)>& body,
+                     const std::vector<TensorId>& cache) {
   const Shape shape{g.options().micro_batch, g.options().seq};
   const TensorId ids = g.batch_input(shape, DType::Int64);
   const TensorId labels = g.batch_input(shape, DType::Int64);
   g.set_batch({ids, labels});
   g.enter_model();
   const TensorId hidden = body(ids);
-  return g.finish(causal_loss(g, hidden, labels,
-                              [&](TensorId x) { return vocabulary_head(g, g.child(g.causal(), "lm_head"), x); }));
+  return g.finish(causal_loss(
+      g, hidden, labels, [&](TensorId x) { return vocabulary_head(g, g.child(g.causal(), "lm_head"), x); }, {}, cache));
 }
 
 }  // namespace dsplan

@@ -18,20 +18,21 @@ using Head = std::function<TensorId(TensorId hidden)>;
 // What the decoder behind an encoder is given: labels, one place later (shift_tokens_right).
 [[nodiscard]] TensorId shifted_right(GraphBuilder& g, TensorId labels);
 // The end of the model's forward: leaves module 0; logits and loss are its outputs. Returns the loss as the caller gets
-// it. `others` are outputs beside them.
+// it. `others` are outputs beside them, and so is what `cache` holds, which nobody casts or copies.
 [[nodiscard]] TensorId end_model(GraphBuilder& g, TensorId logits, TensorId loss,
-                                 const std::vector<TensorId>& others = {});
+                                 const std::vector<TensorId>& others = {}, const std::vector<TensorId>& cache = {});
 
 // Head and loss as GraphOptions::loss has it, then the end of the model's forward: leaves module 0 and lets go of
 // `hidden` and of the logits where they are the model's output.
 [[nodiscard]] TensorId causal_loss(GraphBuilder& g, TensorId hidden, TensorId labels, const Head& head,
-                                   const std::vector<TensorId>& others = {});
+                                   const std::vector<TensorId>& others = {}, const std::vector<TensorId>& cache = {});
 
 // The same from logits that a model inside of the root has returned: `locals` are variables of the root's forward.
 [[nodiscard]] TensorId returned_loss(GraphBuilder& g, TensorId logits, TensorId labels,
                                      const std::vector<TensorId>& locals, const std::vector<TensorId>& others);
 
 // A whole language model with a plain lm_head: ids and labels as its batch, `body` from ids to hidden states, the loss.
-[[nodiscard]] Graph language_model(GraphBuilder& g, const std::function<TensorId(TensorId ids)>& body);
+[[nodiscard]] Graph language_model(GraphBuilder& g, const std::function<TensorId(TensorId ids)>& body,
+                                   const std::vector<TensorId>& cache = {});
 
 }  // namespace dsplan

@@ -10,6 +10,7 @@ namespace dsplan {
 namespace {
 
 void look_for_packed_sequences(GraphBuilder& g, TensorId position_ids) {
+  if (g.options().use_cache) return;  // Nobody packs rows to generate.
   const std::int64_t batch = g.options().micro_batch;
   const std::int64_t seq = g.options().seq;
   // The first position, less one.

@@ -17,7 +17,8 @@ class Opt {
       : g_(model, options), d_(model.dims), decoder_(g_.child(g_.child(g_.causal(), "model"), "decoder")) {}
 
   Graph build() {
-    return language_model(g_, [&](TensorId ids) { return body(ids); });
+    return language_model(
+        g_, [&](TensorId ids) { return body(ids); }, cache_);
   }
 
  private:
@@ -46,14 +47,20 @@ class Opt {
     AttentionCall call;
     call.q = by_heads(query, queries);
     TensorId key = project("k_proj");
-    if (keys_come_back_by_head(g_.options(), d_, mask != kNone) && d_.heads > 1 && g_.options().seq > 1) {
+    const GraphOptions& options = g_.options();
+    const bool cached = options.use_cache && !options.eager_attention && !options.math_attention;
+    if (!cached && keys_come_back_by_head(options, d_, mask != kNone) && d_.heads > 1 && g_.options().seq > 1) {
       const TensorId own = g_.view_copied_back(key, g_.shape(key));
       g_.drop({key});
       key = own;
     }
     const TensorId value = project("v_proj");
-    call.k = by_heads(key, false);
+    call.k = by_heads(key, cached);
     call.v = by_heads(value, values_come_back_by_head(g_.options(), d_, mask != kNone));
+    if (g_.options().use_cache) {
+      keep_in_cache(g_, call.k, call.v, cache_, false);
+      call.keys_by_head = call.values_by_head = true;
+    }
     call.mask = mask;
     call.dropout = d_.attention_dropout;
     call.scale = 1;
@@ -195,6 +202,7 @@ class Opt {
   GraphBuilder g_;
   const Dimensions& d_;
   ModuleId decoder_;
+  std::vector<TensorId> cache_;  // Keys and values, layer by layer.
 };
 
 }  // namespace

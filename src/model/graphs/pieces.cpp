@@ -766,6 +766,20 @@ QueryKey turned_projections(GraphBuilder& g, const DecoderParts& p, ModuleId mod
 
 }  // namespace
 
+void keep_in_cache(GraphBuilder& g, TensorId& key, TensorId& value, std::vector<TensorId>& cache, bool slides) {
+  if (slides) cache.push_back(g.filled(Shape{}, DType::Int64, 0));
+  const auto joined = [&](TensorId& x) {
+    const TensorId made = g.make(Op::Cat, g.shape(x), g.dtype(key), {x}, true);
+    cache.push_back(g.keep(made));
+    return made;
+  };
+  const std::array<TensorId, 2> before{key, value};
+  const TensorId keys = joined(key);
+  value = joined(value);
+  key = keys;
+  g.drop({before[0], before[1]});
+}
+
 Attended attention_module(GraphBuilder& g, const DecoderParts& p, ModuleId module, TensorId hidden,
                           const LayerInputs& given) {
   const Dimensions& d = g.dims();
@@ -783,6 +797,10 @@ Attended attention_module(GraphBuilder& g, const DecoderParts& p, ModuleId modul
   } else {
     x = turned_projections(g, p, module, hidden, given, call.v, gate, held);
     call.by_head = given.turns && (p.rotary.part != RotaryPart::Whole || p.rotary.half_tables);
+  }
+  if (given.cache != nullptr) {
+    keep_in_cache(g, x.k, call.v, *given.cache, given.slides);
+    call.keys_by_head = call.values_by_head = true;
   }
   call.q = x.q;
   call.k = x.k;

@@ -64,7 +64,13 @@ struct LayerInputs {
   Waves waves;
   TensorId mask = kNone;
   bool turns = true;
+  bool slides = false;                     // It has a window, whether that is reached or not.
+  std::vector<TensorId>* cache = nullptr;  // Takes keys and values of each layer, where the model keeps them.
 };
+// A layer of transformers' cache (cache_utils.py, DynamicLayer.update and DynamicSlidingWindowLayer): keys and values
+// are made anew, head by head, joined with an empty tensor of the keys' dtype, and `cache` holds them; a layer with a
+// window has its width as a tensor.
+void keep_in_cache(GraphBuilder& g, TensorId& key, TensorId& value, std::vector<TensorId>& cache, bool slides);
 // The attention module's output, and the weights of eager attention, which the layer holds.
 [[nodiscard]] Attended attention_module(GraphBuilder& g, const DecoderParts& parts, ModuleId module, TensorId hidden,
                                         const LayerInputs& given);

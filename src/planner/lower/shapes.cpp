@@ -63,6 +63,7 @@ GraphOptions graph_options(const ModelSpec& model, const Job& job) {
       !job.training.checkpoint.groups.empty() && job.training.transformers >= Version{5, 0, 0};
   options.narrow_tables = job.training.under_zero_init();
   options.holds_outputs = job.training.loop == LoopKind::Script || job.training.loop == LoopKind::Torchtitan;
+  options.use_cache = job.training.use_cache;
   options.torchtitan = job.training.torchtitan;
   options.counts_on_device = counts_tokens_on_device(job.training, job.parallelism.dp);
   options.tp = job.parallelism.tp;

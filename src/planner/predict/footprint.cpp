@@ -565,6 +565,23 @@ void add_scalars(const Job& job, Footprint& result) {
 
 }  // namespace
 
+namespace {
+
+// Keys and values of every layer, which the outputs hold as well.
+Bytes held_cache(const ModelSpec& model, const Training& t) {
+  if (!t.use_cache) return Bytes(0);
+  const Dimensions& d = model.dims;
+  // Under autocast the keys are turned in fp32, and the values join them.
+  const Elements layer(checked_mul(2 * last_tokens(t), checked_mul(d.kv_heads, d.head_dim)));
+  Bytes held = storage(layer, t.dtype) * d.layers;
+  for (std::int64_t at = 0; at < d.layers && d.sliding_window > 0; ++at) {
+    if (model.parts->kind(static_cast<std::size_t>(at)) == LayerKind::Sliding) held += Bytes(8);
+  }
+  return held;
+}
+
+}  // namespace
+
 Bytes held_logits(const ModelSpec& model, const Job& job) {
   const Training& t = job.training;
   if (t.loop != LoopKind::Script || (t.loss != Loss::HuggingFace && t.loss != Loss::Native)) return Bytes(0);
@@ -576,7 +593,7 @@ Bytes held_logits(const ModelSpec& model, const Job& job) {
   const DType computed = t.autocast.value_or(t.dtype);
   const Bytes logits =
       storage(Elements(checked_mul(answers->places, own)), t.outputs_to_fp32 ? DType::Float32 : computed);
-  if (model.dims.decoder_layers == 0) return logits;
+  if (model.dims.decoder_layers == 0) return logits + held_cache(model, t);
   // The encoder's last state as well, which under autocast is in its norm's fp32.
   return logits +
          storage(Elements(checked_mul(last_tokens(t), model.dims.hidden)), t.autocast ? DType::Float32 : t.dtype);

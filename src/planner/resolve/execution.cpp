@@ -370,6 +370,10 @@ void check_torchtitan_length(Resolver& resolver) {
 void resolve_loss_and_loop(Resolver& resolver) {
   resolve_loss(resolver);
   resolve_liger(resolver);
+  if (const Setting<bool>& cache = resolver.request.use_cache; cache.given()) {
+    resolver.training().use_cache = *cache;
+    resolver.given("use_cache", *cache ? "true" : "false", cache.place, "use_cache");
+  }
   const Setting<std::string>& loop = resolver.request.loop;
   if (!loop.given()) return check_torchtitan_length(resolver);
   constexpr std::array kLoops{LoopKind::Trainer, LoopKind::Minimal, LoopKind::Script, LoopKind::Torchtitan};

@@ -481,6 +481,9 @@ def loss():
         yield job("loss", model, seq, batch, loss="native", **eager, name="native")
         yield job("loss", model, seq, batch, loss="native", checkpoint="full", **eager, name="native-full")
         yield job("loss", model, seq, batch, holds_outputs=True, **eager, name="holds-outputs")
+        if model != "gpt2":
+            yield job("loss", model, seq, batch, use_cache=True, **eager, name="cache")
+            yield job("loss", model, seq, batch, use_cache=True, holds_outputs=True, **eager, name="cache-held")
         yield job("loss", model, seq, batch, grad_accum=3, **eager, name="accum3")
         yield job("loss", model, seq, batch, loop="trainer", grad_accum=2, **eager, name="trainer-accum2")
 

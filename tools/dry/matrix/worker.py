@@ -398,13 +398,13 @@ class Worker:
         if self.training.get("loss") == "trl":
             return self.supervised_loss()
         if self.training.get("loss", "hf") == "native":
-            logits = self.net(input_ids=self.held["input_ids"], use_cache=False).logits
+            logits = self.net(input_ids=self.held["input_ids"], use_cache=self.training.get("use_cache", False)).logits
             padded = torch.nn.functional.pad(self.held["labels"], (0, 1), value=-100)  # Held, as in transformers.
             labels = padded[..., 1:].contiguous()
             return torch.nn.functional.cross_entropy(
                 logits.view(-1, logits.shape[-1]), labels.view(-1), ignore_index=-100
             )
-        told = {"use_cache": False} if "input_ids" in self.held else {}
+        told = {"use_cache": self.training.get("use_cache", False)} if "input_ids" in self.held else {}
         if self.job.get("holds_outputs"):
             self.outputs = self.net(**self.held, **told)
             return self.outputs.loss
