@@ -330,7 +330,7 @@ struct Request {
   Setting<std::string> checkpoint_impl;            // --checkpoint-impl reentrant|non_reentrant (checkpoint_impl)
   Setting<bool> preserve_rng_state;                // (preserve_rng_state)
   Setting<bool> early_stop;                        // (early_stop)
-  Setting<bool> use_cache;                         // (use_cache)
+  Setting<bool> use_cache;                         // (use_cache); also --set
   Setting<std::string> attention;                  // --attention eager|math|flash|mem-efficient|cudnn|sdpa
   Setting<std::string> loss;                       // --loss hf
   Setting<std::string> loop;                       // --loop trainer|minimal

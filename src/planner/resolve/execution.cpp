@@ -370,9 +370,9 @@ void check_torchtitan_length(Resolver& resolver) {
 void resolve_loss_and_loop(Resolver& resolver) {
   resolve_loss(resolver);
   resolve_liger(resolver);
-  if (const Setting<bool>& cache = resolver.request.use_cache; cache.given()) {
+  if (const Setting<bool> cache = truth_of(resolver, resolver.request.use_cache, "use_cache"); cache.given()) {
     resolver.training().use_cache = *cache;
-    resolver.given("use_cache", *cache ? "true" : "false", cache.place, "use_cache");
+    resolver.given("use_cache", *cache ? "true" : "false", cache.place, "--set use_cache");
   }
   const Setting<std::string>& loop = resolver.request.loop;
   if (!loop.given()) return check_torchtitan_length(resolver);
