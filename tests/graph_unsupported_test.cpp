@@ -8,6 +8,7 @@
 #include "io/text.h"
 #include "model/families.h"
 #include "model/graphs/graphs.h"
+#include "model/translators.h"
 
 using namespace dsplan;
 
@@ -20,6 +21,7 @@ std::string sizes_of(std::string_view family) {
   if (family == "mamba2") return all + R"(, "head_dim": 16)";
   if (family == "t5" || family == "bloom") return all + heads;
   if (family == "falcon") return all + heads + R"(, "max_position_embeddings": 512)";
+  if (translator_of(family) != nullptr) return all + heads + R"(, "max_position_embeddings": 512)";
   if (family == "whisper") return all + heads + R"(, "max_target_positions": 512)";
   return all + heads +
          R"(, "intermediate_size": 176, "num_key_value_heads": 2, "max_position_embeddings": 512, "head_dim": 16)";
@@ -114,6 +116,7 @@ TEST_CASE("unsupported: encoder-decoders") {
     std::function<void(Training&)> change;
     std::optional<std::string> reason;
   };
+  const char* const kTwo = R"(, "decoder_attention_heads": 4)";
   const Row rows[] = {
       // Biases of positions are learned.
       {"t5", "", [](Training& t) { t.attention = Attention::MemoryEfficient; }, std::nullopt},
@@ -141,6 +144,13 @@ TEST_CASE("unsupported: encoder-decoders") {
          t.ddp.find_unused_parameters = true;
        },
        "find_unused_parameters of an encoder-decoder, which copies the encoder's states as well"},
+      {"bart", kTwo, [](Training&) {}, std::nullopt},
+      {"bart", kTwo, [](Training& t) { t.dtype = DType::Float16; }, "bart in fp16, which bounds values"},
+      {"pegasus", R"(, "decoder_attention_heads": 4, "tie_word_embeddings": false)", [](Training&) {},
+       "tables that are not tied, of which nothing reads the shared one"},
+      {"m2m_100", kTwo, [](Training& t) { t.seq = 512; }, std::nullopt},
+      {"m2m_100", kTwo, [](Training& t) { t.seq = 513; },
+       "more than 512 tokens a row, for which m2m_100 makes its table of positions anew"},
       {"whisper", R"(, "max_source_positions": 128, "decoder_attention_heads": 4)", [](Training&) {}, std::nullopt},
       {"whisper", R"(, "decoder_attention_heads": 4)", [](Training&) {},
        "--seq 128 of sound that is always 1500 positions"},

@@ -29,6 +29,7 @@ Rules rules_of(const ModelSpec& model) {
   if (family == "bert") return {"bert.", whole};
   if (is_roberta(model)) return {"roberta.", whole};
   if (family == "distilbert") return {"distilbert.", whole};
+  if (family == "electra") return {"electra.", whole};
   if (family == "llama4") return {"", false};
   if (family == "deberta-v2") return {"deberta.", whole};
   if (family == "modernbert") return {"model.", whole};
@@ -146,13 +147,20 @@ void add_experts(std::vector<Expected>& list, const ModelSpec& model, ParameterI
   }
 }
 
-bool is_saved(const ModelBuffer& buffer) { return buffer.name.ends_with(".e_score_correction_bias"); }
+bool is_saved(const ModelBuffer& buffer) {
+  return buffer.name.ends_with(".e_score_correction_bias") || buffer.name == "final_logits_bias";
+}
+
+// marian's sinusoids, which are made whenever it is loaded (_keys_to_ignore_on_save).
+bool is_left_out(const ModelSpec& model, const Parameter& parameter) {
+  return model.family == "marian" && parameter.name.ends_with("embed_positions.weight");
+}
 
 std::vector<Expected> expected_of(const ModelSpec& model) {
   std::vector<Expected> list;
   for (std::size_t i = 0; i < model.parameters.size(); ++i) {
     const Parameter& parameter = model.parameters[i];
-    if (parameter.tied_to != kNone) continue;
+    if (parameter.tied_to != kNone || is_left_out(model, parameter)) continue;
     const auto id = static_cast<ParameterId>(i);
     const bool stacked = model.family.starts_with("granitemoe") || model.family == "gpt_oss" ||
                          model.family.starts_with("llama4") || model.family == "qwen3_vl_moe";
@@ -175,6 +183,7 @@ bool is_passed_over(const ModelSpec& model, std::string_view name) {
   if (family == "gpt2") return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias");
   if (family == "gpt_neox") return name.ends_with("attention.bias") || name.ends_with("attention.masked_bias");
   if (family == "bert") return name.starts_with("cls.") || name.starts_with("bert.pooler.");
+  if (family == "electra") return name.starts_with("discriminator_") || name.starts_with("generator_");
   if (is_roberta(model)) return name.starts_with("lm_head.") || name.starts_with("roberta.pooler.");
   if (family == "deepseek_v3") return name.starts_with("model.layers.61.");
   if (family == "t5" || family == "mt5")

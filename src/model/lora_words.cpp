@@ -96,10 +96,12 @@ struct UsualTargets {
 constexpr UsualTargets kUsualTargets[] = {
     {"t5", "q+v"},
     {"mt5", "q+v"},
+    {"bart", "q_proj+v_proj"},
     {"gpt2", "c_attn"},
     {"bloom", "query_key_value"},
     {"opt", "q_proj+v_proj"},
     {"bert", "query+value"},
+    {"electra", "query+value"},
     {"roberta", "query+value"},
     {"xlm-roberta", "query+value"},
     {"deberta-v2", "query_proj+value_proj"},

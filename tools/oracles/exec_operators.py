@@ -39,8 +39,12 @@ LATENT = {"q_lora_rank": 8, "kv_lora_rank": 8, "qk_nope_head_dim": 4, "qk_rope_h
 ENCODES = {"layer_norm_eps": 1e-6, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
            "type_vocab_size": 2}
 # Those that take nothing of SMALL.
-OWN = ("distilbert", "t5", "vit")
+OWN = ("distilbert", "t5", "vit", "bart", "mbart", "marian", "m2m_100", "pegasus")
 ENCODERS = ("distilbert", "modernbert")
+TRANSLATES = {"vocab_size": 19, "d_model": 16, "encoder_ffn_dim": 12, "decoder_ffn_dim": 20, "encoder_layers": 2, "decoder_layers": 2,
+              "encoder_attention_heads": 4, "decoder_attention_heads": 4, "max_position_embeddings": 16, "dropout": 0.0,
+              "attention_dropout": 0.0, "encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0, "pad_token_id": 1,
+              "decoder_start_token_id": 2}
 # What each family has beside SMALL. Behind a point: which of its variants.
 FAMILIES = {
     "mistral": {}, "qwen2": {"tie_word_embeddings": True}, "qwen3": {"head_dim": 4},
@@ -92,6 +96,13 @@ FAMILIES = {
     "t5.gated": {"vocab_size": 19, "d_model": 12, "d_kv": 6, "d_ff": 16, "num_layers": 1, "num_decoder_layers": 2,
                  "num_heads": 2, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False, "dropout_rate": 0.0,
                  "pad_token_id": 3, "decoder_start_token_id": 2, "architectures": ["T5ForConditionalGeneration"]},
+    "electra": {**ENCODES, "embedding_size": 8, "architectures": ["ElectraForMaskedLM"], "pad_token_id": 0},
+    "bart": {**TRANSLATES, "architectures": ["BartForConditionalGeneration"]},
+    "mbart": {**TRANSLATES, "scale_embedding": True, "architectures": ["MBartForConditionalGeneration"]},
+    "marian": {**TRANSLATES, "scale_embedding": True, "activation_function": "silu", "architectures": ["MarianMTModel"]},
+    "m2m_100": {**TRANSLATES, "scale_embedding": True, "activation_function": "relu",
+                "architectures": ["M2M100ForConditionalGeneration"]},
+    "pegasus": {**TRANSLATES, "activation_function": "relu", "architectures": ["PegasusForConditionalGeneration"]},
     "vit": {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 12,
             "image_size": 8, "patch_size": 4, "num_channels": 3, "hidden_dropout_prob": 0.0,
             "attention_probs_dropout_prob": 0.0, "num_labels": 5, "architectures": ["ViTForImageClassification"]},
@@ -135,7 +146,7 @@ def model(config):
             held["embedded"] = output
 
     made.get_input_embeddings().register_forward_hook(keep)
-    if config.model_type == "t5":
+    if config.is_encoder_decoder:
         made.get_encoder().embed_tokens.register_forward_hook(keep)
     decodes = {} if hasattr(config, "type_vocab_size") or config.model_type in ENCODERS else {"use_cache": False}
     return answers(made, held, input_ids=ids, labels=labels, **decodes)

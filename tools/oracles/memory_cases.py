@@ -144,6 +144,9 @@ DEBERTA = {**BERT, "model_type": "deberta-v2", "architectures": ["DebertaV2ForMa
 DISTILBERT = {"model_type": "distilbert", "architectures": ["DistilBertForMaskedLM"], "dim": 64, "hidden_dim": 176,
               "n_layers": 2, "n_heads": 4, "vocab_size": 797, "max_position_embeddings": 128}
 
+ELECTRA = {**BERT, "model_type": "electra", "architectures": ["ElectraForMaskedLM"], "embedding_size": 24,
+           "vocab_size": 811}
+
 BLOOM = {"model_type": "bloom", "hidden_size": 64, "n_layer": 2, "n_head": 4, "vocab_size": 823}
 FALCON = {"model_type": "falcon", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 827,
           "max_position_embeddings": 256, "bos_token_id": 0, "eos_token_id": 1}
@@ -172,6 +175,19 @@ WHISPER = {"model_type": "whisper", "architectures": ["WhisperForConditionalGene
            "max_source_positions": 56, "max_target_positions": 90, "pad_token_id": 0, "bos_token_id": 1,
            "eos_token_id": 2, "decoder_start_token_id": 1}
 
+BART = {"model_type": "bart", "architectures": ["BartForConditionalGeneration"], "d_model": 64, "encoder_ffn_dim": 176,
+        "decoder_ffn_dim": 144, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,
+        "decoder_attention_heads": 4, "vocab_size": 863, "max_position_embeddings": 110, "pad_token_id": 1,
+        "bos_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 2, "encoder_layerdrop": 0.0,
+        "decoder_layerdrop": 0.0}
+MBART = {**BART, "model_type": "mbart", "architectures": ["MBartForConditionalGeneration"], "scale_embedding": True}
+MARIAN = {**BART, "model_type": "marian", "architectures": ["MarianMTModel"], "scale_embedding": True,
+          "activation_function": "silu", "pad_token_id": 862, "decoder_start_token_id": 862, "eos_token_id": 0}
+M2M_100 = {**BART, "model_type": "m2m_100", "architectures": ["M2M100ForConditionalGeneration"],
+           "activation_function": "relu"}
+PEGASUS = {**BART, "model_type": "pegasus", "architectures": ["PegasusForConditionalGeneration"], "pad_token_id": 0,
+           "eos_token_id": 1, "decoder_start_token_id": 0}
+
 MAMBA2 = {"model_type": "mamba2", "hidden_size": 64, "num_heads": 8, "head_dim": 16, "state_size": 24, "n_groups": 2,
           "num_hidden_layers": 2, "vocab_size": 877, "chunk_size": 32, "pad_token_id": 0, "bos_token_id": 1,
           "eos_token_id": 2}
@@ -199,6 +215,36 @@ def of_sound(cases, target=40):
     """Rows of sound have one length."""
     return {name: {**one, "training": {**one["training"], "seq": one["config"]["max_source_positions"], "target_seq": target}}
             for name, one in cases.items()}
+
+
+def translators():
+    """bart and its relatives: an encoder and a decoder, whose rows are of two lengths."""
+    made = {}
+    frozen = ("model.shared.*", "model.encoder.*")
+    odds = {"bart": {"dropout": 0.0, "activation_dropout": 0.1, "attention_dropout": 0.1, "decoder_layers": 3,
+                     "scale_embedding": True},
+            "mbart": {"activation_dropout": 0.1, "encoder_layers": 1, "activation_function": "relu"},
+            "marian": {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 911, "activation_function": "relu"},
+            "m2m-100": {"attention_dropout": 0.0, "dropout": 0.0, "scale_embedding": False},
+            "pegasus": {"attention_dropout": 0.1, "decoder_layers": 1, "scale_embedding": True}}
+    for name, config in (("bart", BART), ("mbart", MBART), ("marian", MARIAN), ("m2m-100", M2M_100), ("pegasus", PEGASUS)):
+        made.update(family(name, config, frozen=frozen, odd=odds[name], target_seq=40, dtype="bf16"))
+        made.update({
+            f"{name}-math": case(config, micro_batch=2, seq=70, target_seq=40, attention="math"),
+            f"{name}-fp32": case(config, micro_batch=2, seq=37, target_seq=83, dtype="fp32", attention="mem-efficient"),
+            f"{name}-lora-checkpoint": case(config, micro_batch=2, seq=64, target_seq=40, checkpoint="full",
+                                            lora={**LORA, "targets": ["q_proj", "v_proj"]}),
+        })
+    made.update({
+        "bart-eager-checkpoint": case(BART, seq=70, target_seq=40, checkpoint="full", attention="eager"),
+        "bart-one-head": case({**BART, "encoder_attention_heads": 1, "decoder_attention_heads": 1}, micro_batch=2, seq=64,
+                              target_seq=40),
+        "bart-one-token": case(BART, seq=56, target_seq=1),
+        "mbart-one-token": case(MBART, micro_batch=2, seq=56, target_seq=1),
+        "mbart-layers-reentrant": case({**MBART, "encoder_layers": 4}, micro_batch=2, seq=64, target_seq=77,
+                                       checkpoint="full", reentrant=True, input_require_grads=True),
+    })
+    return made
 
 
 def heads_of(name, config, labels=5, prefix=None, **more):
@@ -361,6 +407,11 @@ FAMILIES = {
                           attention="eager"),
     "deberta-c2p": case({**DEBERTA, "pos_att_type": ["c2p"], "position_buckets": -1, "share_att_key": False}, micro_batch=2, seq=72,
                         attention="eager"),
+    **family("electra", ELECTRA, targets=("query", "value"),
+             frozen=("electra.embeddings.*", "electra.encoder.layer.0.*"),
+             odd={"hidden_dropout_prob": 0.0, "embedding_size": 64, "type_vocab_size": 1, "hidden_act": "relu"}),
+    **heads_of("electra", ELECTRA),
+    "electra-fp32": case(ELECTRA, micro_batch=2, seq=61, dtype="fp32", attention="mem-efficient"),
     **family("distilbert", DISTILBERT, targets=("q_lin", "v_lin"),
              frozen=("distilbert.embeddings.*", "distilbert.transformer.layer.0.*"), odd={"dropout": 0.0}),
     **heads_of("distilbert", DISTILBERT),
@@ -454,6 +505,7 @@ FAMILIES = {
     "mamba2-one-head": case({**MAMBA2, "num_heads": 1, "head_dim": 128, "n_groups": 1}, seq=70, dtype="fp16",
                             attention="eager"),
     "mamba2-own-groups": case({**MAMBA2, "n_groups": 8}, micro_batch=2, seq=70, attention="eager"),
+    **translators(),
     **family("bloom", BLOOM, targets=("query_key_value",), eager=False, attention="eager",
              frozen=("transformer.word_embeddings.*", "transformer.h.0.*"),
              odd={"n_head": 1, "hidden_dropout": 0.1, "attention_dropout": 0.1}),

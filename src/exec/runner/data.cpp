@@ -44,6 +44,26 @@ Initial initial_of(const ModelSpec& model, ParameterId parameter) {
   return type.find("Norm") != std::string::npos ? Initial::Ones : Initial::Normal;
 }
 
+namespace {
+
+// m2m_100: sines of each position, then cosines, and of padding zeros (get_embedding of modeling_m2m_100.py).
+std::vector<double> sinusoids(const ModelBuffer& buffer, std::int64_t padding) {
+  const std::int64_t width = buffer.shape.dims[1];
+  const std::int64_t half = width / 2;
+  const double step = std::log(10000.0) / static_cast<double>(half - 1);
+  std::vector<double> values;
+  for (std::int64_t row = 0; row < buffer.shape.dims[0]; ++row) {
+    for (std::int64_t i = 0; i < width; ++i) {
+      const double angle = static_cast<double>(row) * std::exp(-step * static_cast<double>(i % half));
+      const double value = i < half ? std::sin(angle) : std::cos(angle);
+      values.push_back(row == padding || i == 2 * half ? 0 : value);
+    }
+  }
+  return values;
+}
+
+}  // namespace
+
 std::vector<double> values_of(const ModelSpec& model, const ModelBuffer& buffer) {
   const std::int64_t count = buffer.shape.elements().value();
   std::vector<double> values;
@@ -51,6 +71,8 @@ std::vector<double> values_of(const ModelSpec& model, const ModelBuffer& buffer)
   if (buffer.name.ends_with("embed_scale") && buffer.dtype != DType::Int64) {  // gemma's.
     return {std::sqrt(static_cast<double>(model.dims.hidden))};
   }
+  if (buffer.name.ends_with("embed_positions.weights")) return sinusoids(buffer, model.dims.padding);
+  if (buffer.name.ends_with("final_logits_bias")) return std::vector<double>(static_cast<std::size_t>(count), 0);
   if (buffer.name.ends_with("token_type_ids")) return std::vector<double>(static_cast<std::size_t>(count), 0);
   if (buffer.name.ends_with("position_ids")) {
     for (std::int64_t i = 0; i < count; ++i) values.push_back(static_cast<double>(i));

@@ -1,5 +1,5 @@
-// bert, roberta (xlm-roberta, camembert) and distilbert: post-norm encoders. `architectures` says which class is
-// trained: a head over the words (MaskedLM), over the text or over each token, or the body with its pooler alone.
+// bert, roberta (xlm-roberta, camembert), distilbert and electra: post-norm encoders. `architectures` says which class
+// is trained: a head over the words (MaskedLM), over the text or over each token, or the body with its pooler alone.
 #include <algorithm>
 
 #include "core/format.h"
@@ -10,7 +10,7 @@
 namespace dsplan {
 namespace {
 
-enum class BertKind : std::uint8_t { Bert, Roberta, DistilBert };
+enum class BertKind : std::uint8_t { Bert, Roberta, DistilBert, Electra };
 
 struct Bert {
   std::string_view prefix;
@@ -18,6 +18,7 @@ struct Bert {
   EncoderHead head = EncoderHead::None;
   Dimensions dims;
   std::int64_t token_types = 0;
+  std::int64_t width = 0;  // Of what is embedded: electra's own, which a product widens.
   bool tied = true;
   bool head_first = false;  // Registered before the body.
 };
@@ -29,17 +30,23 @@ void read_bert_labels(ConfigReader& config, Bert& bert, double dropout) {
   if (bert.head == EncoderHead::Text) read_problem_type(config, bert.dims.labels);
 }
 
-Bert read_bert(ConfigReader& config, std::string_view prefix, BertKind kind, std::int64_t vocab) {
+// The classes' own values where a key is absent.
+struct BertSizes {
+  std::int64_t vocab = 30522, hidden = 768, ffn = 3072, heads = 12;
+};
+
+Bert read_bert(ConfigReader& config, std::string_view prefix, BertKind kind, const BertSizes& usual) {
   Bert bert;
   bert.prefix = prefix;
   bert.kind = kind;
   bert.head = read_encoder_head(config, prefix);
   Dimensions& d = bert.dims;
-  d.vocab = config.size("vocab_size", vocab);
-  d.hidden = config.size("hidden_size", 768);
-  d.ffn = config.size("intermediate_size", 3072);
+  d.vocab = config.size("vocab_size", usual.vocab);
+  d.hidden = config.size("hidden_size", usual.hidden);
+  bert.width = kind == BertKind::Electra ? config.size("embedding_size", 128) : d.hidden;
+  d.ffn = config.size("intermediate_size", usual.ffn);
   d.layers = config.layer_count("num_hidden_layers", 12);
-  d.heads = d.kv_heads = config.size("num_attention_heads", 12);
+  d.heads = d.kv_heads = config.size("num_attention_heads", usual.heads);
   d.max_positions = config.size("max_position_embeddings", 512);
   d.activation = config.activation("hidden_act", "gelu");
   d.residual_dropout = d.embedding_dropout = config.probability("hidden_dropout_prob", 0.1);
@@ -62,7 +69,7 @@ Bert read_distilbert(ConfigReader& config) {
   bert.head = read_encoder_head(config, bert.prefix);
   Dimensions& d = bert.dims;
   d.vocab = config.size("vocab_size", 30522);
-  d.hidden = config.size("dim", 768, "hidden_size");
+  d.hidden = bert.width = config.size("dim", 768, "hidden_size");
   d.ffn = config.size("hidden_dim", 3072);
   d.layers = config.layer_count("n_layers", 6, "num_hidden_layers");
   d.heads = d.kv_heads = config.size("n_heads", 12, "num_attention_heads");
@@ -85,13 +92,13 @@ ParameterId register_embeddings(ModelBuilder& b, const Bert& bert) {
   const Dimensions& d = bert.dims;
   const bool distil = bert.kind == BertKind::DistilBert;
   const auto embeddings = b.module("embeddings", distil ? "Embeddings" : formatted("{}Embeddings", bert.prefix));
-  const auto positions = [&] { b.embedding("position_embeddings", d.max_positions, d.hidden, Split::Replicated); };
+  const auto positions = [&] { b.embedding("position_embeddings", d.max_positions, bert.width, Split::Replicated); };
   b.buffer("position_ids", {1, d.max_positions}, DType::Int64, false);
   if (!distil) b.buffer("token_type_ids", {1, d.max_positions}, DType::Int64, false);
-  const ParameterId words = b.embedding("word_embeddings", d.vocab, d.hidden, Split::Vocabulary);
+  const ParameterId words = b.embedding("word_embeddings", d.vocab, bert.width, Split::Vocabulary);
   if (bert.kind != BertKind::Roberta) positions();
-  if (!distil) b.embedding("token_type_embeddings", bert.token_types, d.hidden, Split::Replicated);
-  b.layer_norm("LayerNorm", d.hidden);
+  if (!distil) b.embedding("token_type_embeddings", bert.token_types, bert.width, Split::Replicated);
+  b.layer_norm("LayerNorm", bert.width);
   b.leaf("dropout", "Dropout");
   if (bert.kind == BertKind::Roberta) positions();
   return words;
@@ -149,6 +156,7 @@ ParameterId register_body(ModelBuilder& b, const Bert& bert, bool pooler) {
   const Dimensions& d = bert.dims;
   const bool distil = bert.kind == BertKind::DistilBert;
   const ParameterId words = register_embeddings(b, bert);
+  if (bert.width != d.hidden) b.linear("embeddings_project", d.hidden, bert.width, true, Cut::Whole);
   {
     const auto encoder =
         b.module(distil ? "transformer" : "encoder", distil ? "Transformer" : formatted("{}Encoder", bert.prefix));
@@ -176,8 +184,8 @@ std::string body_forward(const Bert& bert, bool pooler) {
     return "embeddings(word_embeddings position_embeddings LayerNorm dropout) transformer(layer*)";
   }
   return formatted(
-      "embeddings(word_embeddings token_type_embeddings position_embeddings LayerNorm dropout) encoder(layer*){}",
-      pooler ? " pooler(dense activation)" : "");
+      "embeddings(word_embeddings token_type_embeddings position_embeddings LayerNorm dropout){} encoder(layer*){}",
+      bert.width != bert.dims.hidden ? " embeddings_project" : "", pooler ? " pooler(dense activation)" : "");
 }
 
 // The head's own forward, in text. Its bias is a parameter beside the projection, with which it shares storage.
@@ -204,6 +212,17 @@ std::string register_word_head(ModelBuilder& b, const Bert& bert, ParameterId wo
     if (bert.tied) b.tie(bias, own);
     return "lm_head(dense layer_norm decoder)";
   }
+  if (bert.kind == BertKind::Electra) {
+    {
+      const auto head = b.module("generator_predictions", "ElectraGeneratorPredictions");
+      b.activation("activation", "gelu");
+      b.layer_norm("LayerNorm", bert.width);
+      b.linear("dense", bert.width, d.hidden, true, Cut::Whole);
+    }
+    const ParameterId weight = b.linear("generator_lm_head", d.vocab, bert.width, true, Cut::Vocabulary);
+    if (bert.tied) b.tie(weight, words);
+    return "generator_predictions(dense activation LayerNorm) generator_lm_head";
+  }
   return register_word_predictions(b, d, bert.prefix, bert.tied ? words : kNone);
 }
 
@@ -214,12 +233,14 @@ std::string register_class_head(ModelBuilder& b, const Bert& bert) {
     b.linear("classifier", d.labels, d.hidden, true, Cut::Whole);
     return "dropout classifier";
   }
-  if (bert.kind == BertKind::Roberta) {
+  if (bert.kind != BertKind::DistilBert) {
+    const bool electra = bert.kind == BertKind::Electra;
     const auto head = b.module("classifier", formatted("{}ClassificationHead", bert.prefix));
     b.linear("dense", d.hidden, d.hidden, true, Cut::Whole);
+    if (electra) b.activation("activation", "gelu");
     b.leaf("dropout", "Dropout");
     b.linear("out_proj", d.labels, d.hidden, true, Cut::Whole);
-    return "classifier(dropout dense dropout out_proj)";
+    return formatted("classifier(dropout dense{} dropout out_proj)", electra ? " activation" : "");
   }
   b.linear("pre_classifier", d.hidden, d.hidden, true, Cut::Whole);
   b.linear("classifier", d.labels, d.hidden, true, Cut::Whole);
@@ -232,6 +253,7 @@ std::string_view body_name(BertKind kind) {
     case BertKind::Bert: return "bert";
     case BertKind::Roberta: return "roberta";
     case BertKind::DistilBert: return "distilbert";
+    case BertKind::Electra: return "electra";
   }
   return {};
 }
@@ -245,7 +267,7 @@ void tie_words(ModelBuilder& b, ParameterId words) {
 }
 
 ModelSpec build_encoder(const ConfigReader& config, const Bert& bert) {
-  const bool own_pooler = bert.kind != BertKind::DistilBert;
+  const bool own_pooler = bert.kind == BertKind::Bert || bert.kind == BertKind::Roberta;
   const bool pooler =
       own_pooler && (bert.head == EncoderHead::None || (bert.head == EncoderHead::Text && bert.kind == BertKind::Bert));
   ModelBuilder b(config, encoder_class(bert.prefix, bert.head));
@@ -275,24 +297,28 @@ ModelSpec build_encoder(const ConfigReader& config, const Bert& bert) {
 }  // namespace
 
 ModelSpec build_bert(ConfigReader& config) {
-  return build_encoder(config, read_bert(config, "Bert", BertKind::Bert, 30522));
+  return build_encoder(config, read_bert(config, "Bert", BertKind::Bert, {}));
 }
 
 ModelSpec build_roberta(ConfigReader& config) {
-  return build_encoder(config, read_bert(config, "Roberta", BertKind::Roberta, 50265));
+  return build_encoder(config, read_bert(config, "Roberta", BertKind::Roberta, {.vocab = 50265}));
 }
 
 // Roberta whose head is made before its body.
 ModelSpec build_xlm_roberta(ConfigReader& config) {
-  Bert bert = read_bert(config, "XLMRoberta", BertKind::Roberta, 30522);
+  Bert bert = read_bert(config, "XLMRoberta", BertKind::Roberta, {});
   bert.head_first = true;
   return build_encoder(config, bert);
 }
 
 ModelSpec build_camembert(ConfigReader& config) {
-  Bert bert = read_bert(config, "Camembert", BertKind::Roberta, 30522);
+  Bert bert = read_bert(config, "Camembert", BertKind::Roberta, {});
   bert.head_first = true;
   return build_encoder(config, bert);
+}
+
+ModelSpec build_electra(ConfigReader& config) {
+  return build_encoder(config, read_bert(config, "Electra", BertKind::Electra, {30522, 256, 1024, 4}));
 }
 
 ModelSpec build_distilbert(ConfigReader& config) { return build_encoder(config, read_distilbert(config)); }

@@ -82,10 +82,16 @@ std::vector<Family> encoders_and_towers() {
       {"camembert", build_camembert, true},
       {"deberta-v2", build_deberta_v2, true},
       {"distilbert", build_distilbert, true},
+      {"electra", build_electra, true, {"ElectraForPreTraining"}},  // Likewise.
       {"modernbert", build_modernbert, true},
       {"t5", build_t5, true, {"T5WithLMHeadModel"}},  // Its name in transformers 2.
       {"mt5", build_mt5, true},
       {"whisper", build_whisper, true},
+      {"bart", build_bart, true},
+      {"mbart", build_mbart, true},
+      {"marian", build_marian, true},
+      {"m2m_100", build_m2m_100, true},
+      {"pegasus", build_pegasus, true},
       {"vit", build_vit, true},
       {"clip_vision_model", build_clip_vision_model, false},
       {"siglip_vision_model", build_siglip_vision_model, false},
@@ -171,14 +177,15 @@ std::int64_t usual_padding(std::string_view family) {
     std::string_view families;
     std::int64_t padding;
   };
-  constexpr Own kOwn[] = {{" bert distilbert gemma gemma2 gemma3_text cohere cohere2 ernie4_5 hunyuan_v1_dense "
-                           "hunyuan_v1_moe t5 ",
+  constexpr Own kOwn[] = {{" bert distilbert electra gemma gemma2 gemma3_text cohere cohere2 ernie4_5 hunyuan_v1_dense "
+                           "hunyuan_v1_moe t5 pegasus ",
                            0},
-                          {" roberta xlm-roberta camembert opt olmo olmo2 olmo3 olmoe seed_oss ", 1},
+                          {" roberta xlm-roberta camembert bart mbart m2m_100 opt olmo olmo2 olmo3 olmoe seed_oss ", 1},
                           {" helium ", 3},
                           {" phi3 ", 32000},
                           {" modernbert ", 50283},
                           {" whisper ", 50256},
+                          {" marian ", 58100},
                           {" smollm3 ", 128004},
                           {" glm glm4 ", 151329}};
   for (const Own& own : kOwn) {
@@ -200,6 +207,8 @@ std::int64_t padding_of(const ConfigReader& config, const ModelSpec& spec) {
 std::int64_t first_target_of(const ConfigReader& config, const ModelSpec& spec) {
   const Value* given = config.root().find("decoder_start_token_id");
   if (given != nullptr && given->is(Value::Kind::Integer)) return std::max<std::int64_t>(given->integer, 0);
+  if (spec.family == "bart" || spec.family == "m2m_100") return 2;
+  if (spec.family == "marian") return 58100;
   return spec.family == "whisper" ? 50257 : 0;
 }
 

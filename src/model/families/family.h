@@ -85,8 +85,14 @@ struct Family {
 [[nodiscard]] ModelSpec build_xlm_roberta(ConfigReader& config);
 [[nodiscard]] ModelSpec build_camembert(ConfigReader& config);
 [[nodiscard]] ModelSpec build_deberta_v2(ConfigReader& config);
+[[nodiscard]] ModelSpec build_electra(ConfigReader& config);
 [[nodiscard]] ModelSpec build_distilbert(ConfigReader& config);
 [[nodiscard]] ModelSpec build_whisper(ConfigReader& config);
+[[nodiscard]] ModelSpec build_bart(ConfigReader& config);
+[[nodiscard]] ModelSpec build_mbart(ConfigReader& config);
+[[nodiscard]] ModelSpec build_marian(ConfigReader& config);
+[[nodiscard]] ModelSpec build_m2m_100(ConfigReader& config);
+[[nodiscard]] ModelSpec build_pegasus(ConfigReader& config);
 [[nodiscard]] ModelSpec build_modernbert(ConfigReader& config);
 [[nodiscard]] ModelSpec build_mt5(ConfigReader& config);
 [[nodiscard]] ModelSpec build_t5(ConfigReader& config);

@@ -1,4 +1,5 @@
-// Encoders with norms behind their sublayers: bert, roberta and distilbert under each of their heads, module by module.
+// Encoders with norms behind their sublayers: bert, roberta, distilbert and electra under each of their heads, module
+// by module.
 #include <algorithm>
 
 #include "model/graphs/attention.h"
@@ -21,7 +22,9 @@ TensorId table_module(GraphBuilder& g, ModuleId parent, std::string_view name, T
   return out;
 }
 
-// (cumsum(mask) * mask).long() + padding_idx of a mask in int32, in which all tokens count.
+}  // namespace
+
+// Of a mask in int32, in which all tokens count.
 TensorId counted_positions(GraphBuilder& g, TensorId ids) {
   const Shape shape = g.shape(ids);
   const auto cast = [&](TensorId x, DType to) { return g.make(Op::Cast, shape, to, {x}); };
@@ -42,6 +45,8 @@ TensorId counted_positions(GraphBuilder& g, TensorId ids) {
   return out;
 }
 
+namespace {
+
 TensorId first_token(GraphBuilder& g, TensorId hidden) {
   const Shape shape = g.shape(hidden);
   const TensorId slice = g.slice(hidden, 1, 0, 1);
@@ -56,6 +61,7 @@ class EncoderGraph {
       : g_(model, options),
         d_(model.dims),
         distil_(model.family == "distilbert"),
+        electra_(model.family == "electra"),
         roberta_(is_roberta(model)),
         of_text_(model.graph_class.ends_with("ForSequenceClassification")),
         body_(g_.child(g_.causal(), roberta_ ? std::string_view("roberta") : std::string_view(model.family))) {}
@@ -87,6 +93,13 @@ class EncoderGraph {
     Chain& norm(ModuleId module) { return next(norm_module(of_.g_, NormKind::Layer, module, x_)); }
     Chain& dropout(ModuleId module, double p) { return next(dropout_module(of_.g_, module, x_, p)); }
     Chain& activation(ModuleId module) { return next(activation_module(of_.g_, module, x_)); }
+    // Whatever the layers' is.
+    Chain& gelu(ModuleId module) {
+      of_.g_.enter(module);
+      const TensorId made = activated(of_.g_, "gelu", x_);
+      of_.g_.exit(module);
+      return next(made);
+    }
     Chain& unary(Op op) { return next(of_.g_.unary(op, x_)); }
     Chain& next(TensorId made) {
       of_.g_.drop({x_});
@@ -226,7 +239,10 @@ class EncoderGraph {
 
   TensorId body(TensorId ids) {
     g_.enter(body_);
-    const TensorId embedded = embeddings(ids);
+    TensorId embedded = embeddings(ids);
+    if (const ModuleId wider = g_.model().child(body_, "embeddings_project"); wider != kNone) {
+      embedded = Chain(*this, embedded).linear(wider, d_.hidden).end();
+    }
     const ModuleId encoder = g_.child(body_, distil_ ? "transformer" : "encoder");
     g_.enter(encoder);
     const auto call = [&](ModuleId module, std::size_t, TensorId x) {
@@ -266,6 +282,7 @@ class EncoderGraph {
           .linear(root("vocab_projector"), d_.vocab)
           .end();
     }
+    if (electra_) return narrow_word_logits(hidden);
     const ModuleId outer = root(roberta_ ? "lm_head" : "cls");
     g_.enter(outer);
     const ModuleId head = roberta_ ? outer : g_.child(outer, "predictions");
@@ -284,6 +301,17 @@ class EncoderGraph {
     if (head != outer) g_.exit(head);
     g_.exit(outer);
     return chain.end();
+  }
+
+  // electra's generator: the table of words is narrower than the model.
+  TensorId narrow_word_logits(TensorId hidden) {
+    const ModuleId head = root("generator_predictions");
+    const ModuleId dense = g_.child(head, "dense");
+    g_.enter(head);
+    Chain chain(*this, linear_module(g_, dense, hidden, g_.shape(g_.parameter_of(dense, "weight")).dims[0]));
+    chain.gelu(g_.child(head, "activation")).norm(g_.child(head, "LayerNorm"));
+    g_.exit(head);
+    return chain.linear(root("generator_lm_head"), d_.vocab).end();
   }
 
   TensorId token_logits(TensorId hidden) {
@@ -307,10 +335,9 @@ class EncoderGraph {
     }
     const ModuleId head = root("classifier");
     g_.enter(head);
-    const TensorId logits = Chain(*this, first_token(g_, hidden))
-                                .dropout(g_.child(head, "dropout"), d_.classifier_dropout)
-                                .linear(g_.child(head, "dense"), d_.hidden)
-                                .unary(Op::Tanh)
+    Chain chain(*this, first_token(g_, hidden));
+    chain.dropout(g_.child(head, "dropout"), d_.classifier_dropout).linear(g_.child(head, "dense"), d_.hidden);
+    const TensorId logits = (electra_ ? chain.gelu(g_.child(head, "activation")) : chain.unary(Op::Tanh))
                                 .dropout(g_.child(head, "dropout"), d_.classifier_dropout)
                                 .linear(g_.child(head, "out_proj"), d_.labels)
                                 .end();
@@ -321,6 +348,7 @@ class EncoderGraph {
   GraphBuilder g_;
   const Dimensions& d_;
   bool distil_;
+  bool electra_;
   bool roberta_;
   bool of_text_;
   ModuleId body_;

@@ -10,6 +10,7 @@
 #include "model/pictures.h"
 #include "model/quantized.h"
 #include "model/recorded.h"
+#include "model/translators.h"
 
 namespace dsplan {
 namespace {
@@ -245,7 +246,7 @@ std::optional<std::string> packed_unsupported(const ModelSpec& model, const Trai
 using GraphOf = Graph (*)(const ModelSpec& model, const GraphOptions& options);
 GraphOf builder_of(const ModelSpec& model) {
   if (model.code == ModelCode::Torchtitan) return build_torchtitan_graph;
-  constexpr std::array<std::pair<std::string_view, GraphOf>, 18> kOwn{{{"gpt2", build_gpt2_graph},
+  constexpr std::array<std::pair<std::string_view, GraphOf>, 24> kOwn{{{"gpt2", build_gpt2_graph},
                                                                        {"bloom", build_bloom_graph},
                                                                        {"falcon", build_falcon_graph},
                                                                        {"opt", build_opt_graph},
@@ -253,6 +254,11 @@ GraphOf builder_of(const ModelSpec& model) {
                                                                        {"mt5", build_t5_graph},
                                                                        {"mamba2", build_mamba2_graph},
                                                                        {"whisper", build_whisper_graph},
+                                                                       {"bart", build_bart_graph},
+                                                                       {"mbart", build_bart_graph},
+                                                                       {"marian", build_bart_graph},
+                                                                       {"m2m_100", build_bart_graph},
+                                                                       {"pegasus", build_bart_graph},
                                                                        {"vit", build_vit_graph},
                                                                        {"clip", build_picture_graph},
                                                                        {"siglip", build_picture_graph},
@@ -261,6 +267,7 @@ GraphOf builder_of(const ModelSpec& model) {
                                                                        {"xlm-roberta", build_encoder_graph},
                                                                        {"camembert", build_encoder_graph},
                                                                        {"distilbert", build_encoder_graph},
+                                                                       {"electra", build_encoder_graph},
                                                                        {"deberta-v2", build_deberta_graph},
                                                                        {"modernbert", build_modernbert_graph}}};
   for (const auto& [name, build] : kOwn) {
@@ -269,11 +276,30 @@ GraphOf builder_of(const ModelSpec& model) {
   return build_decoder_graph;
 }
 
+// bart and its relatives.
+std::optional<std::string> translator_unsupported(const ModelSpec& model, const Training& training) {
+  if (training.dtype == DType::Float16) return formatted("{} in fp16, which bounds values", model.family);
+  const ParameterId shared = model.parameter(model.child(model.child(model.causal, "model"), "shared"), "weight");
+  const bool read = std::any_of(model.parameters.begin(), model.parameters.end(),
+                                [&](const Parameter& one) { return one.tied_to == shared; });
+  if (shared != kNone && !read) return "tables that are not tied, of which nothing reads the shared one";
+  const Translator& of = *translator_of(model.family);
+  const std::int64_t longest = std::max(training.seq, training.target_seq);
+  const std::int64_t rows = model.dims.max_positions + 1 - std::max<std::int64_t>(model.dims.padding, 0);
+  if (of.places == Places::Counted && longest > rows) {
+    return formatted("more than {} tokens a row, for which {} makes its table of positions anew", rows, model.family);
+  }
+  return std::nullopt;
+}
+
 std::optional<std::string> encoder_decoder_unsupported(const ModelSpec& model, const Training& training) {
   if (model.dims.decoder_layers == 0) return std::nullopt;
   if (model.family == "whisper" && training.dtype == DType::Float16) return "whisper in fp16, which bounds values";
   if (model.family == "whisper" && training.seq != model.dims.max_positions) {
     return formatted("--seq {} of sound that is always {} positions", training.seq, model.dims.max_positions);
+  }
+  if (translator_of(model.family) != nullptr) {
+    if (const auto translator = translator_unsupported(model, training)) return translator;
   }
   if (training.checkpoint.by_deepspeed()) {
     return "DeepSpeed's checkpoints of an encoder-decoder, whose layers take several tensors";
@@ -560,7 +586,8 @@ std::string unreached_parameter(const ModelSpec& model, const std::vector<bool>&
 
 bool is_body(const ModelSpec& model) {
   if (model.code == ModelCode::Torchtitan) return false;
-  return model.graph_class.ends_with("Model") && !model.graph_class.ends_with("LMHeadModel");
+  const std::string& name = model.graph_class;
+  return name.ends_with("Model") && !name.ends_with("LMHeadModel") && name != "MarianMTModel";
 }
 
 bool is_roberta(const ModelSpec& model) {

@@ -76,6 +76,7 @@ void cut_module_regions(Graph& graph, const ModelSpec& model, const std::vector<
 [[nodiscard]] Graph build_deberta_graph(const ModelSpec& model, const GraphOptions& options);
 [[nodiscard]] Graph build_mamba2_graph(const ModelSpec& model, const GraphOptions& options);
 [[nodiscard]] Graph build_modernbert_graph(const ModelSpec& model, const GraphOptions& options);
+[[nodiscard]] Graph build_bart_graph(const ModelSpec& model, const GraphOptions& options);
 [[nodiscard]] Graph build_whisper_graph(const ModelSpec& model, const GraphOptions& options);
 [[nodiscard]] Graph build_t5_graph(const ModelSpec& model, const GraphOptions& options);
 [[nodiscard]] Graph build_vit_graph(const ModelSpec& model, const GraphOptions& options);
@@ -111,6 +112,8 @@ struct PictureMasks {
   TensorId blocks = kNone;
 };
 [[nodiscard]] PictureMasks picture_masks(GraphBuilder& g, TensorId types, std::int64_t window);
+// create_position_ids_from_input_ids: (cumsum(mask) * mask).long() + padding_idx.
+[[nodiscard]] TensorId counted_positions(GraphBuilder& g, TensorId ids);
 // torch.finfo(dtype).min.
 [[nodiscard]] double lowest_number(DType dtype);
 // build_alibi_tensor of bloom and falcon: [B * H, 1, S] in the model's dtype from a mask of ones [B, S]. `narrow`:

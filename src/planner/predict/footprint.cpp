@@ -5,6 +5,7 @@
 #include "core/error.h"
 #include "core/module_graph.h"
 #include "model/parts.h"
+#include "model/translators.h"
 #include "planner/predict/library_memory.h"
 
 namespace dsplan {
@@ -32,7 +33,7 @@ bool is_trained(const Parameter& parameter, const Training& training) {
 // two share no storage: it never has a gradient, and PyTorch's optimizers make no state for it.
 bool is_read(const ModelSpec& model, const Parameter& parameter) {
   const bool beside = parameter.name.ends_with("lm_head.bias") || parameter.name.ends_with("predictions.bias");
-  if (!beside || !model.graph_class.ends_with("ForMaskedLM")) return true;
+  if (!beside || model.family == "electra" || !model.graph_class.ends_with("ForMaskedLM")) return true;
   const auto id = static_cast<ParameterId>(&parameter - model.parameters.data());
   return std::any_of(model.parameters.begin(), model.parameters.end(),
                      [id](const Parameter& other) { return other.tied_to == id; });
@@ -448,7 +449,7 @@ std::optional<Answers> answers_of(const ModelSpec& model, const Training& t) {
   if (is("ForMaskedLM")) return Answers{last_tokens(t), d.vocab, modern};
   if (is("ForTokenClassification"))
     return Answers{last_tokens(t), d.labels, model.parts != nullptr && !modern && !apart};
-  if (is("ForConditionalGeneration")) return Answers{checked_mul(t.micro_batch, t.target_seq), d.vocab, false};
+  if (d.decoder_layers > 0) return Answers{checked_mul(t.micro_batch, t.target_seq), d.vocab, false};
   if (is("ForSequenceClassification") && apart) {
     return Answers{t.micro_batch, d.labels, !model.parts->disentangled.names_problem};
   }
@@ -590,7 +591,10 @@ Bytes held_logits(const ModelSpec& model, const Job& job) {
   if (!answers) return Bytes(0);
   const std::int64_t classes = answers->classes;
   const std::int64_t own = tp == 1 ? classes : round_up(Bytes(classes), tp * 128).value() / tp;
-  const DType computed = t.autocast.value_or(t.dtype);
+  // bart's bias of the logits is in the model's dtype whatever autocast computes in.
+  const Translator* translator = translator_of(model.family);
+  const bool biased = translator != nullptr && translator->biases_logits;
+  const DType computed = biased ? t.dtype : t.autocast.value_or(t.dtype);
   const Bytes logits =
       storage(Elements(checked_mul(answers->places, own)), t.outputs_to_fp32 ? DType::Float32 : computed);
   if (model.dims.decoder_layers == 0) return logits + held_cache(model, t);

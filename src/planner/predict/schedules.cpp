@@ -42,7 +42,7 @@ void refuse_what_cannot_run(const ModelSpec& model, const Job& job, const std::s
 }  // namespace
 
 bool is_executable(std::string_view family) {
-  constexpr std::array<std::string_view, 56> kFamilies{"gpt2",
+  constexpr std::array<std::string_view, 62> kFamilies{"gpt2",
                                                        "llama",
                                                        "mistral",
                                                        "qwen2",
@@ -92,6 +92,12 @@ bool is_executable(std::string_view family) {
                                                        "xlm-roberta",
                                                        "camembert",
                                                        "distilbert",
+                                                       "electra",
+                                                       "bart",
+                                                       "mbart",
+                                                       "marian",
+                                                       "m2m_100",
+                                                       "pegasus",
                                                        "modernbert",
                                                        "t5",
                                                        "vit",

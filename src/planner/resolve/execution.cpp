@@ -23,7 +23,8 @@ bool has(std::initializer_list<std::string_view> families, std::string_view fami
 void judge_positions(Resolver& resolver, std::int64_t seq, const Place& place) {
   const std::int64_t most = resolver.model.dims.max_positions;
   if (most == 0 || seq <= most) return;
-  if (has({"gpt2", "opt", "bert", "roberta", "xlm-roberta", "camembert", "vit", "whisper", "clip", "siglip"},
+  if (has({"gpt2", "opt", "bert", "roberta", "xlm-roberta", "camembert", "electra", "vit", "whisper", "clip", "siglip",
+           "bart", "mbart", "marian", "pegasus"},
           resolver.model.family)) {
     resolver.fault(place, formatted("seq {} is beyond the {} learned positions of {}", seq, most, resolver.model.name));
   } else {

@@ -1,0 +1,275 @@
+// bart, mbart, marian, m2m_100 and pegasus: transformers' classes that translate, module by module. What tells them
+// apart stands in model/translators.h. The decoder sees in every layer what the encoder made.
+#include "core/error.h"
+#include "model/graphs/attention.h"
+#include "model/graphs/graphs.h"
+#include "model/graphs/loss.h"
+#include "model/graphs/pieces.h"
+#include "model/translators.h"
+
+namespace dsplan {
+namespace {
+
+// mbart's shift_tokens_right: labels behind each row's last token that is no padding.
+TensorId wrapped_right(GraphBuilder& g, TensorId labels) {
+  constexpr double kIgnored = -100;
+  const Shape shape = g.shape(labels);
+  const std::int64_t padding = std::max<std::int64_t>(g.model().dims.padding, 0);
+  const TensorId out = g.copy(labels);
+  const TensorId ignored = g.make(Op::Equal, shape, DType::Bool, {out}, false, kIgnored);
+  const TensorId padded = g.in_place(Op::MaskedFillInPlace, out, ignored, 0, padding);
+  g.drop({ignored, padded});
+  const TensorId counts = g.make(Op::NotEqual, shape, DType::Bool, {out}, false, static_cast<double>(padding));
+  const TensorId sums = g.make(Op::SumDim, Shape{shape.dims[0]}, DType::Int64, {counts});
+  g.drop({counts});
+  const TensorId last = g.make(Op::SubScalar, Shape{shape.dims[0]}, DType::Int64, {sums}, false, 1);
+  g.drop({sums});
+  const Shape column{shape.dims[0], 1};
+  const TensorId places = g.view(last, column);
+  g.drop({last});
+  const TensorId first = g.make(Op::Gather, column, DType::Int64, {out, places});
+  if (shape.dims[1] > 1) {
+    const Shape rest{shape.dims[0], shape.dims[1] - 1};
+    const TensorId part = g.view(out, rest, {step_narrow(1, 0, rest.dims[1])});
+    const TensorId copied = g.make(Op::Contiguous, rest, DType::Int64, {part});
+    const TensorId filled = g.in_place(Op::CopyInto, out, copied, 1, 1);
+    g.drop({copied, part, filled});
+  }
+  const TensorId begun = g.in_place(Op::CopyInto, out, first, 1, 0);
+  g.drop({begun, first, places});
+  return out;
+}
+
+class BartGraph {
+ public:
+  BartGraph(const ModelSpec& model, const GraphOptions& options)
+      : options_(options),
+        g_(model, options_),
+        d_(model.dims),
+        of_(*translator_of(model.family)),
+        body_(g_.child(g_.causal(), "model")) {}
+
+  Graph build() {
+    const TensorId ids = g_.batch_input(Shape{options_.micro_batch, options_.seq}, DType::Int64);
+    const TensorId labels = g_.batch_input(Shape{options_.micro_batch, options_.target_seq}, DType::Int64);
+    g_.set_batch({ids, labels});
+    g_.enter_model();
+    const TensorId target_ids = of_.wraps_last ? wrapped_right(g_, labels) : shifted_right(g_, labels);
+    g_.enter(body_);
+    const TensorId encoded = encoder(ids);
+    options_.seq = options_.target_seq;  // The decoder's rows are those of the target.
+    const TensorId decoded = decoder(target_ids, encoded);
+    g_.exit(body_);
+    TensorId logits = linear_module(g_, g_.child(g_.causal(), "lm_head"), decoded, d_.vocab);
+    if (of_.biases_logits) {
+      logits = rebound(logits, g_.binary(Op::Add, logits, g_.buffer("final_logits_bias")));
+    }
+    const TensorId loss = class_loss(g_, logits, labels);
+    g_.drop({decoded, target_ids});
+    const TensorId returned = end_model(g_, logits, loss);
+    g_.give_to_loop(encoded);
+    return g_.finish(returned);
+  }
+
+ private:
+  TensorId rebound(TensorId old, TensorId made) {
+    g_.drop({old});
+    return made;
+  }
+
+  TensorId norm(ModuleId parent, std::string_view name, TensorId x) {
+    return norm_module(g_, NormKind::Layer, g_.child(parent, name), x);
+  }
+
+  // flat.view(B, S, heads, D).transpose(1, 2), rebinding the variable.
+  TensorId by_heads(TensorId flat, bool by_head) {
+    const Shape own = g_.shape(flat);
+    const Shape by_token{own.dims[0], own.dims[1], d_.heads, d_.head_dim};
+    const Shape shape{own.dims[0], d_.heads, own.dims[1], d_.head_dim};
+    const std::initializer_list<ViewStep> steps{step_reshape(by_token), step_swap(1, 2)};
+    const bool copied = by_head && d_.heads > 1 && own.dims[1] > 1;
+    return rebound(flat, copied ? g_.view_copied_back(flat, shape, steps) : g_.view(flat, shape, steps));
+  }
+
+  // Keys and values are projected before either is viewed. What a product makes of the keys' gradient comes back to
+  // the projection as a view, which is copied there.
+  Attended attention(ModuleId module, TensorId hidden, TensorId source, TensorId mask, bool full) {
+    g_.enter(module);
+    const bool masked = mask != kNone;
+    const bool composed = options_.eager_attention || options_.math_attention;
+    const bool keys = keys_come_back_by_head(options_, d_, masked);
+    AttentionCall call;
+    const TensorId query = linear_module(g_, g_.child(module, "q_proj"), hidden, d_.hidden);
+    call.q = by_heads(query, queries_come_back_by_head(options_, d_, masked));
+    TensorId key = linear_module(g_, g_.child(module, "k_proj"), source, d_.hidden);
+    if (keys && composed && d_.heads > 1 && g_.shape(key).dims[1] > 1) {
+      key = rebound(key, g_.view_copied_back(key, g_.shape(key)));
+    }
+    const TensorId value = linear_module(g_, g_.child(module, "v_proj"), source, d_.hidden);
+    call.k = by_heads(key, keys && !composed);
+    call.v = by_heads(value, values_come_back_by_head(options_, d_, masked));
+    call.mask = mask;
+    call.dropout = d_.attention_dropout;
+    call.softmax = SoftmaxKind::Bare;
+    call.full = full;
+    const Attended attended = attend(g_, call);
+    const TensorId out = linear_module(g_, g_.child(module, "out_proj"), attended.flat, d_.hidden);
+    g_.drop({attended.flat, call.q, call.k, call.v});
+    g_.exit(module);
+    return {out, attended.weights};
+  }
+
+  // residual + dropout(x), rebinding the variable, and the norm behind the sum.
+  TensorId joined(ModuleId layer, std::string_view name, TensorId x, TensorId residual) {
+    x = rebound(x, g_.dropout(x, d_.residual_dropout));
+    x = rebound(x, g_.binary(Op::Add, residual, x));
+    return of_.norms_first ? x : rebound(x, norm(layer, name, x));
+  }
+
+  // What a sublayer is given.
+  TensorId given(ModuleId layer, std::string_view name, TensorId hidden) {
+    return of_.norms_first ? norm(layer, name, hidden) : g_.keep(hidden);
+  }
+
+  // One sublayer of attention; its weights are a variable of the layer until it returns or has others.
+  TensorId attended(ModuleId layer, std::string_view name, TensorId hidden, TensorId encoded, TensorId mask) {
+    const std::string own = std::string(name) + "_layer_norm";
+    const TensorId normed = given(layer, own, hidden);
+    const bool cross = encoded != kNone;
+    const Attended made = attention(g_.child(layer, name), normed, cross ? encoded : normed, mask, cross || encodes_);
+    g_.drop({normed});
+    if (weights_ != kNone) g_.drop({weights_});
+    weights_ = made.weights;
+    return joined(layer, own, made.flat, hidden);
+  }
+
+  TensorId feed_forward(ModuleId layer, TensorId hidden) {
+    const ModuleId first = g_.child(layer, "fc1");
+    const std::int64_t ffn = g_.shape(g_.parameter_of(first, "weight")).dims[0];
+    const TensorId normed = given(layer, "final_layer_norm", hidden);
+    TensorId x = linear_module(g_, first, normed, ffn);
+    x = rebound(x, activation_module(g_, g_.child(layer, "activation_fn"), x));
+    g_.drop({normed});
+    x = rebound(x, g_.dropout(x, d_.activation_dropout));
+    x = rebound(x, linear_module(g_, g_.child(layer, "fc2"), x, d_.hidden));
+    return joined(layer, "final_layer_norm", x, hidden);
+  }
+
+  TensorId layer(ModuleId module, TensorId x, TensorId encoded, TensorId mask) {
+    g_.enter(module);
+    TensorId hidden = attended(module, "self_attn", x, kNone, mask);
+    if (encoded != kNone) hidden = rebound(hidden, attended(module, "encoder_attn", hidden, encoded, kNone));
+    hidden = rebound(hidden, feed_forward(module, hidden));
+    if (weights_ != kNone) g_.drop({weights_});
+    weights_ = kNone;
+    g_.exit(module);
+    return hidden;
+  }
+
+  TensorId layers(ModuleId stack, TensorId hidden, TensorId encoded, TensorId mask) {
+    for (const ModuleId one : modules_of(g_.model(), g_.child(stack, "layers"))) {
+      std::vector<TensorId> arguments{hidden, mask, encoded};
+      std::erase(arguments, kNone);
+      const std::int32_t region = g_.begin_region({std::move(arguments), {}, {}, {}});
+      const TensorId out = layer(one, hidden, encoded, mask);
+      g_.end_region(region);
+      hidden = rebound(hidden, out);
+    }
+    return of_.norms_last ? rebound(hidden, norm(stack, "layer_norm", hidden)) : hidden;
+  }
+
+  TensorId words(ModuleId stack, TensorId ids) {
+    const ModuleId module = g_.child(stack, "embed_tokens");
+    g_.enter(module);
+    TensorId x = embedding(g_, g_.parameter("weight"), ids, false, d_.padding);
+    if (of_.scales_inside) x = rebound(x, g_.unary(Op::MulScalar, x, d_.word_scale));
+    g_.exit(module);
+    if (options_.inputs_require_grad) g_.require_grad(x);
+    return of_.scales_inside ? x : rebound(x, g_.unary(Op::MulScalar, x, d_.word_scale));
+  }
+
+  // arange(S), or with a zero that says how much came before.
+  TensorId numbers(bool shifted) {
+    const TensorId first = arange(g_, options_.seq);
+    return shifted ? rebound(first, g_.make(Op::AddScalar, g_.shape(first), DType::Int64, {first})) : first;
+  }
+
+  // Of every row, or of one for all; `given` are the decoder's numbers.
+  TensorId places(ModuleId stack, TensorId ids, TensorId given) {
+    const ModuleId module = g_.child(stack, "embed_positions");
+    g_.enter(module);
+    TensorId out = kNone;
+    if (of_.places == Places::Counted) {
+      const TensorId rows = counted_positions(g_, ids);
+      out = embedding(g_, g_.buffer("weights"), rows);
+      g_.drop({rows});
+    } else {
+      const TensorId own = given == kNone ? numbers(false) : g_.keep(given);
+      TensorId rows = own;
+      if (of_.places == Places::Learned) {
+        const Shape shape{given == kNone ? options_.micro_batch : 1, options_.seq};
+        rows = g_.make(Op::AddScalar, shape, DType::Int64, {own}, false, 2);
+      }
+      out = embedding(g_, g_.parameter("weight"), rows);
+      if (rows != own) g_.drop({rows});
+      g_.drop({own});
+    }
+    g_.exit(module);
+    return out;
+  }
+
+  // dropout(norm(words + places)).
+  TensorId placed(ModuleId stack, TensorId words, TensorId places) {
+    TensorId hidden = g_.binary(Op::Add, words, places);
+    if (of_.norms_words) hidden = rebound(hidden, norm(stack, "layernorm_embedding", hidden));
+    return rebound(hidden, g_.dropout(hidden, d_.embedding_dropout));
+  }
+
+  TensorId encoder(TensorId ids) {
+    const ModuleId module = g_.child(body_, "encoder");
+    g_.enter(module);
+    encodes_ = true;
+    const TensorId embedded = words(module, ids);
+    const TensorId at = places(module, ids, kNone);
+    const TensorId out = layers(module, placed(module, embedded, at), kNone, kNone);
+    g_.drop({at, embedded});
+    g_.exit(module);
+    return out;
+  }
+
+  TensorId decoder(TensorId ids, TensorId encoded) {
+    const ModuleId module = g_.child(body_, "decoder");
+    g_.enter(module);
+    encodes_ = false;
+    const TensorId embedded = words(module, ids);
+    const TensorId position_ids = of_.places == Places::Counted ? kNone : numbers(true);
+    const TensorId ones = g_.filled(g_.shape(ids), DType::Float32, 1);
+    const TensorId mask = attention_mask(g_, kNone, ones);
+    if (!of_.keeps_ones) g_.drop({ones});
+    const TensorId at = places(module, ids, position_ids);
+    if (position_ids != kNone && !of_.keeps_numbers) g_.drop({position_ids});
+    const TensorId out = layers(module, placed(module, embedded, at), encoded, mask);
+    if (mask != kNone) g_.drop({mask});
+    if (of_.keeps_ones) g_.drop({ones});
+    if (position_ids != kNone && of_.keeps_numbers) g_.drop({position_ids});
+    g_.drop({at, embedded});
+    g_.exit(module);
+    return out;
+  }
+
+  GraphOptions options_;
+  GraphBuilder g_;
+  const Dimensions& d_;
+  const Translator& of_;
+  ModuleId body_;
+  bool encodes_ = true;  // Each token sees every other.
+  TensorId weights_ = kNone;
+};
+
+}  // namespace
+
+Graph build_bart_graph(const ModelSpec& model, const GraphOptions& options) {
+  return BartGraph(model, options).build();
+}
+
+}  // namespace dsplan
