@@ -16,6 +16,7 @@
 #include "exec_walk.h"
 #include "io/text.h"
 #include "model/families.h"
+#include "model/families/encoders/translators.h"
 #include "model/families/family.h"
 #include "model/graphs/graphs.h"
 #include "model/parts.h"
@@ -249,6 +250,10 @@ TEST_CASE("each family that runs computes what transformers does") {
     Values expected = witnessed(entry.path().filename().string().c_str());
     if (model->parts != nullptr && model->parts->scaled_embedding) {  // Whose module gives what is scaled.
       for (double& value : expected.at("embedded")) value *= std::sqrt(static_cast<double>(model->dims.hidden));
+    }
+    const Translator* translator = translator_of(model->family);
+    if (translator != nullptr && translator->scales_inside) {
+      for (double& value : expected.at("embedded")) value *= model->dims.word_scale;
     }
     for (const char* attention : attentions_of(*model)) {
       INFO(model->family << ", " << attention);

@@ -8,7 +8,7 @@
 #include "io/text.h"
 #include "model/families.h"
 #include "model/graphs/graphs.h"
-#include "model/translators.h"
+#include "model/families/encoders/translators.h"
 
 using namespace dsplan;
 

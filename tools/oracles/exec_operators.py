@@ -97,7 +97,7 @@ FAMILIES = {
                  "num_heads": 2, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False, "dropout_rate": 0.0,
                  "pad_token_id": 3, "decoder_start_token_id": 2, "architectures": ["T5ForConditionalGeneration"]},
     "electra": {**ENCODES, "embedding_size": 8, "architectures": ["ElectraForMaskedLM"], "pad_token_id": 0},
-    "bart": {**TRANSLATES, "architectures": ["BartForConditionalGeneration"]},
+    "bart": {**TRANSLATES, "encoder_layers": 1, "architectures": ["BartForConditionalGeneration"]},
     "mbart": {**TRANSLATES, "scale_embedding": True, "architectures": ["MBartForConditionalGeneration"]},
     "marian": {**TRANSLATES, "scale_embedding": True, "activation_function": "silu", "architectures": ["MarianMTModel"]},
     "m2m_100": {**TRANSLATES, "scale_embedding": True, "activation_function": "relu",

@@ -55,6 +55,17 @@ TensorId first_token(GraphBuilder& g, TensorId hidden) {
   return first;
 }
 
+// Of zeros in a buffer.
+TensorId token_types(GraphBuilder& g, TensorId positions, const Shape& shape) {
+  const Shape rows{g.shape(positions).dims[0], g.dims().max_positions};
+  const TensorId zeros = g.view(g.buffer("token_type_ids"), rows, Op::Expand);
+  const TensorId gathered = g.make(Op::Gather, g.shape(positions), DType::Int64, {zeros, positions});
+  g.drop({zeros});
+  const TensorId types = g.view(gathered, shape, Op::Expand);
+  g.drop({gathered});
+  return types;
+}
+
 class EncoderGraph {
  public:
   EncoderGraph(const ModelSpec& model, const GraphOptions& options)
@@ -115,17 +126,6 @@ class EncoderGraph {
 
   [[nodiscard]] ModuleId root(std::string_view name) const { return g_.child(g_.causal(), name); }
 
-  // Of zeros in a buffer.
-  TensorId token_types(TensorId positions, const Shape& shape) {
-    const Shape rows{g_.shape(positions).dims[0], d_.max_positions};
-    const TensorId zeros = g_.view(g_.buffer("token_type_ids"), rows, Op::Expand);
-    const TensorId gathered = g_.make(Op::Gather, g_.shape(positions), DType::Int64, {zeros, positions});
-    g_.drop({zeros});
-    const TensorId types = g_.view(gathered, shape, Op::Expand);
-    g_.drop({gathered});
-    return types;
-  }
-
   TensorId embeddings(TensorId ids) {
     const ModuleId module = g_.child(body_, "embeddings");
     g_.enter(module);
@@ -133,7 +133,7 @@ class EncoderGraph {
     TensorId words = early ? table_module(g_, module, "word_embeddings", ids, true) : kNone;
     const TensorId positions =
         roberta_ ? counted_positions(g_, ids) : g_.slice(g_.buffer("position_ids"), 1, 0, g_.options().seq);
-    const TensorId types = distil_ ? kNone : token_types(positions, g_.shape(ids));
+    const TensorId types = distil_ ? kNone : token_types(g_, positions, g_.shape(ids));
     if (!early) words = table_module(g_, module, "word_embeddings", ids, true);
     if (g_.options().inputs_require_grad) g_.require_grad(words);
     const TensorId kinds = distil_ ? kNone : table_module(g_, module, "token_type_embeddings", types, false);

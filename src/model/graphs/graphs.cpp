@@ -5,12 +5,12 @@
 
 #include "core/error.h"
 #include "core/format.h"
+#include "model/families/encoders/translators.h"
 #include "model/lora.h"
 #include "model/parts.h"
 #include "model/pictures.h"
 #include "model/quantized.h"
 #include "model/recorded.h"
-#include "model/translators.h"
 
 namespace dsplan {
 namespace {

@@ -4,8 +4,8 @@
 
 #include "core/error.h"
 #include "core/module_graph.h"
+#include "model/families/encoders/translators.h"
 #include "model/parts.h"
-#include "model/translators.h"
 #include "planner/predict/library_memory.h"
 
 namespace dsplan {

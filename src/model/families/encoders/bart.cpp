@@ -5,8 +5,8 @@
 #include "core/format.h"
 #include "model/families.h"
 #include "model/families/builder.h"
+#include "model/families/encoders/translators.h"
 #include "model/families/family.h"
-#include "model/translators.h"
 
 namespace dsplan {
 namespace {

@@ -1,11 +1,11 @@
 // bart, mbart, marian, m2m_100 and pegasus: transformers' classes that translate, module by module. What tells them
 // apart stands in model/translators.h. The decoder sees in every layer what the encoder made.
 #include "core/error.h"
+#include "model/families/encoders/translators.h"
 #include "model/graphs/attention.h"
 #include "model/graphs/graphs.h"
 #include "model/graphs/loss.h"
 #include "model/graphs/pieces.h"
-#include "model/translators.h"
 
 namespace dsplan {
 namespace {
@@ -20,13 +20,11 @@ TensorId wrapped_right(GraphBuilder& g, TensorId labels) {
   const TensorId padded = g.in_place(Op::MaskedFillInPlace, out, ignored, 0, padding);
   g.drop({ignored, padded});
   const TensorId counts = g.make(Op::NotEqual, shape, DType::Bool, {out}, false, static_cast<double>(padding));
-  const TensorId sums = g.make(Op::SumDim, Shape{shape.dims[0]}, DType::Int64, {counts});
-  g.drop({counts});
-  const TensorId last = g.make(Op::SubScalar, Shape{shape.dims[0]}, DType::Int64, {sums}, false, 1);
-  g.drop({sums});
   const Shape column{shape.dims[0], 1};
-  const TensorId places = g.view(last, column);
-  g.drop({last});
+  const TensorId sums = g.make(Op::SumDim, column, DType::Int64, {counts});
+  g.drop({counts});
+  const TensorId places = g.make(Op::SubScalar, column, DType::Int64, {sums}, false, 1);
+  g.drop({sums});
   const TensorId first = g.make(Op::Gather, column, DType::Int64, {out, places});
   if (shape.dims[1] > 1) {
     const Shape rest{shape.dims[0], shape.dims[1] - 1};
@@ -37,6 +35,27 @@ TensorId wrapped_right(GraphBuilder& g, TensorId labels) {
   }
   const TensorId begun = g.in_place(Op::CopyInto, out, first, 1, 0);
   g.drop({begun, first, places});
+  return out;
+}
+
+// flat.view(B, S, heads, D).transpose(1, 2), rebinding the variable.
+TensorId by_heads(GraphBuilder& g, TensorId flat, bool by_head) {
+  const Dimensions& d = g.dims();
+  const Shape own = g.shape(flat);
+  const Shape by_token{own.dims[0], own.dims[1], d.heads, d.head_dim};
+  const Shape shape{own.dims[0], d.heads, own.dims[1], d.head_dim};
+  const std::initializer_list<ViewStep> steps{step_reshape(by_token), step_swap(1, 2)};
+  const bool copied = by_head && d.heads > 1 && own.dims[1] > 1;
+  const TensorId out = copied ? g.view_copied_back(flat, shape, steps) : g.view(flat, shape, steps);
+  g.drop({flat});
+  return out;
+}
+
+// arange(S) + what came before, which is nothing.
+TensorId shifted_numbers(GraphBuilder& g) {
+  const TensorId first = arange(g, g.options().seq);
+  const TensorId out = g.make(Op::AddScalar, g.shape(first), DType::Int64, {first});
+  g.drop({first});
   return out;
 }
 
@@ -81,16 +100,6 @@ class BartGraph {
     return norm_module(g_, NormKind::Layer, g_.child(parent, name), x);
   }
 
-  // flat.view(B, S, heads, D).transpose(1, 2), rebinding the variable.
-  TensorId by_heads(TensorId flat, bool by_head) {
-    const Shape own = g_.shape(flat);
-    const Shape by_token{own.dims[0], own.dims[1], d_.heads, d_.head_dim};
-    const Shape shape{own.dims[0], d_.heads, own.dims[1], d_.head_dim};
-    const std::initializer_list<ViewStep> steps{step_reshape(by_token), step_swap(1, 2)};
-    const bool copied = by_head && d_.heads > 1 && own.dims[1] > 1;
-    return rebound(flat, copied ? g_.view_copied_back(flat, shape, steps) : g_.view(flat, shape, steps));
-  }
-
   // Keys and values are projected before either is viewed. What a product makes of the keys' gradient comes back to
   // the projection as a view, which is copied there.
   Attended attention(ModuleId module, TensorId hidden, TensorId source, TensorId mask, bool full) {
@@ -100,14 +109,14 @@ class BartGraph {
     const bool keys = keys_come_back_by_head(options_, d_, masked);
     AttentionCall call;
     const TensorId query = linear_module(g_, g_.child(module, "q_proj"), hidden, d_.hidden);
-    call.q = by_heads(query, queries_come_back_by_head(options_, d_, masked));
+    call.q = by_heads(g_, query, queries_come_back_by_head(options_, d_, masked));
     TensorId key = linear_module(g_, g_.child(module, "k_proj"), source, d_.hidden);
     if (keys && composed && d_.heads > 1 && g_.shape(key).dims[1] > 1) {
       key = rebound(key, g_.view_copied_back(key, g_.shape(key)));
     }
     const TensorId value = linear_module(g_, g_.child(module, "v_proj"), source, d_.hidden);
-    call.k = by_heads(key, keys && !composed);
-    call.v = by_heads(value, values_come_back_by_head(options_, d_, masked));
+    call.k = by_heads(g_, key, keys && !composed);
+    call.v = by_heads(g_, value, values_come_back_by_head(options_, d_, masked));
     call.mask = mask;
     call.dropout = d_.attention_dropout;
     call.softmax = SoftmaxKind::Bare;
@@ -188,12 +197,6 @@ class BartGraph {
     return of_.scales_inside ? x : rebound(x, g_.unary(Op::MulScalar, x, d_.word_scale));
   }
 
-  // arange(S), or with a zero that says how much came before.
-  TensorId numbers(bool shifted) {
-    const TensorId first = arange(g_, options_.seq);
-    return shifted ? rebound(first, g_.make(Op::AddScalar, g_.shape(first), DType::Int64, {first})) : first;
-  }
-
   // Of every row, or of one for all; `given` are the decoder's numbers.
   TensorId places(ModuleId stack, TensorId ids, TensorId given) {
     const ModuleId module = g_.child(stack, "embed_positions");
@@ -204,7 +207,7 @@ class BartGraph {
       out = embedding(g_, g_.buffer("weights"), rows);
       g_.drop({rows});
     } else {
-      const TensorId own = given == kNone ? numbers(false) : g_.keep(given);
+      const TensorId own = given == kNone ? arange(g_, options_.seq) : g_.keep(given);
       TensorId rows = own;
       if (of_.places == Places::Learned) {
         const Shape shape{given == kNone ? options_.micro_batch : 1, options_.seq};
@@ -242,7 +245,7 @@ class BartGraph {
     g_.enter(module);
     encodes_ = false;
     const TensorId embedded = words(module, ids);
-    const TensorId position_ids = of_.places == Places::Counted ? kNone : numbers(true);
+    const TensorId position_ids = of_.places == Places::Counted ? kNone : shifted_numbers(g_);
     const TensorId ones = g_.filled(g_.shape(ids), DType::Float32, 1);
     const TensorId mask = attention_mask(g_, kNone, ones);
     if (!of_.keeps_ones) g_.drop({ones});

@@ -1,4 +1,4 @@
-#include "model/translators.h"
+#include "model/families/encoders/translators.h"
 
 #include <array>
 
