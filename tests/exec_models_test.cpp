@@ -253,7 +253,7 @@ TEST_CASE("each family that runs computes what transformers does") {
     }
     const Translator* translator = translator_of(model->family);
     if (translator != nullptr && translator->scales_inside) {
-      for (double& value : expected.at("embedded")) value *= model->dims.word_scale;
+      for (double& value : expected.at("embedded")) value *= model->parts->embedding_multiplier;
     }
     for (const char* attention : attentions_of(*model)) {
       INFO(model->family << ", " << attention);

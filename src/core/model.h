@@ -110,7 +110,6 @@ struct Dimensions {
   bool scaled_output = false;         // t5: of that decoder, by the root of its width.
   double rotary_fraction = 1.0;       // phi, gpt_neox: part of each head that is rotated.
   double attention_dropout = 0;       // Probabilities, as in config.json. 0: the operator is not there.
-  double activation_dropout = 0;      // Behind the activation of a feed-forward.
   double residual_dropout = 0;
   double embedding_dropout = 0;
   double adapter_dropout = 0;
@@ -121,7 +120,6 @@ struct Dimensions {
   // What only an executor needs. No byte depends on it.
   double norm_epsilon = 1e-5;
   double rotary_base = 10000;
-  double word_scale = 1;            // bart and its relatives: of what the word table gives.
   double adapter_scale = 1;         // LoRA's alpha / r.
   double initial_deviation = 0.02;  // Of normally distributed weights (initializer_range).
   std::int64_t padding = -1;        // pad_token_id, whose embedding takes no gradient in most families; -1: none.

@@ -232,6 +232,7 @@ struct DecoderParts {
   bool sinks = false;               // Eager attention has a learned column of scores (gpt_oss).
   bool scaled_embedding = false;    // By a buffer of the embedding's own (gemma).
   double embedding_multiplier = 0;  // 0: no such operator.
+  double activation_dropout = 0;    // Behind the activation of a feed-forward (bart).
   double residual_multiplier = 0;
   double attention_scale = 0;  // 0: one by the root of a head's width.
   double hidden_divisor = 0;   // Of what the head reads (minicpm3).

@@ -552,7 +552,7 @@ std::optional<std::string> unsupported_on_rank(const ModelSpec& model, const Tra
 }  // namespace
 
 std::optional<std::string> fused_head_unsupported(const ModelSpec& model) {
-  if (model.parts == nullptr) return formatted("the {} family", model.family);
+  if (model.parts == nullptr || model.dims.decoder_layers > 0) return formatted("the {} family", model.family);
   if (model.parts->head != TextHead::Words) return formatted("{}, which is no language model", model.graph_class);
   if (model.parts->tower != nullptr) return "pictures";
   if (model.dims.experts > 0) return "a mixture, whose router has a loss of its own there";

@@ -7,6 +7,7 @@
 #include "model/families/builder.h"
 #include "model/families/encoders/translators.h"
 #include "model/families/family.h"
+#include "model/parts.h"
 
 namespace dsplan {
 namespace {
@@ -14,6 +15,7 @@ namespace {
 struct Bart {
   const Translator& of;
   Dimensions dims;
+  DecoderParts parts;
   std::int64_t encoder_layers = 0;
   std::int64_t decoder_ffn = 0;
   std::int64_t source_words = 0;  // marian may have two tables.
@@ -79,13 +81,13 @@ Bart read_bart(ConfigReader& config, std::string_view family, const BartDefaults
   d.activation = config.activation("activation_function", usual.activation);
   d.residual_dropout = d.embedding_dropout = config.probability("dropout", 0.1);
   d.attention_dropout = config.probability("attention_dropout", usual.attention_dropout);
-  d.activation_dropout = config.probability("activation_dropout", 0);
+  bart.parts.activation_dropout = config.probability("activation_dropout", 0);
   const bool scaled = config.flag("scale_embedding", usual.scaled);
   bart.tied = config.flag("tie_word_embeddings", true);
   config.require_divides("encoder_attention_heads", d.heads, "d_model", d.hidden);
   config.throw_if_any();
   d.head_dim = d.hidden / d.heads;
-  if (scaled) d.word_scale = std::sqrt(static_cast<double>(d.hidden));
+  bart.parts.embedding_multiplier = scaled ? std::sqrt(static_cast<double>(d.hidden)) : 1;
   d.layers = bart.encoder_layers + d.decoder_layers;
   if (d.layers > kMostLayers) {
     config.refuse("decoder_layers",
@@ -193,6 +195,7 @@ ModelSpec build_stacks(ConfigReader& config, const Bart& bart) {
                 bart.of.norms_last ? " layer_norm" : "");
   ModelSpec spec = b.finish(formatted("model(encoder{} decoder{}) lm_head", stack, stack));
   spec.dims = d;
+  spec.parts = std::make_shared<DecoderParts>(bart.parts);
   return spec;
 }
 

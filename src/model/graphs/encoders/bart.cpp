@@ -159,7 +159,7 @@ class BartGraph {
     TensorId x = linear_module(g_, first, normed, ffn);
     x = rebound(x, activation_module(g_, g_.child(layer, "activation_fn"), x));
     g_.drop({normed});
-    x = rebound(x, g_.dropout(x, d_.activation_dropout));
+    x = rebound(x, g_.dropout(x, g_.model().parts->activation_dropout));
     x = rebound(x, linear_module(g_, g_.child(layer, "fc2"), x, d_.hidden));
     return joined(layer, "final_layer_norm", x, hidden);
   }
@@ -191,10 +191,10 @@ class BartGraph {
     const ModuleId module = g_.child(stack, "embed_tokens");
     g_.enter(module);
     TensorId x = embedding(g_, g_.parameter("weight"), ids, false, d_.padding);
-    if (of_.scales_inside) x = rebound(x, g_.unary(Op::MulScalar, x, d_.word_scale));
+    if (of_.scales_inside) x = rebound(x, g_.unary(Op::MulScalar, x, g_.model().parts->embedding_multiplier));
     g_.exit(module);
     if (options_.inputs_require_grad) g_.require_grad(x);
-    return of_.scales_inside ? x : rebound(x, g_.unary(Op::MulScalar, x, d_.word_scale));
+    return of_.scales_inside ? x : rebound(x, g_.unary(Op::MulScalar, x, g_.model().parts->embedding_multiplier));
   }
 
   // Of every row, or of one for all; `given` are the decoder's numbers.
