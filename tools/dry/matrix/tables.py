@@ -121,7 +121,8 @@ starcoder2-3b phi-1.5 phi-3-mini gemma-2b gemma-3-1b falcon-7b falcon-rw-1b bloo
 llama-4-scout-text""".split()
 
 
-ENCODERS = "deberta-v3-small deberta-v3-base deberta-v3-large".split()
+ENCODERS = "deberta-v3-small deberta-v3-base deberta-v3-large electra-small electra-base electra-large".split()
+TRANSLATORS = "bart-base bart-large-cnn mbart-large-50 opus-mt-en-de nllb-200-distilled-600m pegasus-xsum".split()
 
 
 def families():
@@ -137,6 +138,15 @@ def families():
         yield job("families", model, 512, 8, attention=None, whole=True)
         yield job("families", model, 333, 3, attention=None, whole=True, checkpoint="full", name="full")
         yield job("families", model, 77, 16, attention=None, whole=True, model_init="host", name="host")
+    yield from translators(functools.partial(job, "families", attention=None, whole=True))
+
+
+def translators(one):
+    """Two stacks, whole, whose rows are of two lengths."""
+    for model in TRANSLATORS:
+        yield one(model, 512, 4, target_seq=128)
+        yield one(model, 333, 3, target_seq=200, checkpoint="full", name="full")
+        yield one(model, 77, 8, target_seq=40, model_init="host", name="host")
 
 
 def mixtures():
