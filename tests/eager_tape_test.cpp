@@ -481,6 +481,23 @@ void check_flat_units(const Model& model, const FlatPolicy& policy, bool views) 
   }
 }
 
+// Units within others and within checkpoints.
+void check_flat_inside(const Model& model, const FlatPolicy& policy, bool views) {
+  const auto choices = checkpoint_choices(static_cast<std::int32_t>(model_of(model).dims.layers));
+  Case c{.name = "FSDP1, inside", .model = model, .world = 3};
+  Job job = flattened(c, policy, views);
+  job.training.fsdp.wrap = model.name == kGpt2.name ? "GPT2MLP+GPT2Block" : "LlamaMLP+LlamaDecoderLayer";
+  job.training.checkpoint.groups = choices[1];
+  for (const std::int64_t prefetch : {0, 1, 2}) {
+    job.training.fsdp.backward_prefetch = prefetch;
+    check(c, model_of(model), job);
+  }
+  job.training.grad_accum = c.accumulation = 2;
+  check(c, model_of(model), job);
+  job.training.fsdp.reshard_after_forward = 0;
+  check(c, model_of(model), job);
+}
+
 constexpr FlatPolicy kFlatPolicies[] = {{DType::BFloat16, DType::BFloat16, DType::BFloat16},
                                         {DType::Float32, DType::BFloat16, DType::Float32},
                                         {DType::Float32, DType::BFloat16, DType::BFloat16},
@@ -495,6 +512,7 @@ TEST_CASE("eager tape: FullyShardedDataParallel, every unit, dtype, world and wa
       for (const bool views : {false, true}) {
         check_flat({.name = "FSDP1", .model = model, .world = 3}, model, policy, views);
         check_flat_units(model, policy, views);
+        check_flat_inside(model, policy, views);
       }
     }
   }

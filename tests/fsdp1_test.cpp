@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "audited.h"
+#include "model/lora.h"
 #include "planner/fsdp/flat_facts.h"
 #include "planner/lower/unsupported.h"
 #include "planner/predict/footprint.h"
@@ -67,6 +68,11 @@ Job prepared(std::int64_t ranks, bool loaded_narrow) {
 
 void checkpoint_layers(Training& t, CheckpointKind kind) {
   for (std::int32_t layer = 0; layer < 2; ++layer) t.checkpoint.groups.push_back({layer, layer, kind, true});
+}
+
+ModelSpec adapted(const char* text) {
+  return with_adapters(lowered::bundled("tiny-llama"), parse_lora({std::string(text), option("--lora")}),
+                       option("--lora"));
 }
 
 constexpr Way kPreparedWays[] = {
@@ -235,6 +241,75 @@ TEST_CASE("fsdp1: shards that accelerate casts are there twice until views are m
   }
 }
 
+// Each adapter is a unit in fp32, and a layer around it one in bf16.
+void check_adapter_units(const ModelSpec& model, const Job& job) {
+  std::int64_t adapters = 0;
+  for (const FlatUnit& unit : flat_units(model, job)) {
+    CHECK(unit.kept == (unit.trains ? DType::Float32 : DType::BFloat16));
+    CHECK(unit.made == unit.kept);
+    CHECK(unit.gathered == DType::BFloat16);
+    if (unit.trains) ++adapters;
+  }
+  CHECK(adapters == 4 * model.dims.layers);
+  const DType later = job.training.fsdp.use_orig_params ? DType::Float32 : DType::BFloat16;
+  CHECK(shown_adapters(model, job)->first == DType::Float32);
+  CHECK(shown_adapters(model, job)->later == later);
+}
+
+TEST_CASE("fsdp1: adapters are units of their own in fp32, within layers that are frozen in bf16") {
+  for (const char* text : {"r=4,targets=q_proj+v_proj,dtype=fp32", "r=4,targets=q_proj+down_proj,dtype=fp32"}) {
+    const ModelSpec model = adapted(text);
+    for (const bool views : {false, true}) {
+      Job job = prepared(3, true);
+      job.training.fsdp.wrap = "adapters+layers";
+      job.training.fsdp.use_orig_params = views;
+      check_adapter_units(model, job);
+      REQUIRE(unsupported(model, job).value_or("") == "");
+      check_flat_traffic(model, job, audited::ranks(model, job).front());
+    }
+  }
+}
+
+TEST_CASE("fsdp1: adapters that are units within checkpoints, whose inputs are cast as their weights are seen") {
+  for (const char* text : {"r=4,targets=q_proj+v_proj,dtype=fp32", "r=4,targets=q_proj+down_proj,dtype=fp32"}) {
+    const ModelSpec model = adapted(text);
+    Job job = prepared(3, true);
+    job.training.fsdp.wrap = "adapters+layers";
+    checkpoint_layers(job.training, CheckpointKind::NonReentrant);
+    says(unsupported(model, job).value_or(""), "a first recomputation of adapters");
+    job.training.fsdp.use_orig_params = true;
+    REQUIRE(unsupported(model, job).value_or("") == "");
+    check_flat_traffic(model, job, audited::ranks(model, job).front());
+    job.training.fsdp.backward_prefetch = 0;
+    says(unsupported(model, job).value_or(""), "has gathered by then");
+  }
+}
+
+TEST_CASE("fsdp1: sizes wrap what is large enough, from within, and no lists") {
+  const ModelSpec model = lowered::bundled("tiny-llama");
+  Job job = flat(2, DType::Float32, DType::BFloat16, DType::BFloat16);
+  const auto units = [&](const char* wrap) {
+    job.training.fsdp.wrap = wrap;
+    return flat_units(model, job).size();
+  };
+  std::size_t owners = 0;  // Of parameters, not counting what is tied.
+  for (std::size_t at = 0; at < model.modules.size(); ++at) {
+    owners += std::any_of(model.parameters.begin(), model.parameters.end(), [&](const Parameter& p) {
+      return p.tied_to == kNone && static_cast<std::size_t>(p.module) == at;
+    });
+  }
+  CHECK(units("size:1") == owners);
+  CHECK(units("size:100000000") == 1);
+  CHECK(units("root") == 1);
+  const Way sizes[] = {{"by size", [](Fsdp& f, Training&) { f.wrap = "size:9000"; }},
+                       {"by a larger size", [](Fsdp& f, Training& t) {
+                          f.wrap = "size:40000";
+                          f.use_orig_params = true;
+                          t.grad_accum = 2;
+                        }}};
+  for (const Way& way : sizes) check_flat(model, way, 3);
+}
+
 TEST_CASE("fsdp1: replicas") {
   const ModelSpec model = lowered::bundled("tiny-llama");
   Job job = flat(6, DType::Float32, DType::BFloat16, DType::Float32);
@@ -262,6 +337,14 @@ TEST_CASE("fsdp1: what is not followed yet, and fully_shard's words, are refused
          set(r.fsdp.use_orig_params, std::string("true"), "--set");
        }),
        "is FSDP1's word");
+  says(flat_said([](Request& r) { set(r.fsdp.wrap, std::string("size:many"), "--set"); }), "a number of parameters");
+  says(flat_said([](Request& r) { set(r.fsdp.wrap, std::string("adapters+layers"), "--set"); }),
+       "adapters of a model that has none");
+  says(flat_said([](Request& r) {
+         set(r.fsdp.wrap, std::string("size:1000"), "--set");
+         set(r.runtime, std::string("fsdp2"), "--runtime");
+       }),
+       "FSDP1's words");
   const ModelSpec model = lowered::bundled("tiny-llama");
   const auto lacks = [&](void (*change)(Training&)) {
     Job job = flat(4, DType::Float32, DType::BFloat16, DType::BFloat16);
@@ -279,7 +362,7 @@ TEST_CASE("fsdp1: what is not followed yet, and fully_shard's words, are refused
          t.freeze = {"model.layers.0.*"};
          t.fsdp.use_orig_params = true;
        }),
-       "of which nothing is trained");
+       "in and below which nothing is trained");
   says(lacks([](Training& t) {
          t.master_dtype = t.dtype = DType::Float32;
          t.autocast = DType::BFloat16;

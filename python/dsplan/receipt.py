@@ -205,6 +205,18 @@ class Flats:
     def wrap(self):
         """layers, or classes all of whose modules are units, inner ones first."""
         taken = [bare(m) for m in self.units[1:]]
+        adapters = [m for m in taken if not any(True for _ in m.children()) and self.is_trained(m)]
+        if adapters and self.has_adapters():
+            return "adapters+" + self.classes([m for m in taken if m not in adapters])
+        return self.classes(taken)
+
+    def has_adapters(self):
+        return any("lora_" in name for name, _, _ in self.parameters())
+
+    def is_trained(self, module):
+        return any(bare(unit) is module and flat.requires_grad for unit, flat in self.handles)
+
+    def classes(self, taken):
         if not taken:
             return "root"
         boxes = [m for m in self.root.modules() if isinstance(m, torch.nn.ModuleList) and len({own_class(x) for x in m.children()}) == 1]
@@ -227,7 +239,7 @@ class Flats:
                 yield ".".join(filter(None, (prefix, clean(name)))), count, view.requires_grad
 
     def frozen(self, views):
-        if not views and len({flat.requires_grad for _, flat in self.handles}) > 1:
+        if not views and not self.has_adapters() and len({flat.requires_grad for _, flat in self.handles}) > 1:
             raise ValueError("units that are frozen beside others that are trained, without use_orig_params")
         return [name for name, _, trained in self.parameters() if not trained]
 

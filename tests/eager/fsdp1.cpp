@@ -36,7 +36,7 @@ struct Flat {
   std::int64_t index = -1;  // _post_forward_index
 };
 
-enum class State { Forward, Pre, Post };
+enum class State { Forward, Pre, Post, None };
 
 // handle.__init__, shard(), and what is done to modules before.
 class Flattened : public Runtime {
@@ -202,6 +202,13 @@ class Gathered : public Flattened {
  public:
   using Flattened::Flattened;
 
+  // _register_post_backward_reshard_only_hook.
+  [[nodiscard]] bool hooks_inputs(int module) const override {
+    return std::any_of(units_.begin(), units_.end(),
+                       [&](const Flat& unit) { return unit.module == module && !unit.trains; });
+  }
+  void input_has_gradient(int module) override { reshard(*unit_of(module), State::Post); }
+
  protected:
   void root_pre_forward() {
     if (!std::exchange(started_, true)) lazy_init();
@@ -292,6 +299,7 @@ class Gathered : public Flattened {
 
   void prefetch(const Flat& unit, State state) {
     Flat* next = nullptr;
+    if (state == State::None) return;
     if (state == State::Forward) {
       const auto found = std::find(forward_order_.begin(), forward_order_.end(), &unit);
       if (plan_.flat.prefetches_forward && found + 1 != forward_order_.end()) next = *(found + 1);
@@ -311,7 +319,7 @@ class Gathered : public Flattened {
     unit.resharded = true;
     if (reduces_ || plan_.flat.reshards) unit.whole->free();
     unit.prefetched = false;
-    if (unit.trains) prefetch(unit, state);
+    prefetch(unit, state);
   }
 
   std::vector<Flat*> forward_order_;
@@ -335,7 +343,7 @@ class Fsdp1 : public Gathered {
   void pre_forward(int module) override {
     if (module == 0) root_pre_forward();
     Flat* unit = unit_of(module);
-    if (unit == nullptr) return;
+    if (unit == nullptr || unit->ran) return;  // Within a checkpoint that runs again, in BACKWARD_PRE.
     if (first_) forward_order_.push_back(unit);
     if (!unit->prefetched) unshard(*unit, State::Forward);
     unit->needs_forward = false;
@@ -344,13 +352,14 @@ class Fsdp1 : public Gathered {
 
   void post_forward(int module) override {
     Flat* unit = unit_of(module);
-    if (unit == nullptr) return;
+    if (unit == nullptr || unit->ran) return;
     if (unit->index <= 0) unit->index = static_cast<std::int64_t>(backward_order_.size());
     backward_order_.push_back(unit);
     const bool skips_views = plan_.flat.views && !plan_.flat.reshards;
     if (!skips_views) use_sharded_views(*unit);
     if (module != 0 && plan_.flat.reshards) unit->whole->free();
     unit->prefetched = false;
+    if (!grad_enabled()) return;
     unit->ran = false;
     unit->needs_backward = true;
   }
@@ -373,7 +382,7 @@ class Fsdp1 : public Gathered {
     first_ = false;
     backward_order_.clear();
     for (Flat& unit : units_) {
-      if (!unit.resharded) reshard(unit, State::Post);
+      if (!unit.resharded) reshard(unit, State::None);
       unit.ran = unit.needs_backward = false;
       unit.index = -1;
       if (plan_.flat.offloads && reduces_) unit.reduced.reset();

@@ -1,8 +1,28 @@
 #include "eager/model.h"
 
+#include <string_view>
 #include <utility>
 
 namespace eager {
+namespace {
+
+constexpr const char* kPreBackward = "pre-backward";
+
+// Hooks of a tensor run before its node, in the order in which they came: that of the module which has made it is a
+// node of its own here.
+void hook_input(ModuleHooks* hooks, int module, const Tensor& x) {
+  if (hooks == nullptr || !hooks->hooks_inputs(module) || x->grad_fn == nullptr) return;
+  const std::shared_ptr<Node>& node = x->grad_fn;
+  const bool behind = std::string_view(node->name) == kPreBackward;
+  node->backward = [hooks, module, behind, before = std::move(node->backward)](Tensors& g, Tensors& saved) {
+    if (!behind) hooks->input_has_gradient(module);
+    Tensors given = before(g, saved);
+    if (behind) hooks->input_has_gradient(module);
+    return given;
+  };
+}
+
+}  // namespace
 
 Net::Net(const dsplan::ModelSpec& spec, Settings settings)
     : spec_(spec), d_(spec.dims), settings_(std::move(settings)) {
@@ -47,6 +67,7 @@ Tensor Net::call(const std::string& path, const Tensor& x, const Body& forward) 
   if (hooks == nullptr || modules_.at(path) == inside_) return forward(x);
   const int module = modules_.at(path);
   hooks->pre_forward(module);
+  hook_input(hooks, module, x);
   const bool wraps = hooks->wraps_tensors(module);
   Tensor out;
   if (wraps && x->requires_grad) {
@@ -57,7 +78,7 @@ Tensor Net::call(const std::string& path, const Tensor& x, const Body& forward) 
   }
   hooks->post_forward(module);
   if (!hooks->hooks_outputs(module) || !out->requires_grad) return out;
-  return on_backward(out, "pre-backward", [this, module] { hooks->pre_backward(module); });
+  return on_backward(out, kPreBackward, [this, module] { hooks->pre_backward(module); });
 }
 
 Tensor Net::call_by_keyword(const std::string& path, const std::function<Tensor()>& forward) {
@@ -67,7 +88,7 @@ Tensor Net::call_by_keyword(const std::string& path, const std::function<Tensor(
   Tensor out = forward();
   hooks->post_forward(module);
   if (!hooks->hooks_outputs(module) || !out->requires_grad) return out;
-  return on_backward(out, "pre-backward", [this, module] { hooks->pre_backward(module); });
+  return on_backward(out, kPreBackward, [this, module] { hooks->pre_backward(module); });
 }
 
 Tensor Net::dense(const std::string& path, const Tensor& x) {
@@ -135,6 +156,7 @@ Tensor Net::layers(Tensor hidden, const Layer& layer, const Tensors& rest) {
         return layer(at, argument);
       };
       const auto checkpointed = settings_.reentrant ? reentrant_checkpoint : checkpoint;
+      hook_input(hooks, module, hidden);
       hidden = call_by_keyword(path, [&] { return checkpointed(function, hidden); });
       ++group;
       continue;

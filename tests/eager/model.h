@@ -22,6 +22,9 @@ struct ModuleHooks {
   virtual void post_forward(int /*module*/) {}
   virtual void pre_backward(int /*module*/) {}
   virtual void post_backward(int /*module*/) {}
+  // A hook on what the module is given, behind the ones that are there.
+  virtual bool hooks_inputs(int /*module*/) const { return false; }
+  virtual void input_has_gradient(int /*module*/) {}
 };
 
 struct Settings {

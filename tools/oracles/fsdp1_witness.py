@@ -25,6 +25,7 @@ KEPT = {"reshard_after_forward": False}
 FULL = {"checkpoint": "full", "checkpoint_impl": "non_reentrant"}
 AGAIN = {"checkpoint": "full", "checkpoint_impl": "reentrant"}
 CLIPS = {"max_grad_norm": 1.0}
+PEFT = {"wrap": "adapters+layers"}
 LORA = {"lora": {"r": 4, "targets": ["q_proj", "v_proj"]}}
 WORLDS = ((2, 0), (3, 2), (4, 1), (8, 7))
 
@@ -53,6 +54,13 @@ def cases():
                 continue
             fsdp = {"sync_module_states": "true", "backward_prefetch": "none", **fsdp}
             yield f"{name}-accelerate-{way}-w{world}-r{rank}", config, world, rank, fsdp, more, told
+    for world, rank in ((2, 1), (4, 0)):
+        for way, (fsdp, more, told) in adapted().items():
+            fsdp = {"sync_module_states": "true", "backward_prefetch": "none", **PEFT, **fsdp}
+            yield f"llama-peft-{way}-w{world}-r{rank}", LLAMA, world, rank, fsdp, more, told
+    for name, config, world, rank in (("llama", LLAMA, 4, 3), ("gpt2", GPT2, 3, 0)):
+        for way, (fsdp, more) in inside(config).items():
+            yield f"{name}-{way}-w{world}-r{rank}", config, world, rank, fsdp, more, None
 
 
 def plain():
@@ -126,6 +134,61 @@ def prepared():
         "offload": ({**ORIG, "cpu_offload": True}, {**bf16, **CLIPS}, usual),
         "lora": (ORIG, {**bf16, "dtype": "fp32", **LORA}, usual),
         "lora-inside": (ORIG, {**bf16, "dtype": "fp32", **LORA, **FULL, **CLIPS}, usual),
+    }
+
+
+def adapted():
+    """By transformers' Trainer, for which peft chooses the units."""
+    bf16, narrow = {"mixed_precision": "bf16"}, {"lora": {**LORA["lora"], "dtype": "bf16"}}
+    every = {"lora": {"r": 4, "targets": ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]}}
+    nf4 = {"quantization": "nf4", "quant_compute_dtype": "bf16", "quant_storage": "bf16", "kbit_prepare": False,
+           "dtype": "bf16", "seq": 800}
+    policy = {"param_dtype": "bf16", "reduce_dtype": "bf16", "buffer_dtype": "bf16"}
+    pre, post = {"backward_prefetch": "pre"}, {"backward_prefetch": "post"}
+    ways = {
+        "orig": (ORIG, {**bf16, **LORA}),
+        "flat": ({}, {**bf16, **LORA, **CLIPS}),
+        "orig-fp32": (ORIG, {**bf16, "dtype": "fp32", **LORA, **CLIPS}),
+        "flat-fp32": ({}, {**bf16, "dtype": "fp32", **LORA}),
+        "orig-pre": ({**ORIG, **pre}, {**bf16, **every}),
+        "flat-post": (post, {**bf16, **every, "grad_accum": 2}),
+        "orig-accumulated": (ORIG, {**bf16, **LORA, "grad_accum": 2}),
+        "orig-full": (ORIG, {**bf16, **LORA, **FULL}),
+        "orig-every-full": (ORIG, {**bf16, **every, **FULL, **CLIPS}),
+        "orig-again": (ORIG, {**bf16, **every, **AGAIN}),
+        "orig-narrow": (ORIG, {**bf16, **narrow}),
+        "flat-narrow-full": (pre, {**narrow, **FULL}),
+        "flat-no-precision": ({}, LORA),
+        "orig-no-precision": (ORIG, {**LORA, **FULL}),
+        "orig-kept": ({**ORIG, **KEPT}, {**bf16, **LORA}),
+        "orig-host": ({**ORIG, "cpu_offload": True}, {**bf16, **LORA}),
+        "packed": (policy, {**bf16, **nf4, **every, **FULL}),
+        "packed-post": ({**policy, **post}, {**bf16, **nf4, **every, **FULL, "grad_accum": 2}),
+    }
+    return {way: (fsdp, more, {"fsdp_version": 1}) for way, (fsdp, more) in ways.items()}
+
+
+def inside(config):
+    """Units within others, within checkpoints, and chosen by their size."""
+    classes = "GPT2MLP+GPT2Block" if config is GPT2 else "LlamaMLP+LlamaDecoderLayer"
+    frozen = ["*attn*", "*ln_1*", "*ln_2*"] if config is GPT2 else ["*self_attn*", "*layernorm*"]
+    units = {**MIXED, **ORIG, "wrap": classes}
+    ways = {
+        "inside-full": (units, FULL),
+        "inside-again": ({**units, "backward_prefetch": "post"}, {**AGAIN, "grad_accum": 2}),
+        "inside-kept": ({**MIXED, **KEPT, "wrap": classes}, {**FULL, "grad_accum": 2}),
+        "around": (units if config is GPT2 else {**MIXED, "wrap": classes}, {"freeze": frozen}),
+        "around-full": (units, {**FULL, "freeze": frozen, **CLIPS}),
+        "around-none": ({**units, "backward_prefetch": "none"}, {"freeze": frozen, "grad_accum": 2}),
+        "sized-root": ({"wrap": "size:100000000"}, {}),
+    }
+    if config is GPT2:  # Whose tied weight they would part.
+        return ways
+    return {
+        **ways,
+        "sized": ({**MIXED, "wrap": "size:50000"}, {}),
+        "sized-orig": ({**WIDE, **ORIG, "wrap": "size:150000"}, CLIPS),
+        "sized-full": ({**MIXED, **ORIG, "wrap": "size:150000"}, FULL),
     }
 
 

@@ -83,7 +83,8 @@ Factors factors_of(const GraphBuilder& g, ModuleId module) {
   const Parameter& thin = g.model().parameters[static_cast<std::size_t>(g.model().parameter(a, "weight"))];
   const ModuleId magnitudes = g.model().child(module, "lora_magnitude_vector");
   const ModuleId magnitude = magnitudes == kNone ? ModuleId(kNone) : g.child(magnitudes, "default");
-  return {active("lora_dropout"), a, active("lora_B"), magnitude, thin.shape.dims[0], g.dtype_of(thin)};
+  const DType shown = g.options().shown_adapters.value_or(g.dtype_of(thin));
+  return {active("lora_dropout"), a, active("lora_B"), magnitude, thin.shape.dims[0], shown};
 }
 
 // B(A(dropout(x))) * scaling: each result dies when the next call returns.

@@ -11,6 +11,13 @@ namespace {
 
 constexpr std::int64_t kAlignment = 16;  // Bytes, of each parameter under use_orig_params (_get_aligned_numel).
 
+// _init_param_reduce_dtypes.
+void set_dtypes(FlatUnit& unit, const Parameter& first, const Training& training) {
+  unit.made = unit.kept = training.made_dtype(first);
+  unit.gathered = training.dtype_of(first);
+  unit.reduced = training.communication_dtype != training.dtype ? training.communication_dtype : unit.gathered;
+}
+
 // _init_flat_param_and_metadata.
 void lay_out(FlatUnit& unit, const ModelSpec& model, const Training& training, std::vector<ParameterId> parameters,
              std::int64_t ranks) {
@@ -21,7 +28,8 @@ void lay_out(FlatUnit& unit, const ModelSpec& model, const Training& training, s
     unit.pieces.push_back({kNone, unit.total, Elements(multiple - over), false});
     unit.total += unit.pieces.back().elements;
   };
-  const std::int64_t aligned = kAlignment / bytes_per_element(training.dtype);
+  set_dtypes(unit, model.parameters[static_cast<std::size_t>(parameters.front())], training);
+  const std::int64_t aligned = kAlignment / bytes_per_element(unit.gathered);
   for (const ParameterId id : parameters) {
     if (training.fsdp.use_orig_params) pad_to(aligned);
     const Parameter& parameter = model.parameters[static_cast<std::size_t>(id)];
@@ -33,6 +41,25 @@ void lay_out(FlatUnit& unit, const ModelSpec& model, const Training& training, s
   }
   if (training.fsdp.use_orig_params) pad_to(ranks);
   unit.shard = Elements((unit.total.value() + ranks - 1) / ranks);
+  if (unit.trains && training.fsdp.widens_shards) unit.kept = training.master_dtype;
+}
+
+void set_neighbours(std::vector<FlatUnit>& units, const ModelSpec& model) {
+  const auto parent_of = [&](const FlatUnit& unit) {
+    return std::max<ModuleId>(model.modules[static_cast<std::size_t>(unit.module)].parent, 0);
+  };
+  const auto layer_of = [&](const FlatUnit& unit) {
+    return model.modules[static_cast<std::size_t>(unit.module)].layer;
+  };
+  for (FlatUnit& unit : units) {
+    unit.within_layer = model.modules[static_cast<std::size_t>(parent_of(unit))].layer != kNone;
+  }
+  for (FlatUnit& unit : units) {
+    if (unit.within_layer || layer_of(unit) <= 0) continue;
+    unit.follows_unit = std::any_of(units.begin(), units.end(), [&](const FlatUnit& other) {
+      return layer_of(other) == layer_of(unit) - 1 && !other.within_layer && parent_of(other) == parent_of(unit);
+    });
+  }
 }
 
 }  // namespace
@@ -61,6 +88,7 @@ std::vector<FlatUnit> flat_units(const ModelSpec& model, const Job& job) {
     }
     units.push_back(std::move(unit));
   }
+  set_neighbours(units, model);
   // _recursive_wrap: children first, in the order of registration.
   std::vector<ModuleId> open;
   std::int64_t closed = 0;
@@ -76,6 +104,16 @@ std::vector<FlatUnit> flat_units(const ModelSpec& model, const Job& job) {
   while (!open.empty()) close();
   for (FlatUnit& unit : units) unit.order = left[static_cast<std::size_t>(unit.module)];
   return units;
+}
+
+std::optional<ShownAdapters> shown_adapters(const ModelSpec& model, const Job& job) {
+  if (job.training.runtime != Runtime::Fsdp1 || !wraps_adapters(job.training.fsdp)) return std::nullopt;
+  for (const FlatUnit& unit : flat_units(model, job)) {
+    const std::string& name = model.parameters[static_cast<std::size_t>(unit.pieces.front().id)].name;
+    if (name.find(".lora_A.") == std::string::npos) continue;
+    return ShownAdapters{unit.made, job.training.fsdp.use_orig_params ? unit.kept : unit.gathered};
+  }
+  return std::nullopt;
 }
 
 std::vector<FlatSlice> slices_of(const FlatUnit& unit, std::int64_t rank) {

@@ -1,6 +1,8 @@
 #include "planner/fsdp/fsdp_facts.h"
 
 #include <algorithm>
+#include <charconv>
+#include <set>
 #include <string_view>
 #include <utility>
 
@@ -83,14 +85,91 @@ bool is_layer(const ModelSpec& model, const Module& module) {
   return module.layer != kNone && module_of(model, module.parent).layer == kNone;
 }
 
+// Of peft's fsdp_auto_wrap_policy: no modules inside, and a weight that is trained.
+bool is_trained_leaf(const ModelSpec& model, ModuleId module) {
+  const auto next = static_cast<std::size_t>(module) + 1;
+  if (next < model.modules.size() && model.modules[next].parent == module) return false;
+  const ParameterId weight = model.parameter(module, "weight");
+  return weight != kNone && model.parameters[static_cast<std::size_t>(weight)].trainable;
+}
+
+// _recursive_wrap with size_based_auto_wrap_policy: what lies inside goes first, and a module is wrapped where what is
+// left of it is large enough.
+class BySize {
+ public:
+  BySize(const ModelSpec& model, std::int64_t least) : model_(model), least_(least), children_(model.modules.size()) {
+    for (std::size_t at = 1; at < model.modules.size(); ++at) {
+      children_[static_cast<std::size_t>(model.modules[at].parent)].push_back(static_cast<ModuleId>(at));
+    }
+    owned_.resize(model.modules.size());
+    for (std::size_t at = 0; at < model.parameters.size(); ++at) {
+      const Parameter& parameter = model.parameters[at];
+      const ParameterId first = parameter.tied_to == kNone ? static_cast<ParameterId>(at) : parameter.tied_to;
+      owned_[static_cast<std::size_t>(parameter.module)].push_back(first);
+    }
+  }
+
+  // Elements that are wrapped by then.
+  std::int64_t wrap(ModuleId module, std::vector<ModuleId>& wrapped) const {
+    std::set<ParameterId> seen;
+    const std::int64_t whole = elements_of(module, seen);
+    if (whole < least_) return 0;
+    std::int64_t taken = 0;
+    for (const ModuleId child : children_[static_cast<std::size_t>(module)]) taken += wrap(child, wrapped);
+    const std::string& type = module_of(model_, module).type;
+    const bool holds_others = type == "ModuleList" || type == "ModuleDict";
+    if (module == 0 || holds_others || whole - taken < least_) return taken;
+    wrapped.push_back(module);
+    return whole;
+  }
+
+ private:
+  // Of parameters that several modules have, one is counted.
+  std::int64_t elements_of(ModuleId module, std::set<ParameterId>& seen) const {
+    std::int64_t sum = 0;
+    for (const ParameterId id : owned_[static_cast<std::size_t>(module)]) {
+      if (!seen.insert(id).second) continue;
+      sum += model_.parameters[static_cast<std::size_t>(id)].shape.elements().value();
+    }
+    for (const ModuleId child : children_[static_cast<std::size_t>(module)]) sum += elements_of(child, seen);
+    return sum;
+  }
+
+  const ModelSpec& model_;
+  std::int64_t least_;
+  std::vector<std::vector<ModuleId>> children_;
+  std::vector<std::vector<ParameterId>> owned_;
+};
+
+// Of a word that names modules one by one, in the order in which they are wrapped; classes all at once, bottom up.
+std::vector<ModuleId> named_by(const ModelSpec& model, const Fsdp& fsdp, std::string_view word) {
+  std::vector<ModuleId> modules;
+  if (const auto least = least_wrapped(word)) {
+    BySize(model, *least).wrap(0, modules);
+    return modules;
+  }
+  const auto size = static_cast<ModuleId>(model.modules.size());
+  const auto add_if = [&](ModuleId at, bool wraps) {
+    if (wraps) modules.push_back(at);
+  };
+  if (word == "layers") {
+    for (ModuleId at = 1; at < size; ++at) add_if(at, is_layer(model, module_of(model, at)));
+  } else if (word == kAdapters) {
+    for (ModuleId at = 1; at < size; ++at) add_if(at, is_trained_leaf(model, at));
+  } else {
+    for (ModuleId at = size - 1; at > 0; --at) add_if(at, is_one_of(module_of(model, at).type, fsdp.wrap));
+  }
+  return modules;
+}
+
+bool is_class(std::string_view word) { return word != "layers" && word != kAdapters && !least_wrapped(word); }
+
 // The modules of each call, in the order of the calls: layers from the first to the last, classes bottom up.
 std::vector<FsdpGroup> wrapped(const ModelSpec& model, const Fsdp& fsdp) {
   std::vector<FsdpGroup> groups;
   const auto add = [&](std::vector<ModuleId> modules, std::int64_t reshards) {
     groups.push_back({std::move(modules), {}, {}, kNone, kNone, reshards});
   };
-  const std::int64_t inside = fsdp.reshard_after_forward;
-  const auto size = static_cast<ModuleId>(model.modules.size());
   std::string_view words = fsdp.wrap == "ends" ? std::string_view("ends+layers") : fsdp.wrap;
   bool classes = false;
   while (!words.empty()) {
@@ -99,15 +178,9 @@ std::vector<FsdpGroup> wrapped(const ModelSpec& model, const Fsdp& fsdp) {
     words.remove_prefix(std::min(end + 1, words.size()));
     if (word == "ends") {
       wrap_ends(model, fsdp, groups);
-    } else if (word == "layers") {
-      for (ModuleId at = 1; at < size; ++at) {
-        if (is_layer(model, module_of(model, at))) add({at}, inside);
-      }
-    } else if (word != "root" && word != kHeldEnds && !classes) {
-      classes = true;  // All of them at once.
-      for (ModuleId at = size - 1; at > 0; --at) {
-        if (is_one_of(module_of(model, at).type, fsdp.wrap)) add({at}, inside);
-      }
+    } else if (word != "root" && word != kHeldEnds && !(classes && is_class(word))) {
+      classes = classes || is_class(word);
+      for (const ModuleId module : named_by(model, fsdp, word)) add({module}, fsdp.reshard_after_forward);
     }
   }
   add({0}, fsdp.reshard_root ? 1 : 0);
@@ -186,6 +259,18 @@ std::int64_t full_shards(const Shape& shape, std::int64_t ranks) {
   const std::int64_t rows = shape.dims[0];
   return rows / ((rows + ranks - 1) / ranks);
 }
+
+std::optional<std::int64_t> least_wrapped(std::string_view word) {
+  constexpr std::string_view kSize = "size:";
+  if (!word.starts_with(kSize)) return std::nullopt;
+  word.remove_prefix(kSize.size());
+  std::int64_t least = 0;
+  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), least);
+  if (error != std::errc() || end != word.data() + word.size() || least <= 0) return std::nullopt;
+  return least;
+}
+
+bool wraps_adapters(const Fsdp& fsdp) { return is_one_of(kAdapters, fsdp.wrap); }
 
 bool same_shards(const ModelSpec& model, const Job& job, std::int64_t a, std::int64_t b) {
   const std::int64_t ranks = sharding_ranks(job);
@@ -296,8 +381,10 @@ std::optional<std::string> groups_unsupported(const ModelSpec& model, const Trai
   }
   const Checkpointing& checkpoint = training.checkpoint;
   if (checkpoint.groups.empty() && checkpoint.modules.empty()) return std::nullopt;
-  const bool inside = std::any_of(groups.begin(), groups.end(),
-                                  [&](const FsdpGroup& group) { return is_inside(model, group.modules.front()); });
+  const bool flattens = training.runtime == Runtime::Fsdp1;  // Such units are gathered by what runs again.
+  const bool inside = !flattens && std::any_of(groups.begin(), groups.end(), [&](const FsdpGroup& group) {
+    return is_inside(model, group.modules.front());
+  });
   if (inside || !checkpoint.modules.empty()) {
     return "groups of fully_shard inside a checkpoint, or checkpoints inside a layer's group";
   }

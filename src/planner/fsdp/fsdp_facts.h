@@ -53,6 +53,15 @@ struct FsdpGroup {
 inline constexpr std::string_view kHeldEnds = "held";
 [[nodiscard]] bool is_held(const ModelSpec& model, const Fsdp& fsdp, ParameterId id);
 
+// Under FSDP1 what peft's fsdp_auto_wrap_policy wraps beside classes: modules without others inside whose weight is
+// trained (peft 0.21, utils/other.py).
+inline constexpr std::string_view kAdapters = "adapters";
+[[nodiscard]] bool wraps_adapters(const Fsdp& fsdp);
+
+// A word of FSDP1 alone, "size:100000000": size_based_auto_wrap_policy with so many parameters at least
+// (torch/distributed/fsdp/wrap.py). nullopt: another word, or no number.
+[[nodiscard]] std::optional<std::int64_t> least_wrapped(std::string_view word);
+
 // Of those the ones of whole layers, in the order of the layers: set_modules_to_forward_prefetch is called on them.
 [[nodiscard]] std::vector<std::size_t> layer_groups(const ModelSpec& model, const std::vector<FsdpGroup>& groups);
 

@@ -38,6 +38,8 @@ class TrainingRuntime {
 
   // On which several gradients of one parameter are summed: the stream on which the node that takes them was made.
   StreamId sums_gradients_on = kComputeStream;
+  // Of a module in backward: after everything inside, whatever it is given. Empty: nobody asks.
+  std::function<void(ModuleId)> leave;
   // As the first step begins others take the places of the model's buffers; empty: none do.
   std::function<void(std::vector<BufferId>&)> replace_buffers;
 

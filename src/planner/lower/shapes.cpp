@@ -77,6 +77,7 @@ GraphOptions graph_options(const ModelSpec& model, const Job& job) {
       }
     }
   }
+  if (const auto shown = shown_adapters(model, job)) options.shown_adapters = shown->later;
   return options;
 }
 
@@ -111,6 +112,11 @@ Shapes build_shapes(const ModelSpec& model, const Job& job, std::int64_t tensor_
   for (const std::int64_t length : shapes.lengths) add(length);
   if (under_ddp(job) && job.training.ddp.static_graph) {  // _DDPSink, until the first backward has run.
     options.copies_outputs = true;
+    add(job.training.seq_of(0));
+  }
+  const auto shown = shown_adapters(model, job);
+  if (shown && shown->first != shown->later) {
+    options.shown_adapters = shown->first;
     add(job.training.seq_of(0));
   }
   return shapes;

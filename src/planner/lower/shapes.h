@@ -21,7 +21,8 @@ namespace dsplan {
 [[nodiscard]] Checkpointing checkpointing_of(const Training& training, const Graph& graph);
 
 // The graphs of a job, one for each length of Training::seq_list (without a list: one), with their recipes. Behind them
-// that of the very first micro-batch, where it is another: under DistributedDataParallel with a static graph.
+// that of the very first micro-batch, where it is another: under DistributedDataParallel with a static graph, and
+// with adapters that FSDP1 has wrapped.
 struct Shapes {
   std::vector<std::int64_t> lengths;
   std::vector<Graph> graphs;

@@ -158,32 +158,80 @@ std::optional<std::string> fsdp_unsupported(const ModelSpec& model, const Job& j
   return groups_unsupported(model, training);
 }
 
+// What comes out of others has no gradient, and PyTorch does not gather them in backward. The root's is there anyway.
+bool has_trained_inside(const ModelSpec& model, const std::vector<FlatUnit>& units, ModuleId module) {
+  return module == 0 || std::any_of(units.begin(), units.end(), [&](const FlatUnit& unit) {
+           ModuleId around = unit.module;
+           while (around != kNone && around != module) around = model.modules[static_cast<std::size_t>(around)].parent;
+           return unit.trains && around == module;
+         });
+}
+
+// peft casts an adapter's input to the dtype of its weight as it is seen outside of its unit. A recomputation sees
+// another than the forward where the unit is gathered by then.
+std::optional<std::string> wrapped_adapters_unsupported(const ModelSpec& model, const Job& job) {
+  const Training& training = job.training;
+  if (!wraps_adapters(training.fsdp)) return std::nullopt;
+  if (has_magnitudes(model)) return "DoRA whose parts FSDP1 wraps by themselves, which are used outside of their units";
+  if (training.fsdp.forward_prefetch > 0) return "adapters that FSDP1 wraps by themselves and gathers ahead in forward";
+  if (!training.checkpoint.modules.empty()) return "adapters that FSDP1 wraps by themselves among checkpointed modules";
+  const auto shown = shown_adapters(model, job);
+  const bool casts = shown && !(packing_of(model) && training.autocast);  // Under autocast packed layers cast nothing.
+  if (!casts || training.checkpoint.groups.empty()) return std::nullopt;
+  if (shown->first != shown->later) {
+    return "a first recomputation of adapters that FSDP1 wraps by themselves, whose inputs it casts to another dtype "
+           "than the forward did (use_orig_params=False)";
+  }
+  const bool differs = std::any_of(model.parameters.begin(), model.parameters.end(), [&](const Parameter& parameter) {
+    return parameter.trainable && training.dtype_of(parameter) != shown->later;
+  });
+  const bool ahead = training.fsdp.backward() != BackwardPrefetch::None || training.fsdp.reshard_after_forward != 1;
+  if (differs && ahead) {
+    return "a recomputation of adapters that FSDP1 wraps by themselves and has gathered by then, whose inputs it casts "
+           "to another dtype than the forward did";
+  }
+  return std::nullopt;
+}
+
+// _validate_tensors_to_flatten; and what accelerate would cast beside what it does not.
+std::optional<std::string> unit_unsupported(const ModelSpec& model, const Training& training, const FlatUnit& unit) {
+  const Parameter& first = model.parameters[static_cast<std::size_t>(unit.pieces.front().id)];
+  for (const FlatPiece& piece : unit.pieces) {
+    if (piece.id == kNone) continue;
+    const Parameter& parameter = model.parameters[static_cast<std::size_t>(piece.id)];
+    if (training.made_dtype(parameter) != training.made_dtype(first)) {
+      return formatted("{} and {} in {} and {}, which FSDP1 refuses to flatten together", first.name, parameter.name,
+                       name(training.made_dtype(first)), name(training.made_dtype(parameter)));
+    }
+    if (piece.trained != unit.trains && !training.fsdp.use_orig_params) {
+      return "frozen parameters beside trained ones without use_orig_params, which FSDP1 refuses to flatten together";
+    }
+  }
+  if (unit.trains && training.autocast && unit.kept != DType::Float32) {
+    return "adapters in 16 bits under accelerate's mixed precision of a model in fp32";
+  }
+  return std::nullopt;
+}
+
 // A model, or parts of one, that FullyShardedDataParallel's hooks are not followed through yet.
 std::optional<std::string> flattened_unsupported(const ModelSpec& model, const Job& job) {
   const Training& training = job.training;
   if (model.dims.experts > 0) return "mixtures of experts under FSDP1, not compared with PyTorch yet";
-  if (packing_of(model)) return "packed weights under FSDP1";
+  if (const auto packed = packed_shards_unsupported(model, training)) return packed;
   for (const FsdpGroup& group : fsdp_groups(model, training.fsdp)) {
     const auto calls = std::count_if(model.calls.begin(), model.calls.end(), [&](const ModuleCall& call) {
       return call.enter && call.module == group.modules.front();
     });
     if (calls > 1) return "a unit of FSDP1 that is called several times";
   }
-  for (const FlatUnit& unit : flat_units(model, job)) {
-    const Parameter& first = model.parameters[static_cast<std::size_t>(unit.pieces.front().id)];
-    for (const FlatPiece& piece : unit.pieces) {
-      if (piece.id == kNone) continue;
-      const Parameter& parameter = model.parameters[static_cast<std::size_t>(piece.id)];
-      if (training.made_dtype(parameter) != training.made_dtype(first)) {
-        return formatted("{} and {} in {} and {}, which FSDP1 refuses to flatten together", first.name, parameter.name,
-                         name(training.made_dtype(first)), name(training.made_dtype(parameter)));
-      }
-      if (piece.trained != unit.trains && !training.fsdp.use_orig_params) {
-        return "frozen parameters beside trained ones without use_orig_params, which FSDP1 refuses to flatten together";
-      }
+  const std::vector<FlatUnit> units = flat_units(model, job);
+  for (const FlatUnit& unit : units) {
+    if (const auto one = unit_unsupported(model, training, unit)) return one;
+    if (!unit.trains && !has_trained_inside(model, units, unit.module)) {
+      return "units of FSDP1 in and below which nothing is trained";
     }
-    if (!unit.trains && unit.module != 0) return "units of FSDP1 of which nothing is trained";
   }
+  if (const auto adapters = wrapped_adapters_unsupported(model, job)) return adapters;
   return groups_unsupported(model, training);
 }
 

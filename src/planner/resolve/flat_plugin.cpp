@@ -37,7 +37,9 @@ class FlatPlugin : FsdpPlugin {
     views_and_states();
     const bool wraps = wrap();
     if (said_.offload.value_or(false)) usually(request_.fsdp.cpu_offload, "true", said_.offload.place);
-    usually(request_.model_init, "host", place_of(said_.rank0_loads));
+    // Packed weights are where from_pretrained packs them.
+    const std::string packed = request_.quantization.value_or("none");
+    if (packed == "none") usually(request_.model_init, "host", place_of(said_.rank0_loads));
     // apply_activation_checkpointing, inside each unit.
     if (said_.checkpoints.value_or(false)) checkpoint(wraps, request_.fsdp.wrap.value_or("layers"));
   }
@@ -119,7 +121,19 @@ class FlatPlugin : FsdpPlugin {
     const bool loads = said_.rank0_loads.value_or(launched_);
     check_loading();
     const bool sends = said_.synchronises.value_or(true) || loads;
+    keep_storage();
     usually(request_.fsdp.sync_module_states, sends ? "true" : "false", place_of(said_.synchronises));
+  }
+
+  // transformers' update_fsdp_plugin_peft: what 4-bit weights are kept in is the policy's dtype.
+  void keep_storage() {
+    const std::string storage = request_.quant_storage.value_or("uint8");
+    const std::string kind = request_.quantization.value_or("none");
+    if (!request_.training_arguments || storage == "uint8" || (kind != "nf4" && kind != "fp4")) return;
+    for (Setting<std::string>* one :
+         {&request_.fsdp.param_dtype, &request_.fsdp.reduce_dtype, &request_.fsdp.buffer_dtype}) {
+      usually(*one, storage, request_.quant_storage.place);
+    }
   }
 
   // False: nothing but the model is wrapped.
@@ -134,11 +148,8 @@ class FlatPlugin : FsdpPlugin {
     if (policy == "size_based_wrap") {
       const std::int64_t usual = launched_ ? 100'000'000 : 0;  // Zero turns the policy off.
       const std::int64_t least = said_.least_parameters.value_or(usual);
-      if (least > 0) {
-        not_modelled(place_of(said_.least_parameters), formatted("wrapping by size, from {} parameters on,", least),
-                     "fsdp_min_num_params");
-      }
-      usually(request_.fsdp.wrap, "root", place);
+      const std::string wrap = least > 0 ? formatted("size:{}", least) : "root";
+      usually(request_.fsdp.wrap, wrap, place_of(said_.least_parameters));
       return least > 0;
     }
     if (policy != "transformer_based_wrap") {

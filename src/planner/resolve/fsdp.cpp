@@ -43,7 +43,8 @@ std::optional<DType> dtype_of(Resolver& resolver, const Setting<std::string>& wi
 }
 
 bool is_word(std::string_view type) {
-  return type == "layers" || type == "ends" || type == "root" || type == kHeldEnds;
+  return type == "layers" || type == "ends" || type == "root" || type == kHeldEnds || type == kAdapters ||
+         type.starts_with("size:");
 }
 
 // Classes of modules, each of which the model has, beside the words.
@@ -288,6 +289,18 @@ void refuse_keys(Resolver& resolver, const std::vector<std::string_view>& keys, 
   }
 }
 
+// transformers has peft choose the units instead, whatever policy a file names: each adapter is one by itself, beside
+// the layers or the classes named (transformers 5.17, distributed/fsdp.py, update_fsdp_plugin_peft).
+void wrap_adapters(Resolver& resolver) {
+  Fsdp& fsdp = resolver.training().fsdp;
+  const Request& request = resolver.request;
+  if (!request.lora.given() || !request.training_arguments || wraps_adapters(fsdp)) return;
+  if (set_of(resolver, "fsdp.wrap").given()) return;
+  fsdp.wrap =
+      formatted("{}+{}", kAdapters, fsdp.wrap == "root" || fsdp.wrap.starts_with("size:") ? "layers" : fsdp.wrap);
+  resolver.derived("fsdp.wrap", fsdp.wrap, "the Trainer has peft wrap each adapter by itself", "--set");
+}
+
 // FullyShardedDataParallel: which of its strategies, and when units are gathered ahead.
 void resolve_flattened(Resolver& resolver) {
   refuse_keys(resolver,
@@ -296,16 +309,21 @@ void resolve_flattened(Resolver& resolver) {
               "is fully_shard's word, which FSDP1 does not take", "it needs --runtime fsdp2");
   (void)resolve_mesh(resolver);
   resolve_wrap(resolver);
-  if (resolver.request.lora.given() && resolver.request.training_arguments) {
-    resolver.not_modelled(
-        resolver.request.lora.place,
-        "adapters under the Trainer's FSDP1, which wraps each by itself (peft's fsdp_auto_wrap_policy),");
-  }
+  wrap_adapters(resolver);
   const FsdpInput& in = resolver.request.fsdp;
   Fsdp& fsdp = resolver.training().fsdp;
   if (("+" + fsdp.wrap + "+").find("+ends+") != std::string::npos) {
     resolver.fault(said(resolver, in.wrap, "fsdp.wrap").place, "\"fsdp.wrap\": FSDP1 wraps no modules together",
                    "layers, root, or classes");
+  }
+  if (fsdp.wrap.find("size:") != std::string::npos && !least_wrapped(fsdp.wrap)) {
+    resolver.fault(said(resolver, in.wrap, "fsdp.wrap").place,
+                   "\"fsdp.wrap\": a size is the only policy where there is one, and a number of parameters",
+                   "such as size:100000000");
+  }
+  if (wraps_adapters(fsdp) && !resolver.request.lora.given()) {
+    resolver.fault(said(resolver, in.wrap, "fsdp.wrap").place, "\"fsdp.wrap\": adapters of a model that has none",
+                   "say lora, or leave \"adapters\" out");
   }
   const auto flag = [&](const Setting<std::string>& in_file, std::string_view key, bool usual) {
     const Setting<std::string> wished = said(resolver, in_file, key);
@@ -360,6 +378,11 @@ void widen_trained(Resolver& resolver, const Setting<DType>& precision) {
   resolver.derived("dtype of shards", "fp32", "accelerate keeps what is trained in fp32", "--dtype");
 }
 
+bool shards_several_dtypes(const ModelSpec& model) {
+  return std::any_of(model.parameters.begin(), model.parameters.end(),
+                     [&](const Parameter& parameter) { return parameter.dtype != model.parameters.front().dtype; });
+}
+
 // accelerate's MixedPrecision has all three dtypes; behind its wrapping shards that are trained become fp32 (accelerate
 // 1.15, utils/dataclasses.py, set_mixed_precision; accelerator.py, prepare_model).
 void resolve_flat_dtypes(Resolver& resolver, const Setting<DType>& precision) {
@@ -386,6 +409,10 @@ void resolve_flat_dtypes(Resolver& resolver, const Setting<DType>& precision) {
     param = param.value_or(*precision);
     reduce = reduce.value_or(*precision);
     buffer = buffer.value_or(*precision);
+  }
+  if (reduce && !param && shards_several_dtypes(resolver.model)) {
+    return resolver.not_modelled(said(resolver, in.reduce_dtype, "fsdp.reduce_dtype").place,
+                                 "\"fsdp.reduce_dtype\" of parameters in several dtypes without fsdp.param_dtype");
   }
   training.fsdp.casts_parameters = param.has_value();
   training.master_dtype = training.fsdp.widens_shards ? DType::Float32 : training.dtype;
@@ -455,6 +482,11 @@ void resolve_fsdp(Resolver& resolver) {
               "is FSDP1's word, which fully_shard does not take", "it needs --runtime fsdp1");
   const std::int64_t ranks = resolve_mesh(resolver);
   resolve_wrap(resolver);
+  if (wraps_adapters(resolver.training().fsdp) || least_wrapped(resolver.training().fsdp.wrap)) {
+    resolver.fault(said(resolver, resolver.request.fsdp.wrap, "fsdp.wrap").place,
+                   "\"fsdp.wrap\": adapters and sizes are FSDP1's words, which fully_shard does not take",
+                   "it needs --runtime fsdp1");
+  }
   resolve_resharding(resolver, ranks);
   resolve_gradient_sync(resolver, "set_requires_gradient_sync in the last micro-batch alone");
   resolve_offload(resolver);

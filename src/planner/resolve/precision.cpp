@@ -265,6 +265,19 @@ void say_of_int8(Resolver& resolver) {
                     "another copy for backward");
 }
 
+// FlatParamHandle._validate_tensors_to_flatten.
+void flattens_packed(Resolver& resolver, const Quantization& packing) {
+  const Request& request = resolver.request;
+  constexpr const char* kRule = "\"Cannot flatten integer dtype tensors\", PyTorch says";
+  if (packing.eight_bits()) {
+    resolver.fault(request.quantization.place, formatted("int8 weights under FSDP1: {}", kRule));
+  } else if (packing.storage == DType::UInt8) {
+    const Place& place = request.quant_storage.given() ? request.quant_storage.place : request.quantization.place;
+    resolver.fault(place, formatted("4-bit weights kept in uint8 under FSDP1: {}", kRule),
+                   "quant_storage in the dtype of what they are flattened with, as peft's guide to FSDP says");
+  }
+}
+
 // nn.Parameter, as which fully_shard keeps what it has gathered, refuses whole numbers (_fsdp_param.py,
 // init_unsharded_param); accelerate 1.15 leaves such weights out (utils/fsdp_utils.py, fsdp2_prepare_model).
 void shards_packed(Resolver& resolver, const Quantization& packing) {
@@ -275,6 +288,7 @@ void shards_packed(Resolver& resolver, const Quantization& packing) {
   const std::vector<std::string_view> words = ignored_words(text);
   const bool out = std::find(words.begin(), words.end(), kPackedParameters) != words.end();
   constexpr const char* kRule = "\"only Tensors of floating point dtype can require gradients\", PyTorch says";
+  if (resolver.training().runtime == Runtime::Fsdp1) return flattens_packed(resolver, packing);
   if (packing.eight_bits()) {
     return resolver.fault(request.quantization.place, formatted("int8 weights under fully_shard: {}", kRule));
   }

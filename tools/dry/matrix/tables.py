@@ -915,6 +915,16 @@ def fsdp1():
             if name == "mlps" and model == "qwen3-0.6b":
                 policy = {**mixed, "wrap": "Qwen3MLP+Qwen3DecoderLayer"}
             yield one(model, seq, batch, world, rank, policy, name, **more)
+    for model, seq, batch, world, rank in (("tinyllama-1.1b", 512, 2, 8, 0), ("qwen3-0.6b", 1000, 2, 24, 23),
+                                           ("llama-3-8b", 2048, 1, 8, 7), ("gpt2", 500, 2, 64, 40)):
+        for name, policy, more in (("size-20m", {**mixed, **orig, "wrap": "size:20000000"}, {"checkpoint": "full"}),
+                                   ("size-100m", {**mixed, "wrap": "size:100000000"}, {}),
+                                   ("size-1m", {"wrap": "size:1000000"}, {"grad_accum": 2})):
+            yield one(model, seq, batch, world, rank, policy, name, **more)
+    for name, more in (("mlps-full", {"checkpoint": "full"}), ("mlps-frozen", {"freeze": ["*self_attn*", "*layernorm*"]}),
+                       ("mlps-again", {"checkpoint": "full", "checkpoint_impl": "reentrant"})):
+        classes = {**mixed, **orig, "wrap": "LlamaMLP+LlamaDecoderLayer"}
+        yield one("tinyllama-1.1b", 512, 2, 8, 0, classes, name, **more)
     # Few tokens: the peak is where the root's gradient is reduced.
     wide = {"param_dtype": "bf16", "reduce_dtype": "fp32"}
     for name, policy, more in (("wide-accum2-orig", {**wide, **orig}, {"grad_accum": 2}), ("wide-accum3", wide, {"grad_accum": 3}),
@@ -1001,6 +1011,46 @@ def accelerated():
             if "no-precision" in name:
                 del settled["training"]["mixed_precision"]
             yield settled
+
+
+def adapted_by_peft():
+    """As transformers' Trainer prepares adapters under FSDP1: peft chooses the units. Packed weights are flattened too."""
+
+    def one(model, seq, batch, world, rank, policy, name, **more):
+        policy = {"wrap": "adapters+layers", "sync_module_states": "true", "backward_prefetch": "none", **policy}
+        settings = {"mixed_precision": "bf16", "dtype": "bf16", "max_grad_norm": 1.0, **more}
+        return job("fsdp1-accelerate", model, seq, batch, runtime="fsdp1", fsdp=policy, world=world, rank=rank,
+                   accelerate={"fsdp_version": 1}, name=f"peft-{name}-w{world}-r{rank}", **settings)
+
+    orig, pre = {"use_orig_params": "true"}, {"backward_prefetch": "pre"}
+    some, every = {"r": 8, "targets": ["q_proj", "v_proj"]}, {"r": 16, "targets": ALL_LINEARS}
+    full = {"checkpoint": "full", "checkpoint_impl": "non_reentrant"}
+    again = {"checkpoint": "full", "checkpoint_impl": "reentrant"}
+    ways = {
+        "orig": (orig, {"lora": every}),
+        "flat": ({}, {"lora": some}),
+        "flat-fp32": (pre, {"lora": every, "dtype": "fp32"}),
+        "orig-full": (orig, {"lora": every, **full}),
+        "orig-again": (orig, {"lora": some, **again}),
+        "orig-accum": (orig, {"lora": some, **full, "grad_accum": 2}),
+        "orig-save": (orig, {"lora": {**some, "save": ["lm_head"]}, "change": {"tie_word_embeddings": False}}),
+    }
+    for name, (policy, more) in ways.items():
+        for model, seq, batch, world, rank in (("tinyllama-1.1b", 512, 2, 8, 0), ("qwen3-0.6b", 1000, 2, 24, 23),
+                                               ("llama-3-8b", 2048, 1, 64, 40)):
+            yield one(model, seq, batch, world, rank, policy, name, **more)
+    bf16 = {"param_dtype": "bf16", "reduce_dtype": "bf16", "buffer_dtype": "bf16"}
+    nf4 = {"quantization": "nf4", "quant_compute_dtype": "bf16", "quant_storage": "bf16", "kbit_prepare": False,
+           "lora": every, "attention": None, "needs": "bitsandbytes"}
+    ways = {
+        "packed": (bf16, full),
+        "packed-again": ({**bf16, **pre}, again),
+        "packed-orig": ({**bf16, **orig}, {**full, "double_quant": True}),
+        "packed-accum": (bf16, {**full, "grad_accum": 2}),
+    }
+    for name, (policy, more) in ways.items():
+        for model, seq, world, rank in (("tinyllama-1.1b", 2048, 8, 0), ("llama-3-8b", 2048, 2, 1), ("llama-3-8b", 1600, 64, 63)):
+            yield one(model, seq, 1, world, rank, policy, name, **nf4, **more)
 
 
 def fsdp():
@@ -1359,6 +1409,7 @@ def jobs():
         *pictures(),
         *trl_heads(),
         *accelerated(),
+        *adapted_by_peft(),
         *packed_shards(),
         *packed_zero3(),
         *chance.jobs(job, "chance", 1, 100),

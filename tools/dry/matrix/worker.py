@@ -315,6 +315,10 @@ class Worker:
             self.count(model)  # Afterwards each rank has shards.
             if self.job.get("accelerate"):
                 self.accelerator = accelerator_of(model, self.training, self.job)
+                if "adapters" in self.training.get("fsdp", {}).get("wrap", ""):  # As transformers' Trainer does.
+                    from transformers.distributed.fsdp import update_fsdp_plugin_peft
+
+                    update_fsdp_plugin_peft(model, self.accelerator)
                 return self.accelerator.prepare(model)
             return flattened(model, self.training, self.job["world"], self.types)
         if self.runtime() != "ddp":
@@ -588,7 +592,7 @@ def accelerator_of(model, training, job):
     from accelerate.utils import FullyShardedDataParallelPlugin
 
     wished = training.get("fsdp", {})
-    wrap = wished.get("wrap", "layers")
+    wrap = wished.get("wrap", "layers").replace("adapters+", "")
     policy = {"root": "no_wrap"}.get(wrap, "size_based_wrap" if wrap.startswith("size:") else "transformer_based_wrap")
     named = None if wrap in ("root", "layers") or wrap.startswith("size:") else wrap.split("+")
     kept = wished.get("reshard_after_forward") is False

@@ -71,6 +71,7 @@ void Backward::enter_module(ModuleId module) {
 void Backward::leave_module(ModuleId module) {
   emitter_.exit(module);
   emitter_.at(Pass::Backward, on_.facts.caller(module));
+  if (on_.runtime.leave) on_.runtime.leave(module);
   if (on_.facts.backward_ends(module)) on_.runtime.exit(module, Pass::Backward);
   gradients_.leave_module(module);
 }

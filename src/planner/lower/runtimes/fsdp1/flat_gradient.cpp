@@ -26,7 +26,7 @@ constexpr What kViewGradient{Role::Temporaries, "gradient of a view, replaced at
 FlatShare::FlatShare(const FlatUnit& of, const Job& job, std::int64_t of_all)
     : unit(of),
       training(job.training),
-      kept(kept_dtype(of, job.training)),
+      kept(of.kept),
       ranks(sharding_ranks(job)),
       rank(of_all % ranks),
       group(ranks < job.parallelism.dp ? Group::DataParallelInside : Group::DataParallel) {}
@@ -47,7 +47,7 @@ bool FlatGradient::join() {
   }
   eager_.emitter().wait_stream(kGatherStream, kComputeStream);
   const OnStream on(eager_.emitter(), kGatherStream);
-  const DType type = share_.training.dtype;
+  const DType type = share_.unit.gathered;
   Variable flat;
   {
     std::vector<Variable> zeros;
@@ -80,7 +80,7 @@ void FlatGradient::use_whole_views() {
   for (const FlatSlice& slice : slices_of(share_.unit, share_.rank)) {
     const Parameter& parameter = model_.parameters[static_cast<std::size_t>(slice.id)];
     const bool same = parameter.shape.rank == 1 && parameter.shape.elements() == slice.elements &&
-                      share_.kept == share_.training.dtype && !share_.training.fsdp.cpu_offload;
+                      share_.kept == share_.unit.gathered && !share_.training.fsdp.cpu_offload;
     if (same) continue;
     const Space space = share_.training.fsdp.cpu_offload ? Space::Pageable : Space::Device;
     const Variable made = eager_.scratch(storage(slice.elements, share_.kept), share_.kept, kViewGradient, space);
@@ -105,10 +105,10 @@ void FlatGradient::reduce() {
   Emitter& emitter = eager_.emitter();
   emitter.wait_stream(kReduceStream, kGatherStream);
   const OnStream on(emitter, kReduceStream);
-  const DType type = share_.training.communication_dtype;
+  const DType type = share_.unit.reduced;
   Variable computed = std::move(whole_);
   Variable cast;
-  if (type != share_.training.dtype) cast = eager_.cast(computed, type, kReduceInput, "cast flat gradient");
+  if (type != share_.unit.gathered) cast = eager_.cast(computed, type, kReduceInput, "cast flat gradient");
   Variable padded;
   if (share_.unit.shard * share_.ranks != share_.unit.total) {
     padded = eager_.empty(storage(share_.unit.shard * share_.ranks, type), type, kPaddedGradient);
@@ -131,7 +131,7 @@ void FlatGradient::reduce() {
 
 // _accumulate_sharded_grad.
 void FlatGradient::accumulate(Variable shard) {
-  if (share_.training.communication_dtype != share_.kept) {
+  if (share_.unit.reduced != share_.kept) {
     shard = eager_.cast(shard, share_.kept, kCastShard, "cast sharded gradient");
   }
   if (sharded_) {

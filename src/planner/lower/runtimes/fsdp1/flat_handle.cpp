@@ -81,13 +81,13 @@ FlatHandle::FlatHandle(const FlatUnit& unit, const Job& job, const ModelSpec& mo
     : share(unit, job, rank),
       gradient(share, model, emitter),
       model_(model),
-      mixes_(share.training.dtype != share.kept),
+      mixes_(unit.gathered != share.kept),
       eager_(emitter) {}
 
 // FlatParamHandle.__init__ and shard(). Parameters and buffers that are on the host are moved first, breadth first
 // (_init_utils.py, _move_module_to_device).
 void FlatHandle::flatten(ModelLoading& loading, const std::function<void(ModuleId)>& move_buffers, const Sync& sync) {
-  const DType kept = share.training.loaded_dtype();
+  const DType kept = share.unit.made;
   std::vector<Variable> pieces(share.unit.pieces.size());
   for (const ModuleId module : share.unit.breadth) {
     for (std::size_t at = 0; at < pieces.size(); ++at) {
@@ -117,7 +117,7 @@ void FlatHandle::flatten(ModelLoading& loading, const std::function<void(ModuleI
 }
 
 void FlatHandle::widen() {
-  if (share.kept != share.training.loaded_dtype()) {
+  if (share.kept != share.unit.made) {
     const Space space = eager_.emitter().space(shard_.id());
     Variable wide = eager_.empty(storage(share.unit.shard, share.kept), share.kept, kWideShard, kNone, space);
     eager_.copy(wide, shard_, "cast shard");
@@ -141,8 +141,8 @@ void FlatHandle::init_attributes() {
     gradient.make_on_host();
     promise_updates(*this, eager_.emitter());
   }
-  if (mixes_) once(share.unit.shard, share.training.dtype);
-  once(share.unit.shard * share.ranks, share.training.dtype);
+  if (mixes_) once(share.unit.shard, share.unit.gathered);
+  once(share.unit.shard * share.ranks, share.unit.gathered);
   if (mixes_) once(share.unit.shard * share.ranks, share.kept);
 }
 
@@ -157,14 +157,14 @@ bool FlatHandle::pre_unshard() {
   const bool writes = stale_ && !std::exchange(written_back_, true);
   if (writes) write_back(eager_, slices_of(share.unit, share.rank), shard_, stale_);
   if (offloads && mixes_) {
-    cast_ = eager_.empty(storage(share.unit.shard, share.training.dtype), share.training.dtype, kCastFlat);
+    cast_ = eager_.empty(storage(share.unit.shard, share.unit.gathered), share.unit.gathered, kCastFlat);
     const Variable there = eager_.clone(shard_, kMovedShard, "copy to device");
     eager_.copy(cast_, there, "cast shard");
   } else if (offloads) {
     cast_ = eager_.clone(shard_, kMovedShard, "copy to device");
     if (share.training.fsdp.use_orig_params) moved_ = cast_.share();
   } else if (!whole_ && mixes_) {
-    cast_ = eager_.cast(shard_, share.training.dtype, kCastFlat, "cast shard");
+    cast_ = eager_.cast(shard_, share.unit.gathered, kCastFlat, "cast shard");
   }
   if (whole_ && cast_) cast_.mark_scratch();
   return writes || static_cast<bool>(cast_);
@@ -173,7 +173,7 @@ bool FlatHandle::pre_unshard() {
 void FlatHandle::unshard() {
   if (whole_) return cast_.reset(Reason::PythonFrame);
   whole_ =
-      eager_.empty(storage(share.unit.shard * share.ranks, share.training.dtype), share.training.dtype, kGatheredFlat);
+      eager_.empty(storage(share.unit.shard * share.ranks, share.unit.gathered), share.unit.gathered, kGatheredFlat);
   eager_.all_gather(whole_, cast_ ? Part(cast_) : Part(shard_), share.ranks, share.group);
   cast_.reset(Reason::PythonFrame);
 }
@@ -186,7 +186,7 @@ void FlatHandle::free_whole(bool told) {
 ParameterPlace FlatHandle::place(std::size_t piece) const {
   const FlatPiece& of = share.unit.pieces[piece];
   DSPLAN_CHECK(whole_, "a parameter is used while its unit is sharded");
-  return {whole_.id(), storage(of.from, share.training.dtype), storage(of.elements, share.training.dtype)};
+  return {whole_.id(), storage(of.from, share.unit.gathered), storage(of.elements, share.unit.gathered)};
 }
 
 std::vector<StepParameter> FlatHandle::step_parameters() const {

@@ -46,6 +46,7 @@ class FlatHandle {
   // What is sent is made in the dtype that is gathered. False: there was nothing to do.
   bool pre_unshard();
   void unshard();
+  [[nodiscard]] bool is_whole() const { return static_cast<bool>(whole_); }
   void use_sharded_views();
   // `told`: the allocator learns of what streams did with it; on the stream that gathers it does not.
   void free_whole(bool told = true);

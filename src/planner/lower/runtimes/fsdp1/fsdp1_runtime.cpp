@@ -5,6 +5,7 @@
 #include <memory>
 #include <utility>
 
+#include "model/quantized.h"
 #include "planner/lower/runtimes/ddp_reducer.h"
 #include "planner/lower/runtimes/fsdp1/flat_clip.h"
 #include "planner/lower/runtimes/fsdp1/unit_hooks.h"
@@ -46,7 +47,7 @@ class Fsdp1Runtime final : public RuntimeBase {
 
   void sync_module_states(const FlatUnit& unit, std::vector<BufferId> whole, const std::vector<BufferId>& buffers);
   void cast_buffers(std::vector<BufferId>& buffers);
-  [[nodiscard]] std::vector<StepParameter> step_parameters() const;
+  [[nodiscard]] std::vector<StepParameter> step_parameters();
 
   std::vector<FlatUnit> units_;  // In the order of modules.
   UnitHooks hooks_;
@@ -68,11 +69,15 @@ Fsdp1Runtime::Fsdp1Runtime(const Job& job, const ModelSpec& model, std::int64_t 
       optimizer_(job.training.optimizer, emitter, model.parameters.size(), {}, of_optimizer()),
       clip_(emitter, gradient_norms_, hybrid() ? Group::DataParallelInside : Group::DataParallel, of_optimizer()) {
   sums_gradients_on = kGatherStream;
+  leave = [this](ModuleId module) {
+    FlatHandle* const handle = of_module_[static_cast<std::size_t>(module)];
+    if (handle != nullptr && module != 0) hooks_.leave_backward(*handle);
+  };
   if (job.training.fsdp.casts_buffers) {
     replace_buffers = [this](std::vector<BufferId>& buffers) { cast_buffers(buffers); };
   }
   for (const FlatUnit& unit : units_) {
-    hooks_.add(std::make_unique<FlatHandle>(unit, job_, model_, rank, emitter));
+    hooks_.handles().push_back(std::make_unique<FlatHandle>(unit, job_, model_, rank, emitter));
     FlatHandle* const handle = hooks_.handles().back().get();
     of_module_[static_cast<std::size_t>(unit.module)] = handle;
     for (std::size_t piece = 0; piece < unit.pieces.size(); ++piece) {
@@ -116,6 +121,7 @@ void Fsdp1Runtime::sync_module_states(const FlatUnit& unit, std::vector<BufferId
   };
   for (std::size_t at = 0; at < buffers.size(); ++at) {
     if (buffers[at] == kNoBuffer || synced_[at] || !inside(model_.buffers[at].module)) continue;
+    if (is_packing_state(model_, model_.buffers[at])) continue;
     synced_[at] = true;
     states.push_back(buffers[at]);
   }
@@ -130,7 +136,7 @@ void Fsdp1Runtime::cast_buffers(std::vector<BufferId>& buffers) {
   emitter_.at(Pass::Forward);
   for (std::size_t at = 0; at < buffers.size(); ++at) {
     if (buffers[at] == kNoBuffer || !is_floating(emitter_.dtype(buffers[at]))) continue;
-    if (emitter_.dtype(buffers[at]) == dtype()) continue;
+    if (emitter_.dtype(buffers[at]) == dtype() || is_packing_state(model_, model_.buffers[at])) continue;
     const Variable wide(emitter_, buffers[at]);
     buffers[at] = eager_.cast(wide, dtype(), {Role::ModuleBuffers, "buffer"}, "cast buffer").hand_over();
   }
@@ -142,23 +148,31 @@ ParameterPlace Fsdp1Runtime::place(ParameterId parameter) const {
 }
 
 void Fsdp1Runtime::enter(ModuleId module, Pass pass) {
+  using Run = UnitHooks::Run;
   if (pass == Pass::Forward && module == 0) hooks_.root_pre_forward();
   FlatHandle* const handle = of_module_[static_cast<std::size_t>(module)];
   if (handle == nullptr) return;
-  if (pass == Pass::Forward) hooks_.pre_forward(*handle);
+  if (pass == Pass::Forward) hooks_.pre_forward(*handle, Run::Recorded);
   if (pass == Pass::Backward) hooks_.pre_backward(*handle);
-  // A checkpoint lies inside the unit, whose hook hangs on its output: it comes before a reentrant one runs again.
   if (pass != Pass::Recompute) return;
+  const bool nested = recomputes_nested();
+  if (handle->unit().within_layer) return hooks_.pre_forward(*handle, nested ? Run::Again : Run::AgainForSaved);
+  // A checkpoint lies inside the unit, whose hook hangs on its output: it comes before a reentrant one runs again.
   hooks_.pre_backward(*handle);
-  handle->hooks.nested = recomputes_nested();
+  handle->hooks.nested = nested;
 }
 
 void Fsdp1Runtime::exit(ModuleId module, Pass pass) {
+  using Run = UnitHooks::Run;
   if (module == kNone) return hooks_.end_backward();
   FlatHandle* const handle = of_module_[static_cast<std::size_t>(module)];
   if (handle == nullptr) return;
-  if (pass == Pass::Forward) hooks_.post_forward(*handle);
-  if (pass == Pass::Backward && module != 0) hooks_.exit_backward(*handle);
+  const FlatUnit& unit = handle->unit();
+  if (pass == Pass::Forward) {
+    hooks_.post_forward(*handle, unit.within_layer && recomputes_nested() ? Run::Unrecorded : Run::Recorded);
+  }
+  if (pass == Pass::Recompute && unit.within_layer) hooks_.post_forward(*handle, Run::Again);
+  if (pass == Pass::Backward && module != 0 && !unit.trains) hooks_.input_has_gradient(*handle, unit.follows_unit);
 }
 
 void Fsdp1Runtime::gradient_ready(ParameterId parameter, BufferId gradient) {
@@ -166,7 +180,7 @@ void Fsdp1Runtime::gradient_ready(ParameterId parameter, BufferId gradient) {
   place.handle->gradient.take(place.piece, gradient);
 }
 
-std::vector<StepParameter> Fsdp1Runtime::step_parameters() const {
+std::vector<StepParameter> Fsdp1Runtime::step_parameters() {
   std::vector<StepParameter> all;
   for (const auto& handle : hooks_.handles()) {
     for (const StepParameter& p : handle->step_parameters()) all.push_back(p);

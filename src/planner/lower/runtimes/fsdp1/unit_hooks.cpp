@@ -10,6 +10,16 @@ constexpr std::size_t kInflight = 2;  // _limiter_utils.py, _max_num_inflight_al
 
 bool is_root(const FlatHandle& handle) { return handle.unit().module == 0; }
 
+// Whom forward_prefetch gathers ahead.
+FlatHandle* following(const std::vector<FlatHandle*>& order, const FlatHandle& handle) {
+  const auto found = std::find(order.begin(), order.end(), &handle);
+  if (found + 1 == order.end()) return nullptr;
+  FlatHandle* const next = *(found + 1);
+  return next->hooks.needs_unshard && !next->hooks.prefetched ? next : nullptr;
+}
+
+bool is_again(UnitHooks::Run run) { return run == UnitHooks::Run::Again || run == UnitHooks::Run::AgainForSaved; }
+
 }  // namespace
 
 void UnitHooks::root_pre_forward() {
@@ -50,28 +60,31 @@ void UnitHooks::free_event(StreamId on) {
   if (training_.fsdp.limit_all_gathers) free_events_.push_back(emitter_.record_event(on));
 }
 
-void UnitHooks::pre_forward(FlatHandle& handle) {
+// The unit whose hook has run is gathered, and in the state in which nothing is done.
+void UnitHooks::pre_forward(FlatHandle& handle, Run run) {
+  if (is_again(run) && handle.hooks.ran_pre_backward) return;
   if (first_pass_) forward_order_.push_back(&handle);
-  handle.hooks.splits.clear();
+  std::vector<FlatHandle*> splits;
   if (!handle.hooks.prefetched) {
     unshard(handle);
-    handle.hooks.splits.push_back(&handle);
+    splits.push_back(&handle);
   }
   handle.hooks.needs_unshard = false;
   emitter_.wait_stream(kComputeStream, kGatherStream);
-  if (training_.fsdp.forward_prefetch == 0) return;
-  const auto found = std::find(forward_order_.begin(), forward_order_.end(), &handle);
-  if (found + 1 == forward_order_.end()) return;
-  FlatHandle& next = **(found + 1);
-  if (!next.hooks.needs_unshard || next.hooks.prefetched) return;
-  unshard(next);
-  next.hooks.prefetched = true;
-  handle.hooks.splits.push_back(&next);
+  FlatHandle* const next = training_.fsdp.forward_prefetch > 0 ? following(forward_order_, handle) : nullptr;
+  if (next != nullptr) {
+    unshard(*next);
+    next->hooks.prefetched = true;
+    splits.push_back(next);
+  }
+  if (run != Run::AgainForSaved) handle.hooks.splits = std::move(splits);
 }
 
-// The root's is kept, as backward begins with it.
-void UnitHooks::post_forward(FlatHandle& handle) {
-  if (!handle.hooks.forward_index) handle.hooks.forward_index = post_forward_order_.size();
+// The root's is kept, as backward begins with it. Of a unit that was called before PyTorch asks whether its place is
+// there, and takes the very first for none (_exec_order_utils.py, record_post_forward).
+void UnitHooks::post_forward(FlatHandle& handle, Run run) {
+  if (is_again(run) && handle.hooks.ran_pre_backward) return;
+  if (handle.hooks.forward_index.value_or(0) == 0) handle.hooks.forward_index = post_forward_order_.size();
   post_forward_order_.push_back(&handle);
   const bool reshards = training_.fsdp.reshard_after_forward == 1;
   if (reshards) handle.use_sharded_views();
@@ -80,19 +93,22 @@ void UnitHooks::post_forward(FlatHandle& handle) {
     free_event(kComputeStream);
   }
   handle.hooks.prefetched = false;
+  if (run == Run::Unrecorded) return;
   handle.hooks.needs_unshard = true;
   handle.hooks.ran_pre_backward = false;
 }
 
 void UnitHooks::pre_backward(FlatHandle& handle) {
-  if (handle.hooks.ran_pre_backward) return;
-  if (handle.hooks.needs_unshard) {
-    if (!handle.hooks.prefetched) unshard(handle);
-    emitter_.wait_stream(kComputeStream, kGatherStream);
+  if (!handle.hooks.ran_pre_backward) {
+    if (handle.hooks.needs_unshard) {
+      if (!handle.hooks.prefetched) unshard(handle);
+      emitter_.wait_stream(kComputeStream, kGatherStream);
+    }
+    handle.hooks.needs_unshard = false;
+    prefetch_backward(handle, BackwardPrefetch::Pre);
+    handle.hooks.ran_pre_backward = true;
   }
-  handle.hooks.needs_unshard = false;
-  prefetch_backward(handle, BackwardPrefetch::Pre);
-  handle.hooks.ran_pre_backward = true;
+  if (waiting_ != nullptr) reshard_only(*std::exchange(waiting_, nullptr), true);
 }
 
 void UnitHooks::prefetch_backward(const FlatHandle& handle, BackwardPrefetch now) {
@@ -105,17 +121,24 @@ void UnitHooks::prefetch_backward(const FlatHandle& handle, BackwardPrefetch now
 
 // torch.split runs where a unit is gathered: before the module's forward, or, prefetched, before the one that runs
 // first. Autograd takes nodes from the latest to the first, so that its node comes after all of that module's.
-void UnitHooks::exit_backward(FlatHandle& handle) {
-  if (handle.hooks.nested || !handle.unit().trains) post_backward(handle);
+void UnitHooks::leave_backward(FlatHandle& handle) {
+  if (handle.hooks.nested && handle.unit().trains) post_backward(handle);
   for (auto split = handle.hooks.splits.rbegin(); split != handle.hooks.splits.rend(); ++split) {
     if ((*split)->unit().trains) post_backward(**split);
+  }
+}
+
+void UnitHooks::input_has_gradient(FlatHandle& handle, bool behind) {
+  if (behind) {
+    waiting_ = &handle;
+  } else {
+    reshard_only(handle, true);
   }
 }
 
 // _post_backward_hook, which hangs on the flat parameter's AccumulateGrad, and runs on the stream of torch.split's
 // node.
 void UnitHooks::post_backward(FlatHandle& handle) {
-  if (!handle.unit().trains) return reshard_only(handle);
   if (!handle.gradient.join()) return;
   handle.use_sharded_views();
   if (reduces_ || training_.fsdp.reshard_after_forward == 1) {  // _should_free_in_backward
@@ -129,20 +152,21 @@ void UnitHooks::post_backward(FlatHandle& handle) {
   handle.gradient.hook_returns();
 }
 
-// _post_backward_reshard_only_hook, or _catch_all_reshard: nothing of the unit is trained.
-void UnitHooks::reshard_only(FlatHandle& handle) {
+// _post_backward_reshard_only_hook, or _catch_all_reshard, which gathers nothing ahead.
+void UnitHooks::reshard_only(FlatHandle& handle, bool prefetches) {
   handle.use_sharded_views();
   if (reduces_ || training_.fsdp.reshard_after_forward == 1) {
     handle.free_whole();
     free_event(kComputeStream);
   }
   handle.hooks.prefetched = false;
+  if (prefetches) prefetch_backward(handle, BackwardPrefetch::Post);
 }
 
-// Units whose inputs want no gradient; then _post_backward_final_callback.
+// _post_backward_final_callback.
 void UnitHooks::end_backward() {
   for (auto handle = handles_.rbegin(); handle != handles_.rend(); ++handle) {
-    if ((*handle)->unit().trains || is_root(**handle)) post_backward(**handle);
+    if ((*handle)->unit().trains) post_backward(**handle);
   }
   emitter_.wait_stream(kComputeStream, kGatherStream);  // The engine waits for the streams of leaves.
   if (reduces_) {
@@ -151,6 +175,7 @@ void UnitHooks::end_backward() {
   }
   if (reduces_ && training_.fsdp.cpu_offload) emitter_.wait_stream(kHostSync, kComputeStream);
   for (const auto& handle : handles_) {
+    if (!handle->unit().trains && handle->is_whole()) reshard_only(*handle, false);
     if (reduces_ && training_.fsdp.cpu_offload) handle->gradient.drop();  // prepare_gradient_for_optim
     handle->hooks = {};
   }

@@ -1,10 +1,10 @@
 // The hooks of all units, in the words of torch/distributed/fsdp/_runtime_utils.py.
 #pragma once
 
+#include <cstdint>
 #include <deque>
 #include <memory>
 #include <optional>
-#include <utility>
 #include <vector>
 
 #include "planner/lower/runtimes/fsdp1/flat_handle.h"
@@ -15,17 +15,22 @@ class UnitHooks {
  public:
   UnitHooks(const Training& training, Emitter& emitter) : training_(training), emitter_(emitter) {}
 
-  void add(std::unique_ptr<FlatHandle> handle) { handles_.push_back(std::move(handle)); }
   // In the order of modules.
-  [[nodiscard]] const std::vector<std::unique_ptr<FlatHandle>>& handles() const { return handles_; }
+  [[nodiscard]] std::vector<std::unique_ptr<FlatHandle>>& handles() { return handles_; }
 
   void root_pre_forward();
-  void pre_forward(FlatHandle& handle);
-  void post_forward(FlatHandle& handle);
+  // A unit's forward: autograd records it; or not, as a reentrant checkpoint runs what is inside first; such a
+  // checkpoint runs it again; or a non-reentrant one does, for what was saved, whose graph is nobody's.
+  enum class Run : std::uint8_t { Recorded, Unrecorded, Again, AgainForSaved };
+  void pre_forward(FlatHandle& handle, Run run);
+  void post_forward(FlatHandle& handle, Run run);
   void backward_begins(bool reduces) { reduces_ = reduces; }
   void pre_backward(FlatHandle& handle);
   // Of the module: after everything inside.
-  void exit_backward(FlatHandle& handle);
+  void leave_backward(FlatHandle& handle);
+  // Nothing of the unit is trained, and its input has a gradient. `behind`: the input is what another unit has made,
+  // whose own hook on it comes first.
+  void input_has_gradient(FlatHandle& handle, bool behind);
   void end_backward();
   // zero_grad.
   void drop_gradients();
@@ -34,7 +39,7 @@ class UnitHooks {
   void unshard(FlatHandle& handle);
   void free_event(StreamId on);
   void post_backward(FlatHandle& handle);
-  void reshard_only(FlatHandle& handle);
+  void reshard_only(FlatHandle& handle, bool prefetches);
   void prefetch_backward(const FlatHandle& handle, BackwardPrefetch now);
 
   const Training& training_;
@@ -43,8 +48,9 @@ class UnitHooks {
   std::deque<std::optional<ContentId>> free_events_;  // _FreeEventQueue
   std::vector<FlatHandle*> forward_order_;            // handles_pre_forward_order, of the first iteration.
   std::vector<FlatHandle*> post_forward_order_;
-  bool lazy_ = true;        // No forward yet.
-  bool first_pass_ = true;  // No backward yet.
+  FlatHandle* waiting_ = nullptr;  // To be resharded behind the next unit's hook.
+  bool lazy_ = true;               // No forward yet.
+  bool first_pass_ = true;         // No backward yet.
   bool reduces_ = true;
   bool stale_ = false;  // The views' gradients are None, and the flat ones wait for the next forward.
 };
