@@ -55,6 +55,7 @@ const std::map<std::string, Dialect> kDumped = {
     {"transformers-4", Dialect::TrainingArguments},
     {"trl-sft", Dialect::Trl},
     {"trl-dpo", Dialect::Trl},
+    {"trl-kto", Dialect::Trl},
     {"trl-reward", Dialect::Trl},
     {"llama-factory", Dialect::LlamaFactory},
     {"axolotl", Dialect::Axolotl},
@@ -107,6 +108,9 @@ std::string beside(Dialect dialect, std::string_view path) {
   }
   if ((dialect == Dialect::Trl || dialect == Dialect::Axolotl) && bits) return "load_in_4bit: true\n";
   if (path == "sample_packing") return "flash_attention: true\nmicro_batch_size: 2\n";
+  if (path == "pref_loss") return "stage: dpo\n";
+  if (path == "cpo_alpha") return "rl: simpo\n";
+  if (path == "center_rewards_coefficient" && dialect == Dialect::Axolotl) return "reward_model: true\n";
   if (path == "quantization_type" || path == "double_quantization") return "quantization_bit: 4\n";
   return {};
 }
@@ -292,12 +296,14 @@ TEST_CASE("dialects: an honoured key moves what is read") {
       {"env", {"{PYTORCH_CUDA_ALLOC_CONF: a}", "{PYTORCH_CUDA_ALLOC_CONF: b}"}},
       {"finetuning_type", {"lora", "full"}},
       {"adapter", {"lora", "llama-adapter"}},
-      {"beta", {"0.1", "null"}},
       {"center_rewards_coefficient", {"0.01", "0"}},
       {"loss_type", {"sigmoid", "nll"}},
       {"lora_task_type", {"CAUSAL_LM", "SEQ_CLS"}},
       {"stage", {"sft", "dpo"}},
       {"rl", {"dpo", "null"}},
+      {"pref_loss", {"sigmoid", "orpo"}},
+      {"cpo_alpha", {"1.0", "0.0"}},
+      {"model_type", {"AutoModelForCausalLM", "AutoModelForSequenceClassification"}},
       {"quantization_bit", {"4", "8"}},
       {"quantization_type", {"nf4", "fp4"}},
       {"bnb_4bit_quant_type", {"nf4", "fp4"}},
@@ -336,6 +342,7 @@ TEST_CASE("dialects: an honoured key moves what is read") {
       std::set<std::string> readings;
       const auto found = own.find(key.path);
       std::vector<std::string> values = {"3", "5", "true", "false", "aa", "bb"};
+      if (key.reading == Reading::Preference) values = {"0.1", "null"};
       if (found != own.end()) values = {found->second.first, found->second.second};
       for (const std::string& value : values) {
         std::string text = with_key(table.dialect, key.path, value) + beside(table.dialect, key.path);

@@ -32,7 +32,7 @@ Ran simulate(const Folder& folder, const Json& job) {
   training["loss"] = job["trainer"];
   Json config = job["config"];
   config["architectures"] = Json::array({class_of(config)});
-  if (job["trainer"] == "dpo-logits") {  // Its reference stays in the dtype of the file.
+  if (training["loss"].get<std::string>().ends_with("-logits")) {  // A reference stays in the dtype of the file.
     const bool narrow = job["training"]["dtype"] == "bf16" || job["training"].contains("mixed_precision");
     config["torch_dtype"] = narrow ? "bfloat16" : "float32";
   }
@@ -63,6 +63,8 @@ std::size_t compare_with(const std::string& file, std::int64_t reserved_apart = 
   std::size_t compared = 0;
   for (const auto& [name, job] : witness["cases"].items()) {
     CAPTURE(name);
+    // Which blocks are left free by logits that are kept for logs or for nobody was not traced.
+    const bool kept = name.starts_with("kto") || name.starts_with("reward");
     const Folder folder;
     const Ran ran = simulate(folder, job);
     REQUIRE_MESSAGE(ran.code == 0, ran.err);
@@ -75,7 +77,8 @@ std::size_t compare_with(const std::string& file, std::int64_t reserved_apart = 
       CHECK(peaks.at(phase)[0] == row[1].get<std::int64_t>());
       // Into which free blocks tensors are put was not traced.
       CHECK(std::abs(peaks.at(phase)[1] - row[2].get<std::int64_t>()) <= row[2].get<std::int64_t>() / 50);
-      if (reserved_apart >= 0) CHECK(std::abs(peaks.at(phase)[2] - row[3].get<std::int64_t>()) <= reserved_apart);
+      if (reserved_apart >= 0 && !kept)
+        CHECK(std::abs(peaks.at(phase)[2] - row[3].get<std::int64_t>()) <= reserved_apart);
       ++compared;
     }
   }
@@ -88,12 +91,12 @@ TEST_CASE("TRL's losses: the peaks of each phase are those that the trainers too
   CHECK(compare_with("trl_losses.json") >= 90);
 }
 
-TEST_CASE("LLaMA-Factory's dpo: the peaks of each phase are those that its trainer took") {
-  CHECK(compare_with("llama_factory_losses.json", 0) >= 66);
+TEST_CASE("LLaMA-Factory's dpo, kto and rm: the peaks of each phase are those that its trainers took") {
+  CHECK(compare_with("llama_factory_losses.json", 0) >= 200);
 }
 
-TEST_CASE("axolotl's dpo: the peaks of each phase are those that TRL 1.9.0's trainer took, its cache emptied") {
-  CHECK(compare_with("axolotl_losses.json", 2 << 20) >= 36);
+TEST_CASE("axolotl's pairs and rewards: the peaks of each phase are those that TRL 1.9.0's trainers took") {
+  CHECK(compare_with("axolotl_losses.json", 2 << 20) >= 90);
 }
 
 TEST_CASE("trainers of pairs: what a file of LLaMA-Factory or axolotl means, and which are refused by name") {
@@ -106,18 +109,36 @@ TEST_CASE("trainers of pairs: what a file of LLaMA-Factory or axolotl means, and
   const std::string factory = "model_name_or_path: llama-3.2-1b\ncutoff_len: 512\nbf16: true\nfinetuning_type: lora\n";
   CHECK(told(factory + "stage: dpo\n").find(", loss dpo-logits") != std::string::npos);
   CHECK(told(factory + "stage: dpo\nenable_liger_kernel: true\n").find(", loss dpo-logits") != std::string::npos);
-  CHECK(told(factory + "stage: rm\n").find("LLaMA-Factory's stage rm is not modelled yet; dpo is") !=
+  CHECK(told(factory + "stage: rm\n").find(", loss reward-values") != std::string::npos);
+  CHECK(told(factory + "stage: kto\n").find(", loss kto-logits") != std::string::npos);
+  CHECK(told(factory + "stage: dpo\npref_loss: orpo\n").find(", loss orpo-logits") != std::string::npos);
+  CHECK(told(factory + "stage: dpo\npref_loss: simpo\n").find(", loss simpo-logits") != std::string::npos);
+  CHECK(told(factory + "stage: dpo\npref_loss: hinge\n")
+            .find("the loss of pairs hinge is not modelled yet; sigmoid, orpo and simpo are") != std::string::npos);
+  CHECK(told(factory + "stage: ppo\n").find("stage ppo, which generates while it trains, is not modelled yet") !=
         std::string::npos);
-  CHECK(
-      told(factory + "stage: dpo\npref_loss: orpo\n").find("another loss of pairs than sigmoid is not modelled yet") !=
-      std::string::npos);
   CHECK(told(factory + "stage: dpo\nld_alpha: 0.5\n").find("LD-DPO") != std::string::npos);
   const std::string axolotl =
       "base_model: llama-3.2-1b\nsequence_len: 512\nadapter: lora\nlora_r: 8\nlora_target_linear: true\n";
   const std::string pairs = told(axolotl + "rl: dpo\n");
   CHECK(pairs.find(", loss dpo-rows") != std::string::npos);
   CHECK(pairs.find("kernels for adapters") == std::string::npos);
-  CHECK(told(axolotl + "rl: kto\n").find("axolotl's rl: kto is not modelled yet; dpo is") != std::string::npos);
+  CHECK(
+      told(axolotl + "rl: grpo\n").find("axolotl's rl: grpo is not modelled yet; dpo, ipo, orpo, simpo and kto are") !=
+      std::string::npos);
+  for (const std::string kind : {"ipo", "orpo", "simpo", "kto"}) {
+    CHECK(told(axolotl + "rl: " + kind + "\n").find(", loss " + kind + "-rows") != std::string::npos);
+  }
+  CHECK(told(axolotl + "rl: simpo\ncpo_alpha: 0\n").find(", loss simpo-rows-bare") != std::string::npos);
+  const std::string headed =
+      "base_model: llama-3.2-1b\nsequence_len: 512\nadapter: lora\nlora_r: 8\nlora_target_modules: [q_proj]\n";
+  const std::string rewards = told(headed + "reward_model: true\nmodel_type: AutoModelForSequenceClassification\n");
+  CHECK(rewards.find(", loss reward") != std::string::npos);
+  CHECK(told(headed + "reward_model: true\ncenter_rewards_coefficient: 0.01\n").find(", loss reward-centered") !=
+        std::string::npos);
+  CHECK(told(axolotl + "center_rewards_coefficient: 0.01\n").find(", loss reward") == std::string::npos);
+  CHECK(told(axolotl + "model_type: AutoModelForSequenceClassification\n")
+            .find("another class than the one for causal language modelling is not modelled yet") != std::string::npos);
   CHECK(told(axolotl + "rl: dpo\ndpo_use_weighting: true\n").find("weighted pairs") != std::string::npos);
   spill(
       folder / "half.json",
@@ -141,16 +162,22 @@ TEST_CASE("TRL's losses: which trainer a launch line or a file means") {
   CHECK(loss_of("-- trl sft" + model) == "trl");
   CHECK(loss_of("-- trl dpo" + model) == "dpo");
   CHECK(loss_of("-- trl dpo --precompute_ref_log_probs true" + model) == "dpo-precomputed");
+  CHECK(loss_of("-- trl kto" + model) == "kto");
   CHECK(loss_of("-- trl reward" + model) == "reward");
   CHECK(loss_of("-- trl reward --center_rewards_coefficient 0.01" + model) == "reward-centered");
   spill(folder / "dpo.yaml", "model_name_or_path: llama-3.2-1b\nbeta: 0.1\ndataset_train_split: train\n");
   CHECK(loss_of("--training dpo.yaml") == "dpo");
+  spill(folder / "kto.yaml",
+        "model_name_or_path: llama-3.2-1b\nbeta: 0.1\ndesirable_weight: 1.5\ndataset_train_split: train\n");
+  CHECK(loss_of("--training kto.yaml") == "kto");
   CHECK(loss_of("--loss hf -- trl sft" + model) == "hf");
   const Ran hinge = dsplan_runs(folder, "simulate -- trl dpo --loss_type hinge" + model);
   CHECK(hinge.code == 2);
   CHECK(hinge.err.find("the loss \"hinge\" of `trl dpo` is not modelled yet; sigmoid is") != std::string::npos);
-  const Ran kto = dsplan_runs(folder, "simulate -- trl kto" + model);
-  CHECK(kto.err.find("`trl sft`, `trl dpo` and `trl reward` are") != std::string::npos);
+  const Ran apo = dsplan_runs(folder, "simulate -- trl kto --loss_type apo_zero_unpaired" + model);
+  CHECK(apo.err.find("the loss \"apo_zero_unpaired\" of `trl kto` is not modelled yet; kto is") != std::string::npos);
+  const Ran grpo = dsplan_runs(folder, "simulate -- trl grpo" + model);
+  CHECK(grpo.err.find("`trl sft`, `trl dpo`, `trl kto` and `trl reward` are") != std::string::npos);
 }
 
 TEST_CASE("TRL's losses: a reference beside DeepSpeed's engine, and heads that are none, are refused by name") {

@@ -190,9 +190,11 @@ void tell_what_gives_way(const Request& options, Request& below) {
 
 // A reward model is made of a language model's configuration.
 bool asks_rewards(const Said& below, const Request& options) {
-  const std::string loss = options.loss.value_or(below.request.loss.value_or(""));
-  return loss.starts_with("reward") ||
-         (loss.empty() && (below.foreign.trainer.value_or("") == "reward" || below.foreign.centered.given()));
+  const std::optional<Loss> loss = trainers_loss(options.loss.value_or(below.request.loss.value_or("")));
+  if (loss) return of_rewards(*loss);
+  const ForeignInput& foreign = below.foreign;
+  if (foreign.program.value_or("") == "axolotl") return foreign.rewards.value_or(false);
+  return foreign.trainer.value_or("") == "reward" || foreign.centered.given();
 }
 
 // Plans and models that cannot be located go the ordinary way, which says so.

@@ -332,6 +332,7 @@ struct Graph {
   TensorId loss = kNone;          // A model's; an op-graph has `outputs` instead.
   std::vector<TensorId> outputs;  // What Python still holds when forward ends. Empty where there is a loss.
   std::vector<TensorId> batch;    // The inputs that the training loop makes and holds.
+  std::vector<TensorId> taken;    // Those of them that forward takes out of the loop's dictionary, and lets go.
   std::vector<TensorId> held;     // Outputs beside the loss that it holds (LoopKind::Script).
   std::vector<Region> regions;
   // Tensors that requires_grad_(True) has made leaves, though nothing trained went into them.

@@ -206,8 +206,42 @@ std::string_view name(Loss loss) {
     case Loss::Reward: return "reward";
     case Loss::CenteredReward: return "reward-centered";
     case Loss::Summed: return "summed";
+    case Loss::OrpoLogits: return "orpo-logits";
+    case Loss::SimpoLogits: return "simpo-logits";
+    case Loss::KtoLogits: return "kto-logits";
+    case Loss::RewardValues: return "reward-values";
+    case Loss::IpoRows: return "ipo-rows";
+    case Loss::OrpoRows: return "orpo-rows";
+    case Loss::SimpoRows: return "simpo-rows";
+    case Loss::BareSimpoRows: return "simpo-rows-bare";
+    case Loss::KtoRows: return "kto-rows";
+    case Loss::Kto: return "kto";
   }
   return "?";
+}
+
+namespace {
+
+constexpr Loss kOfTrainers[] = {Loss::Trl,           Loss::Dpo,          Loss::DpoPrecomputed,
+                                Loss::Kto,           Loss::Reward,       Loss::CenteredReward,
+                                Loss::DpoLogits,     Loss::OrpoLogits,   Loss::SimpoLogits,
+                                Loss::KtoLogits,     Loss::RewardValues, Loss::DpoRows,
+                                Loss::IpoRows,       Loss::OrpoRows,     Loss::SimpoRows,
+                                Loss::BareSimpoRows, Loss::KtoRows};
+
+}  // namespace
+
+std::optional<Loss> trainers_loss(std::string_view text) {
+  for (const Loss one : kOfTrainers) {
+    if (text == name(one)) return one;
+  }
+  return std::nullopt;
+}
+
+std::vector<std::string_view> names_of_trainers_losses() {
+  std::vector<std::string_view> names;
+  for (const Loss one : kOfTrainers) names.push_back(name(one));
+  return names;
 }
 
 std::string name(const AdapterKernels& kernels) {

@@ -249,9 +249,12 @@ struct Choices {
 // torchtune's CEWithChunkedOutputLoss: head and upcast piece by piece along the sequence. Liger: its fused linear
 // cross-entropy, and nothing else of it. Trl: SFTTrainer's, of the head piece by piece. Dpo: DPOTrainer's, of pairs,
 // whose reference is another model, or the model without its adapters; DpoPrecomputed: the reference's part comes with
-// the batch. DpoLogits: the same from whole logits in fp32, as LLaMA-Factory's trainer has them; DpoRows: row by row of
-// them, as axolotl's. Reward: RewardTrainer's, of pairs. CenteredReward: with a term that draws rewards to 0. Summed:
-// torchtitan's, of labels that the batch has shifted: a sum over logits in fp32, divided by the tokens of all ranks.
+// the batch. DpoLogits: the same from whole logits in fp32, as LLaMA-Factory's trainer has them, and Orpo-, Simpo- and
+// KtoLogits its others; DpoRows: row by row of them, as axolotl's, and Ipo-, Orpo-, Simpo- and KtoRows its others,
+// BareSimpoRows without a supervised part. Kto: KTOTrainer's, of the head piece by piece. Reward: RewardTrainer's, of
+// pairs. CenteredReward: with a term that draws rewards to 0. RewardValues: LLaMA-Factory's, of a value head beside the
+// language model's. Summed: torchtitan's, of labels that the batch has shifted: a sum over logits in fp32, divided by
+// the tokens of all ranks.
 enum class Loss : std::uint8_t {
   HuggingFace,
   Native,
@@ -264,19 +267,54 @@ enum class Loss : std::uint8_t {
   DpoRows,
   Reward,
   CenteredReward,
-  Summed
+  Summed,
+  OrpoLogits,
+  SimpoLogits,
+  KtoLogits,
+  RewardValues,
+  IpoRows,
+  OrpoRows,
+  SimpoRows,
+  BareSimpoRows,
+  KtoRows,
+  Kto
 };
 [[nodiscard]] constexpr bool of_rewards(Loss loss) { return loss == Loss::Reward || loss == Loss::CenteredReward; }
-[[nodiscard]] constexpr bool of_whole_logits(Loss loss) { return loss == Loss::DpoLogits || loss == Loss::DpoRows; }
+// Of rows that are desirable or not, beside which there are rows for the KL.
+[[nodiscard]] constexpr bool of_tagged_rows(Loss loss) {
+  return loss == Loss::KtoLogits || loss == Loss::KtoRows || loss == Loss::Kto;
+}
+// TRL's experimental trainers, whose collator gives prompts beside whole rows.
+[[nodiscard]] constexpr bool asks_for_prompts(Loss loss) {
+  return loss == Loss::OrpoRows || loss == Loss::SimpoRows || loss == Loss::BareSimpoRows;
+}
+[[nodiscard]] constexpr std::int64_t prompt_length(std::int64_t seq) { return seq / 2; }
+// Of a model that is its own reference.
+[[nodiscard]] constexpr bool without_reference(Loss loss) {
+  return loss == Loss::OrpoLogits || loss == Loss::SimpoLogits || asks_for_prompts(loss);
+}
+[[nodiscard]] constexpr bool row_by_row(Loss loss) {
+  return loss == Loss::DpoRows || loss == Loss::IpoRows || loss == Loss::KtoRows || asks_for_prompts(loss);
+}
+[[nodiscard]] constexpr bool of_whole_logits(Loss loss) {
+  return loss == Loss::DpoLogits || loss == Loss::OrpoLogits || loss == Loss::SimpoLogits || loss == Loss::KtoLogits ||
+         row_by_row(loss);
+}
+[[nodiscard]] constexpr bool asks_reference(Loss loss) {
+  return loss == Loss::Dpo || loss == Loss::Kto || (of_whole_logits(loss) && !without_reference(loss));
+}
 [[nodiscard]] constexpr bool of_pairs(Loss loss) {
-  return loss == Loss::Dpo || loss == Loss::DpoPrecomputed || of_whole_logits(loss) || of_rewards(loss);
+  const bool whole = of_whole_logits(loss) && !of_tagged_rows(loss);
+  return loss == Loss::Dpo || loss == Loss::DpoPrecomputed || whole || of_rewards(loss) || loss == Loss::RewardValues;
 }
 // TRL's fused head stands in the place of the model's own.
 [[nodiscard]] constexpr bool scores_in_pieces(Loss loss) {
-  return loss == Loss::Trl || loss == Loss::Dpo || loss == Loss::DpoPrecomputed;
+  return loss == Loss::Trl || loss == Loss::Dpo || loss == Loss::DpoPrecomputed || loss == Loss::Kto;
 }
 // By a trainer of its own, beside which no other loss is asked for.
-[[nodiscard]] constexpr bool of_trainer(Loss loss) { return scores_in_pieces(loss) || of_pairs(loss); }
+[[nodiscard]] constexpr bool of_trainer(Loss loss) {
+  return scores_in_pieces(loss) || of_pairs(loss) || of_tagged_rows(loss);
+}
 // Trainer: transformers' own. Minimal: nothing outlives its line. Script: `outputs = model(**batch);
 // outputs.loss.backward()`, whose variable holds loss and logits until the next forward has returned. Torchtitan: its
 // train_step, whose variables hold each micro-batch's ids and loss until the step is over.
@@ -441,6 +479,9 @@ struct Training {
 [[nodiscard]] std::string_view name(Attention attention);
 [[nodiscard]] std::string_view name(ExpertsImplementation experts);  // "grouped_mm", "eager", "batched_mm"
 [[nodiscard]] std::string_view name(Loss loss);
+// Those of trainers, by name; nothing for another word.
+[[nodiscard]] std::optional<Loss> trainers_loss(std::string_view text);
+[[nodiscard]] std::vector<std::string_view> names_of_trainers_losses();
 [[nodiscard]] std::string_view name(CheckpointKind kind);  // "non_reentrant", "reentrant", "deepspeed"
 [[nodiscard]] std::string_view name(ModelInit init);       // "zero_init", "device", "host", "meta", "rank0"
 [[nodiscard]] std::string_view name(LoopKind loop);        // "trainer", "minimal", "script", "torchtitan"

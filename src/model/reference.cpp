@@ -37,6 +37,24 @@ ModelSpec with_reference(const ModelSpec& model, std::optional<DType> kept) {
   return both;
 }
 
+ModelSpec with_value_head(ModelSpec model) {
+  const auto head = static_cast<ModuleId>(model.modules.size());
+  model.modules.push_back({"v_head", "ValueHead", 0, kNone});
+  model.modules.push_back({"v_head.dropout", "Dropout", head, kNone});
+  model.modules.push_back({"v_head.summary", "Linear", head, kNone});
+  const auto give = [&](const char* name, const Shape& shape) {
+    Parameter parameter;
+    parameter.name = name;
+    parameter.shape = shape;
+    parameter.module = head + 2;
+    parameter.dtype = DType::Float32;
+    model.parameters.push_back(std::move(parameter));
+  };
+  give("v_head.summary.weight", Shape{1, model.dims.hidden});
+  give("v_head.summary.bias", Shape{1});
+  return model;
+}
+
 ModelSpec without_dropout(ModelSpec model) {
   Dimensions& d = model.dims;
   for (double* one :

@@ -120,7 +120,7 @@ def main(root):
     put("transformers-4", "transformers4", ["transformers/training_args.py"], ["TrainingArguments"])
     trl = ["trl/trainer/*_config.py", "trl/scripts/utils.py", "trl/trainer/base_config.py"]
     common = ["ModelConfig", "ScriptArguments", "DatasetMixtureConfig"]
-    for kind in ("SFT", "DPO", "Reward"):
+    for kind in ("SFT", "DPO", "KTO", "Reward"):
         put(f"trl-{kind.lower()}", "trl", trl, [f"{kind}Config", *common])
     put("llama-factory", "llamafactory", ["llamafactory/hparams/*.py"],
         ["ModelArguments", "DataArguments", "FinetuningArguments", "GeneratingArguments", "TrainingArguments"])

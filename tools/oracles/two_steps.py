@@ -5,6 +5,7 @@ A row is a phase, the peaks of requested, allocated and reserved bytes since it 
 """
 
 import importlib.metadata
+import itertools
 import json
 import os
 import subprocess
@@ -58,6 +59,32 @@ class Phases:
             for e in torch.cuda.memory._snapshot()["device_traces"][0]:
                 frames = [f"{os.path.basename(f['filename'])}:{f['line']}:{f['name']}" for f in e.get("frames", [])[:7]]
                 out.write(f"{e['action']} {e['size']} {' < '.join(frames)}\n")
+
+
+def tagged_rows(rows, order):
+    """aten::nonzero of KTO's tags, which no kernel has negated: half of so many rows are desirable ("c"), the others are not
+    ("r"), asked for in this order again and again. All other flags are set. Memory is asked for as Nonzero.cu does."""
+    from dsplan_dry import answers
+
+    counts = itertools.cycle((rows + 1) // 2 if word == "c" else rows // 2 for word in order)
+
+    def nonzero(flags):
+        n = flags.numel()
+        chosen = next(counts) if flags.dim() == 1 and n == rows else n
+        empty = lambda size: torch.empty(size, dtype=torch.uint8, device=flags.device)  # noqa: E731
+        count = empty(4)
+        parts = -(-n // 4096)
+        counting = empty(1 if parts < 2 else 8 * parts)
+        del counting
+        places = torch.empty((flags.dim(), chosen), dtype=torch.int64, device=flags.device)
+        selecting = empty(1023)
+        del selecting, count
+        return places.t()
+
+    answers.LIBRARIES.pop()._destroy()  # Which says that all are set.
+    library = torch.library.Library("aten", "IMPL")
+    library.impl("nonzero", nonzero, "CUDA")
+    return library
 
 
 def fused_adam(model):

@@ -16,7 +16,7 @@ constexpr std::string_view kAttention = "an attention of axolotl's own";
 constexpr std::string_view kLoss = "another loss than the model's own";
 
 constexpr std::string_view kNeedsPacking = "it needs sample_packing";
-constexpr std::string_view kNeedsPreference = "it needs rl, and another than dpo";
+constexpr std::string_view kNeedsPreference = "it needs rl, and a trainer that is refused, or evaluation";
 constexpr std::string_view kNeedsPose = "it needs use_pose";
 constexpr std::string_view kNeedsBitsAndBytes = "it needs load_in_4bit or load_in_8bit";
 
@@ -56,6 +56,9 @@ constexpr DialectKey kAxolotlHonoured[] = {
     honoured("lora_o_kernel", "lora", kOther<&ForeignInput::lora_kernels>, Reading::Kernels),
     honoured("lora_embedding_kernel", "lora", kOther<&ForeignInput::lora_kernels>, Reading::Kernels),
     choice(honoured("rl", "loss", kOther<&ForeignInput::trainer>), "dpo|ipo|orpo|kto|simpo|grpo|gdpo|ebft"),
+    honoured("reward_model", "loss", kOther<&ForeignInput::rewards>),
+    honoured("center_rewards_coefficient", "loss", kOther<&ForeignInput::centered>),
+    honoured("cpo_alpha", "loss", kOther<&ForeignInput::supervised>),
     refused("dpo_loss_type", "another loss of pairs than sigmoid", "sigmoid"),
     honoured("optimizer", "optimizer.name", kSays<&Request::optimizer>, kTrainer<&TrainingArguments::optim>),
     honoured("learning_rate", "compared with the DeepSpeed JSON", kTrainer<&TrainingArguments::learning_rate>),
@@ -149,9 +152,8 @@ constexpr DialectKey kAxolotlRefused[] = {
     refused("dpo_padding_free", "pairs without padding"),
     refused("dpo_use_liger_kernel", "Liger's loss of pairs"),
     refused("precompute_ref_log_probs", "a reference that is asked beforehand, by axolotl,"),
-    refused("reward_model", "reward modelling"),
-    refused("process_reward_model", "reward modelling"),
-    refused("num_labels", "classification"),
+    refused("process_reward_model", "reward modelling of steps"),
+    refused("num_labels", "classification", "1"),
     refused("ebft", kPreference),
     refused("trainer_cls", "another trainer"),
     refused("plugins", "axolotl's plugins"),
@@ -198,10 +200,7 @@ constexpr DialectKey kAxolotlRefused[] = {
     refused("batch_size", "the old key batch_size (say gradient_accumulation_steps)"),
     refused("max_packed_sequence_len", kPacking),
     // What type_of_model is called in files (utils/schemas/model.py, validation_alias).
-    refused("model_type", "another class than the one for causal language modelling",
-            "AutoModelForCausalLM|LlamaForCausalLM|MistralForCausalLM|MixtralForCausalLM|Qwen2ForCausalLM|"
-            "Qwen3ForCausalLM|GemmaForCausalLM|Gemma2ForCausalLM|Gemma3ForCausalLM|PhiForCausalLM|Phi3ForCausalLM|"
-            "GPTNeoXForCausalLM|FalconForCausalLM|AutoModelForImageTextToText"),
+    honoured("model_type", "loss", kOther<&ForeignInput::model_class>),
     refused("liger_rope", kLigerPlugin),
     refused("liger_rms_norm", kLigerPlugin),
     refused("liger_rms_norm_gated", kLigerPlugin),
@@ -270,10 +269,10 @@ constexpr Names kAxolotlInert[] = {
     {kNeedsPacking,
      "sample_packing_group_size sample_packing_bin_size sample_packing_sequentially sample_packing_mp_start_method "
      "sample_packing_eff_est pretrain_multipack_buffer_size pretrain_multipack_attn"},
-    {kNeedsPreference,
-     "trl vllm dpo_norm_loss dpo_generate_during_eval dpo_use_logits_to_keep orpo_alpha rpo_alpha simpo_gamma "
-     "cpo_alpha kto_desirable_weight kto_undesirable_weight center_rewards_coefficient"},
-    {"a factor of the loss changes no size", "dpo_label_smoothing dpo_loss_weights dpo_beta rl_beta"},
+    {kNeedsPreference, "trl vllm dpo_norm_loss dpo_generate_during_eval dpo_use_logits_to_keep rpo_alpha"},
+    {"a factor of the loss changes no size",
+     "dpo_label_smoothing dpo_loss_weights dpo_beta rl_beta orpo_alpha simpo_gamma kto_desirable_weight "
+     "kto_undesirable_weight"},
     {kNeedsPose, "pose_split_on_token_ids pose_max_context_len pose_num_chunks"},
     {kNeedsBitsAndBytes, "qlora_sharded_model_loading model_quantization_config_kwargs"},
     {"it needs relora", "relora_prune_ratio relora_prune_method relora_cpu_offload"},

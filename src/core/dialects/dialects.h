@@ -55,10 +55,14 @@ struct ForeignInput {
   Setting<bool> lora_dora;                       // use_dora
   Setting<std::vector<std::string>> lora_saved;  // modules_to_save: modules that are trained whole.
   Setting<std::string> lora_task;                // CAUSAL_LM, SEQ_CLS.
-  Setting<std::string> trainer;                  // Of TRL: "sft", "dpo", "reward".
+  Setting<std::string> trainer;                  // Of TRL: "sft", "dpo", "kto", "reward".
   Setting<std::vector<std::string>> loss_types;  // loss_type
   Setting<double> centered;                      // center_rewards_coefficient
   Setting<bool> precomputed;                     // precompute_ref_log_probs
+  Setting<std::string> pair_loss;                // pref_loss
+  Setting<bool> rewards;                         // axolotl's reward_model
+  Setting<double> supervised;                    // cpo_alpha
+  Setting<std::string> model_class;              // axolotl's model_type
   Setting<bool> packs;                           // sample_packing
   Setting<bool> lora_kernels;                    // axolotl's, which it turns on where nobody says anything.
   Setting<std::int64_t> bits;      // quantization_bit: of packed weights. load_in_4bit is 4, load_in_8bit 8.
@@ -114,7 +118,7 @@ enum class Reading : std::uint8_t {
   Attention,        // LLaMA-Factory's "auto", "disabled", "fa2"; or a flag whose own name says which.
   Kernels,          // A flag of one of axolotl's kernels for adapters, which turn one another's default off.
   Plugin,           // What accelerate makes a DeepSpeed configuration of.
-  Preference,       // A number that only DPO has: whoever says it runs that trainer.
+  Preference,       // A number that only DPO or KTO has: whoever says it runs that trainer.
   Scalar,           // A text, or what YAML makes of one: true, 2.
   Liger,            // A flag: all of Liger's kernels, and its loss.
   Sides,            // axolotl's image_size: a number, or width and height.

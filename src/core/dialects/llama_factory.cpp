@@ -37,7 +37,7 @@ constexpr DialectKey kFactoryRows[] = {
              Reading::NoCheckpointing),
     honoured("use_reentrant_gc", "checkpoint_impl", kSays<&Request::checkpoint_impl>, Reading::Reentrant),
     choice(honoured("stage", "loss", kOther<&ForeignInput::trainer>), "pt|sft|rm|ppo|dpo|kto"),
-    refused("pref_loss", "another loss of pairs than sigmoid", "sigmoid"),
+    choice(honoured("pref_loss", "loss", kOther<&ForeignInput::pair_loss>), "sigmoid|hinge|ipo|kto_pair|orpo|simpo"),
     honoured("quantization_bit", "quantization", kOther<&ForeignInput::bits>),
     choice(honoured("quantization_type", "quantization", kOther<&ForeignInput::bits_kind>), "nf4|fp4"),
     honoured("double_quantization", "double_quant", kOther<&ForeignInput::bits_nested>),
@@ -114,10 +114,10 @@ constexpr Names kFactoryInert[] = {
     {"it chooses the adapters' first values", "pissa_init pissa_iter pissa_convert"},
     {kNeedsQuantizationBit, "quantization_device_map"},
     {kNeedsStage,
-     "kto_chosen_weight kto_rejected_weight simpo_gamma "
      "ppo_buffer_size ppo_epochs ppo_score_norm ppo_target ppo_whiten_rewards ref_model_adapters "
      "ref_model_quantization_bit reward_model_adapters reward_model_quantization_bit reward_model_type"},
-    {"a factor of the loss changes no size", "pref_beta dpo_label_smoothing"},
+    {"a factor of the loss changes no size",
+     "pref_beta dpo_label_smoothing kto_chosen_weight kto_rejected_weight simpo_gamma"},
     {"it needs finetuning_type: freeze", "freeze_trainable_layers freeze_trainable_modules freeze_extra_modules"},
     {"it needs finetuning_type: oft", "module_dropout oft_rank oft_block_size oft_target"},
     {"it needs use_galore",

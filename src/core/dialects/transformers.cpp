@@ -251,6 +251,8 @@ constexpr DialectKey kTrlRows[] = {
     refused("router_aux_loss_coef", "the router's auxiliary loss"),
     refused("chat_template_path", "a chat template that may add tokens"),
     honoured("beta", "loss", kOther<&ForeignInput::trainer>, Reading::Preference),
+    honoured("desirable_weight", "loss", kOther<&ForeignInput::trainer>, Reading::Preference),
+    honoured("undesirable_weight", "loss", kOther<&ForeignInput::trainer>, Reading::Preference),
     honoured("precompute_ref_log_probs", "loss", kOther<&ForeignInput::precomputed>),
     refused("precompute_ref_batch_size", "another batch for the reference's pass before training"),
     refused("loss_weights", kPairs),

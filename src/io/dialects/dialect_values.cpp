@@ -189,7 +189,8 @@ void take_preference(const Spoken& said, ForeignInput& foreign, Diagnostics& fau
   if (said.value.is(Value::Kind::Null)) return;
   const std::optional<double> number = lax_number(said.value);
   if (!number || said.value.is(Value::Kind::Bool)) return wrong(said, "a number", faults);
-  if (!foreign.trainer.given()) foreign.trainer = {"dpo", said.place};
+  const bool of_rows = said.written.ends_with("desirable_weight");  // KTO's alone.
+  if (of_rows || !foreign.trainer.given()) foreign.trainer = {of_rows ? "kto" : "dpo", said.place};
 }
 
 void take_words(const Spoken& said, ForeignInput& foreign, Diagnostics& faults) {

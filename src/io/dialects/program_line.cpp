@@ -40,9 +40,11 @@ constexpr Known kPrograms[] = {
     {"lmf", "train", Dialect::LlamaFactory, true},
     {"trl", "sft", Dialect::Trl, true, "sft"},
     {"trl", "dpo", Dialect::Trl, true, "dpo"},
+    {"trl", "kto", Dialect::Trl, true, "kto"},
     {"trl", "reward", Dialect::Trl, true, "reward"},
     {"trl.scripts.sft", "", Dialect::Trl, false, "sft"},
     {"trl.scripts.dpo", "", Dialect::Trl, false, "dpo"},
+    {"trl.scripts.kto", "", Dialect::Trl, false, "kto"},
     {"trl.scripts.reward", "", Dialect::Trl, false, "reward"},
     {"torchtitan.train", "", Dialect::Torchtitan, false},
 };
@@ -109,7 +111,7 @@ class ProgramReader {
     faults_.add(
         word_place(formatted("{} {}", name, action))
             .says(formatted("what \"{} {}\" does is not modelled yet", name, action),
-                  name == "trl" ? "`trl sft`, `trl dpo` and `trl reward` are" : formatted("`{} train` is", name)));
+                  name == "trl" ? "`trl sft`, `trl dpo`, `trl kto` and `trl reward` are" : formatted("`{} train` is", name)));
   }
 
   void argument() {

@@ -81,7 +81,7 @@ DType GraphBuilder::dtype_of(const Parameter& parameter) const {
 }
 
 std::int32_t GraphBuilder::begin_region(Region region) {
-  if (options_->reference) return kNone;
+  if (options_->unrecorded) return kNone;
   const auto layer = static_cast<std::int32_t>(graph_.regions.size());
   graph_.regions.push_back(std::move(region));
   graph_.program.push_back({Instruction::Kind::RegionBegins, layer});
@@ -205,7 +205,7 @@ bool autocast_to_fp32(Op op) {
 }  // namespace
 
 void GraphBuilder::require_grad(TensorId x) {
-  if (options_->reference) return;  // What it would make a leaf has no graph.
+  if (options_->unrecorded) return;  // What it would make a leaf has no graph.
   Tensor& tensor = graph_.tensors[x];
   if (tensor.requires_grad) return;
   tensor.requires_grad = true;

@@ -60,6 +60,7 @@ struct GraphOptions {
   std::vector<std::string> checkpointed_modules;
   std::vector<bool> trainable;  // By ParameterId, ties resolved. Empty: all that the model itself trains.
   bool reference = false;       // GraphBuilder::Reference.
+  bool unrecorded = false;      // GraphBuilder::Unrecorded.
   LigerKernels liger_kernels;
   AdapterKernels lora_kernels;
 };
@@ -157,12 +158,17 @@ class GraphBuilder {
 
   // x.requires_grad_(True): a leaf of its own, unless it has a history already.
   void require_grad(TensorId x);
-  void set_grad_enabled(bool enabled) { grad_enabled_ = enabled; }
+  // Where nothing is recorded, what ends a no_grad of its own turns nothing on.
+  void set_grad_enabled(bool enabled) { grad_enabled_ = enabled && !options_->unrecorded; }
   // torch.autocast(enabled=False) within the forward.
   void set_autocast_enabled(bool enabled) { autocast_enabled_ = enabled; }
   // The outermost autocast region ends: its cache lets go of the weights' copies.
   void leave_autocast();
-  void set_batch(std::vector<TensorId> batch) { graph_.batch = std::move(batch); }
+  // `taken`: of the batch, what forward takes out of the loop's dictionary.
+  void set_batch(std::vector<TensorId> batch, std::vector<TensorId> taken = {}) {
+    graph_.batch = std::move(batch);
+    graph_.taken = std::move(taken);
+  }
 
   // Checks that only `loss` and the batch still have references.
   [[nodiscard]] Graph finish(TensorId loss);
@@ -191,26 +197,36 @@ class GraphBuilder {
     const Dimensions* outer_dims_;
   };
 
-  // While it lives, the model that is asked is the reference, without gradients and checkpoints: ModelSpec::reference,
-  // or where there is none the model without its adapters.
-  class Reference {
+  // While it lives, the model is asked without gradients and checkpoints.
+  class Unrecorded {
    public:
-    explicit Reference(GraphBuilder& g) : g_(g), options_(*g.options_), outer_(g.options_) {
-      options_.reference = true;
+    explicit Unrecorded(GraphBuilder& g) : g_(g), options_(*g.options_), outer_(g.options_), before_(g.grad_enabled_) {
+      options_.unrecorded = true;
       g_.options_ = &options_;
       g_.grad_enabled_ = false;
     }
-    Reference(const Reference&) = delete;
-    Reference& operator=(const Reference&) = delete;
-    ~Reference() {
+    Unrecorded(const Unrecorded&) = delete;
+    Unrecorded& operator=(const Unrecorded&) = delete;
+    ~Unrecorded() {
       g_.options_ = outer_;
-      g_.grad_enabled_ = true;
+      g_.grad_enabled_ = before_;
     }
+
+   protected:
+    [[nodiscard]] GraphOptions& own_options() { return options_; }
 
    private:
     GraphBuilder& g_;
     GraphOptions options_;
     const GraphOptions* outer_;
+    bool before_;
+  };
+
+  // And while this lives, it is the reference: ModelSpec::reference, or where there is none the model without its
+  // adapters.
+  class Reference : public Unrecorded {
+   public:
+    explicit Reference(GraphBuilder& g) : Unrecorded(g) { own_options().reference = true; }
   };
 
  private:

@@ -104,8 +104,23 @@ class DecoderGraph {
         g_.drop({hidden});
         return logits;
       };
-      const bool by_row = g_.options().loss == Loss::DpoRows;
+      const Loss loss = g_.options().loss;
+      if (loss == Loss::KtoLogits) return whole_tagged_model(g_, answering);
+      if (loss == Loss::KtoRows) return rowwise_tagged_model(g_, answering);
+      if (asks_for_prompts(loss)) return rowwise_model_alone(g_, answering);
+      const bool by_row = row_by_row(loss);
       return by_row ? rowwise_preference_model(g_, answering) : whole_preference_model(g_, answering);
+    }
+    if (g_.options().loss == Loss::RewardValues) {
+      keeps_states_ = true;
+      return valued_model(g_, [this](const PairBatch& batch) {
+        Told made;
+        made.last = body(batch.ids, batch.ones, {});
+        made.states = std::exchange(states_, {});
+        made.logits = logits_of(made.last);
+        made.loss = loss_of_whole(g_, made.logits, batch.told);
+        return made;
+      });
     }
     if (of_rewards(g_.options().loss)) {
       return reward_model(g_, [this](TensorId ids, TensorId ones) {
@@ -408,12 +423,14 @@ class DecoderGraph {
       return std::vector<TensorId>{given.waves.cos, given.waves.sin, numbers, given.mask};
     };
     TensorId raw = kNone;  // What the last layer returned, where something was added to a copy of it.
+    if (keeps_states_) states_.push_back(g_.keep(hidden));
     const TensorId out = run_layers(
         g_, g_.child(model_, "layers"), hidden, keywords,
         [&](ModuleId module, std::size_t index, TensorId x) { return layer(module, x, given_to(index, at, masked)); },
         [&](std::size_t index, TensorId x) {
           if (raw != kNone) g_.drop({raw});
           raw = index < deep_.size() ? g_.keep(x) : kNone;
+          if (keeps_states_) states_.push_back(g_.keep(x));
           return index < deep_.size() ? with_deep(g_, x, deep_flags_, deep_[index]) : x;
         });
     if (raw != kNone) held_by_body_.push_back(raw);
@@ -490,6 +507,10 @@ class DecoderGraph {
     for (const TensorId one : held_by_body_) g_.drop({one});
     held_by_body_.clear();
     g_.exit(model_);
+    if (keeps_states_) {  // In the last one's place there is what the body returns.
+      g_.drop({states_.back()});
+      states_.pop_back();
+    }
     return normed;
   }
 
@@ -501,7 +522,9 @@ class DecoderGraph {
   std::vector<TensorId> held_by_root_;  // Beside outputs.
   std::vector<TensorId> cache_;         // Keys and values, layer by layer.
   std::vector<TensorId> held_by_body_;  // By those of the language model's.
-  std::vector<TensorId> deep_;          // Added to the first layers' results where `deep_flags_` are set (qwen3_vl).
+  bool keeps_states_ = false;
+  std::vector<TensorId> states_;  // output_hidden_states: the first layer's input, and what each returned.
+  std::vector<TensorId> deep_;    // Added to the first layers' results where `deep_flags_` are set (qwen3_vl).
   TensorId deep_flags_ = kNone;
 };
 

@@ -389,6 +389,15 @@ std::optional<std::string> picture_unsupported(const ModelSpec& model, const Tra
   return "one picture at a time, whose class token takes its gradient as a part of another";
 }
 
+std::optional<std::string> kto_unsupported(const ModelSpec& model, const Training& training) {
+  if (training.loss == Loss::Kto) return "KTOTrainer over TRL's fused head, some masks of which are not found yet";
+  if (training.loss == Loss::KtoRows && training.micro_batch == 1) return "KTO of one row, which TRL refuses";
+  if (training.loss == Loss::KtoRows && model.reference != kNone) {
+    return "TRL's KTO with a second model, of whose forward 1 MiB is not found yet";
+  }
+  return std::nullopt;
+}
+
 // Trainers of TRL and LLaMA-Factory. TRL's head reads lm_head.weight without calling the module; a second model is
 // prepared apart.
 std::optional<std::string> trainers_unsupported(const ModelSpec& model, const Training& training) {
@@ -400,11 +409,16 @@ std::optional<std::string> trainers_unsupported(const ModelSpec& model, const Tr
     if (!classes) return formatted("rewards of {}, which has no head of one label", model.graph_class);
     return std::nullopt;
   }
-  const bool whole = of_whole_logits(training.loss);
-  const std::string_view what = whole ? "a loss of pairs" : "TRL's fused head";
+  const bool valued = training.loss == Loss::RewardValues;
+  const bool whole = of_whole_logits(training.loss) || valued;
+  const std::string_view what = valued                          ? "a value head"
+                                : of_tagged_rows(training.loss) ? "KTO"
+                                : whole                         ? "a loss of pairs"
+                                                                : "TRL's fused head";
   if (const auto head = fused_head_unsupported(model)) return formatted("{} and {}", what, *head);
   const bool wide = training.outputs_to_fp32 || (!training.autocast && training.dtype == DType::Float32);
-  if (training.loss == Loss::DpoRows && !wide) return "log-probabilities row by row of logits in 16 bits";
+  if (const auto kto = kto_unsupported(model, training)) return kto;
+  if (row_by_row(training.loss) && !wide) return "log-probabilities row by row of logits in 16 bits";
   if (training.runtime == Runtime::Fsdp1) return formatted("{} under FSDP1", what);
   if (whole && is_fsdp(training.runtime)) return formatted("{} under fully_shard", what);
   if (training.runtime != Runtime::DeepSpeed) return std::nullopt;

@@ -240,6 +240,10 @@ TensorId shifted_right(GraphBuilder& g, TensorId labels) {
   return out;
 }
 
+TensorId loss_of_whole(GraphBuilder& g, TensorId logits, TensorId labels) {
+  return whole_loss(g, logits, labels, DType::Float32);
+}
+
 TensorId end_model(GraphBuilder& g, TensorId logits, TensorId loss, const std::vector<TensorId>& others,
                    const std::vector<TensorId>& cache) {
   std::vector<TensorId> outputs{logits};

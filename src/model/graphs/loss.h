@@ -13,6 +13,8 @@ using Head = std::function<TensorId(TensorId hidden)>;
 // cross_entropy(logits.view(-1, C), labels.view(-1)), in fp32 if `widens`; both stay the caller's.
 [[nodiscard]] TensorId class_loss(GraphBuilder& g, TensorId logits, TensorId labels, bool widens = false,
                                   Reduction reduction = Reduction::Mean);
+// ForCausalLMLoss, of logits that stay the caller's.
+[[nodiscard]] TensorId loss_of_whole(GraphBuilder& g, TensorId logits, TensorId labels);
 // The mean of the squared distances of one number a row.
 [[nodiscard]] TensorId squared_loss(GraphBuilder& g, TensorId logits, TensorId labels);
 // What the decoder behind an encoder is given: labels, one place later (shift_tokens_right).

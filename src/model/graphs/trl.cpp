@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "model/graphs/graphs.h"
+#include "model/graphs/pairs/tagged.h"
 
 namespace dsplan {
 namespace {
@@ -176,11 +177,76 @@ TensorId labels_of(GraphBuilder& g, TensorId ids, TensorId completion) {
   return labels;
 }
 
+// What the model says of rows, and the sums of them. KTOTrainer asks for the last of a row's places, which are all.
+struct RowsInPieces {
+  Scored scored;
+  TensorId part = kNone;
+  TensorId sums = kNone;
+};
+RowsInPieces in_pieces(GraphBuilder& g, const Backbone& backbone, TensorId ids, TensorId ones, TensorId labels,
+                       std::size_t outputs) {
+  RowsInPieces made;
+  made.scored = call_model(g, backbone, ids, ones, labels, outputs);
+  const Shape shape = g.shape(made.scored.log_probs);
+  made.part = g.slice(made.scored.log_probs, 1, 0, shape.dims[1]);
+  made.sums = g.make(Op::SumDim, Shape{shape.dims[0]}, g.dtype(made.part), {made.part}, true);
+  return made;
+}
+
+// compute_ref_log_probs' and _compute_kl_logps' number of outputs: a reference of its own has no others.
+std::size_t tagged_outputs(const GraphBuilder& g) {
+  return g.options().reference && g.model().reference != kNone ? 1 : 3;
+}
+
+// _compute_kl_logps
+TensorId fused_divergent_sums(GraphBuilder& g, const Backbone& backbone, const TensorId (&batch)[3]) {
+  const TensorId labels = labels_of(g, batch[0], batch[2]);
+  RowsInPieces made;
+  {
+    const GraphBuilder::Unrecorded unrecorded(g);
+    made = in_pieces(g, backbone, batch[0], batch[1], labels, tagged_outputs(g));
+    g.drop({made.part});
+    drop_outputs(g, made.scored);
+  }
+  g.drop({labels});
+  return made.sums;
+}
+
+// KTOTrainer._compute_loss. `own`: ids, the mask of ones and which tokens are a completion's.
+Graph tagged_model(GraphBuilder& g, const Backbone& backbone, const TensorId (&own)[3]) {
+  const auto input = [&] { return g.batch_input(g.shape(own[0]), DType::Int64); };
+  const TensorId other[] = {input(), input(), input()};
+  const TensorId tags = g.batch_input(Shape{g.shape(own[0]).dims[0]}, DType::Bool);
+  g.set_batch({own[0], own[1], own[2], other[0], other[1], other[2], tags});
+  const TensorId kl_own = fused_divergent_sums(g, backbone, other);
+  const TensorId labels = labels_of(g, own[0], own[2]);
+  const RowsInPieces said = in_pieces(g, backbone, own[0], own[1], labels, 3);
+  TaggedSides sides = tagged_sides(g, tags);
+  sides.take_own(g, said.sums);
+  RowsInPieces reference;
+  TensorId kl_reference = kNone;
+  {
+    const GraphBuilder::Reference asked(g);
+    kl_reference = fused_divergent_sums(g, backbone, other);
+    reference = in_pieces(g, backbone, own[0], own[1], labels, tagged_outputs(g));
+    sides.take_reference(g, reference.sums);
+  }
+  const TensorId kl = divergence(g, kl_own, kl_reference);
+  const TensorId losses = sides.weigh(g, kl);
+  const TensorId loss = mean_of_numbers(g, losses);
+  sides.drop(g);
+  g.drop({losses, kl, kl_own, kl_reference, labels, said.part, said.sums, reference.part, reference.sums});
+  drop_outputs(g, said.scored);
+  drop_outputs(g, reference.scored);
+  return g.finish(loss);
+}
+
 }  // namespace
 
 Halves halves_of(GraphBuilder& g, TensorId x) {
-  const std::int64_t pairs = g.shape(x).dims[0] / 2;
-  const std::vector<TensorId> parts = g.split(Op::Split, x, {Shape{pairs}, Shape{pairs}}, 0);
+  Shape half = g.shape(x);
+  half.dims[0] /= 2;
+  const std::vector<TensorId> parts = g.split(Op::Split, x, {half, half}, 0);
   return {parts[0], parts[1]};
 }
 
@@ -204,6 +270,7 @@ MarginLoss margin_loss(GraphBuilder& g, const Halves& own, const Halves& referen
 
 void drop_margin(GraphBuilder& g, const MarginLoss& made) {
   g.drop({made.losses, made.difference, made.ratios.chosen, made.ratios.rejected});
+  for (const TensorId one : made.others) g.drop({one});
 }
 
 Graph trl_model(GraphBuilder& g, const Backbone& backbone) {
@@ -211,6 +278,7 @@ Graph trl_model(GraphBuilder& g, const Backbone& backbone) {
   const TensorId ids = g.batch_input(shape, DType::Int64);
   const TensorId ones = g.batch_input(shape, DType::Int64);
   const TensorId told = g.batch_input(shape, DType::Int64);  // Labels, or which tokens are a completion's.
+  if (g.options().loss == Loss::Kto) return tagged_model(g, backbone, {ids, ones, told});
   if (g.options().loss == Loss::Trl) {
     const TensorId count = g.batch_input(Shape{}, DType::Int64);
     g.set_batch({ids, ones, told, count});

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <vector>
 
 #include "model/graphs/builder.h"
 
@@ -23,6 +24,7 @@ struct MarginLoss {
   TensorId losses = kNone;
   TensorId difference = kNone;
   Halves ratios;
+  std::vector<TensorId> others;
 };
 [[nodiscard]] MarginLoss margin_loss(GraphBuilder& g, const Halves& own, const Halves& reference);
 void drop_margin(GraphBuilder& g, const MarginLoss& made);

@@ -126,7 +126,7 @@ void Loop::backward(Tape& tape) {
   if (is_torchtitan()) titan_.backward_returns();
   tape.drop_loss();
   // AxolotlDPOTrainer.training_step: torch.cuda.empty_cache() after each.
-  if (job_.training.loss == Loss::DpoRows) emitter_.empty_cache();
+  if (job_.training.loss == Loss::DpoRows || job_.training.loss == Loss::IpoRows) emitter_.empty_cache();
   mark(Moment::BackwardEnds);
 }
 

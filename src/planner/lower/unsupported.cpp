@@ -377,6 +377,18 @@ std::optional<std::string> tower_unsupported(const ModelSpec& model, const Train
   return std::nullopt;
 }
 
+// Beside a value head nothing leads from the model's own head to the loss. Engines and shards were not compared.
+std::optional<std::string> value_head_unsupported(const ModelSpec& model, const Training& training) {
+  if (training.loss != Loss::RewardValues) return std::nullopt;
+  if (training.runtime != Runtime::PyTorch) return formatted("a value head under {}", name(training.runtime));
+  for (const NamedParameter& p : named_parameters(model, training)) {
+    const Parameter& parameter = model.parameters[static_cast<std::size_t>(p.id)];
+    if (!p.trainable || parameter.tied_to != kNone || !parameter.name.ends_with("lm_head.weight")) continue;
+    return formatted("{}, which is trained and which no loss reaches: --freeze it", parameter.name);
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 std::optional<std::string> unsupported(const ModelSpec& model, const Job& job) {
@@ -384,6 +396,7 @@ std::optional<std::string> unsupported(const ModelSpec& model, const Job& job) {
   if (const auto graph = graph_unsupported(model, training, job.parallelism.tp)) return graph;
   if (const auto tower = tower_unsupported(model, training)) return tower;
   if (const auto adapters = adapters_unsupported(model, job)) return adapters;
+  if (const auto head = value_head_unsupported(model, training)) return head;
   if (model.causal != 0 && !training.checkpoint.groups.empty() && training.transformers < Version{5, 0, 0}) {
     return "checkpointed adapters under transformers 4";
   }

@@ -363,7 +363,8 @@ std::vector<const Module*> biased_products(const ModelSpec& model, const Job& jo
   std::vector<const Module*> found;
   const bool rows_only = t.runtime == Runtime::DeepSpeed && t.zero.stage == 3 && model.family != "gpt2";
   for (const Parameter& bias : model.parameters) {
-    if (bias.shape.rank != 1 || !bias.name.ends_with(".bias")) continue;
+    // Of a single column nothing goes through cuBLASLt.
+    if (bias.shape.rank != 1 || bias.shape.dims[0] == 1 || !bias.name.ends_with(".bias")) continue;
     const Module& module = model.modules[static_cast<std::size_t>(bias.module)];
     if (module.type == "FalconLinear" || module.type.starts_with("Linear8bitLt")) continue;
     if (rows_only && !multiplies_rows(model, module)) continue;
@@ -506,6 +507,12 @@ bool add_batch_of_trainer(const Training& t, Footprint& result) {
   const Bytes tokens = storage(Elements(last_tokens(t)), DType::Int64);
   Bytes& inputs = result.persistent[Role::Inputs];
   inputs = tokens * (of_rewards(t.loss) ? 2 : 3);
+  // Taken out of the batch in forward.
+  if (t.loss == Loss::OrpoLogits || t.loss == Loss::SimpoLogits) inputs = tokens * 2;
+  if (of_tagged_rows(t.loss)) inputs = tokens * 6 + storage(Elements(t.micro_batch), DType::Bool);
+  if (asks_for_prompts(t.loss)) {
+    inputs += storage(Elements(checked_mul(t.micro_batch, prompt_length(t.seq))), DType::Int64) * 2;
+  }
   if (t.loss == Loss::Trl) inputs += Bytes(8);
   if (t.loss == Loss::DpoPrecomputed) inputs += storage(Elements(t.micro_batch), DType::Float32) * 2;
   return true;

@@ -260,14 +260,6 @@ void resolve_attention(Resolver& resolver) {
   }
 }
 
-std::optional<Loss> trainers_loss(std::string_view text) {
-  for (const Loss one : {Loss::Trl, Loss::Dpo, Loss::DpoPrecomputed, Loss::DpoLogits, Loss::DpoRows, Loss::Reward,
-                         Loss::CenteredReward}) {
-    if (text == name(one)) return one;
-  }
-  return std::nullopt;
-}
-
 void announce_trainer(Resolver& resolver, const Place& place) {
   const Training& training = resolver.job.training;
   if (scores_in_pieces(training.loss)) {
@@ -277,6 +269,12 @@ void announce_trainer(Resolver& resolver, const Place& place) {
   }
   if (of_pairs(training.loss)) {
     resolver.announce(place, "micro-batches count pairs, of which the model sees the chosen and the rejected row");
+  }
+  if (of_tagged_rows(training.loss)) {
+    resolver.announce(place, "half of a micro-batch's rows are taken as desirable, the greater half of an odd number");
+  }
+  if (asks_for_prompts(training.loss)) {
+    resolver.announce(place, "prompts are taken as half as long as rows, in the batch beside them");
   }
 }
 
@@ -299,13 +297,14 @@ void resolve_given_loss(Resolver& resolver, const Setting<std::string>& wished) 
     training.loss = *trainers;
     announce_trainer(resolver, wished.place);
   } else if (text != "hf") {
-    const std::string_view meant = nearest(text, {"hf", "native", "liger", "trl", "dpo", "dpo-precomputed",
-                                                  "dpo-logits", "dpo-rows", "reward", "reward-centered"});
-    return resolver.fault(
-        wished.place, formatted("loss \"{}\" is not known", text),
-        meant.empty() ? "it is one of hf, native, chunked:N, liger, trl, dpo, dpo-precomputed, dpo-logits, dpo-rows, "
-                        "reward, reward-centered"
-                      : did_you_mean(meant));
+    std::vector<std::string_view> known{"hf", "native", "liger"};
+    const std::vector<std::string_view> others = names_of_trainers_losses();
+    known.insert(known.end(), others.begin(), others.end());
+    const std::string_view meant = nearest(text, known);
+    return resolver.fault(wished.place, formatted("loss \"{}\" is not known", text),
+                          meant.empty()
+                              ? formatted("it is one of hf, native, chunked:N, liger, {}", joined(others, ", "))
+                              : did_you_mean(meant));
   }
   resolver.given("loss", std::string(text), wished.place, "--loss");
 }

@@ -1,6 +1,8 @@
 #include "planner/resolve/programs.h"
 
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 
 #include "core/format.h"
 #include "model/graphs/graphs.h"
@@ -64,29 +66,81 @@ void choose_adapter_kernels(const ForeignInput& foreign, const Place& usual, Req
                                   "say lora_mlp_kernel: false, which turns all of them off"));
 }
 
-// Of a program's trainers of preferences `known` is modelled.
-void only_known(const ForeignInput& foreign, std::string_view known, std::string_view what, Diagnostics& faults) {
-  const std::string trainer = foreign.trainer.value_or("");
-  if (trainer == known) return;
-  const std::string why = formatted("{} {} is not modelled yet", what, trainer);
-  faults.add(foreign.trainer.place.says(why, formatted("{} is", known)));
+// A program's trainers of preferences, and the loss of each; empty: none that is modelled.
+struct TrainersLoss {
+  std::string_view trainer;
+  std::string_view loss;
+};
+
+std::string_view loss_among(const TrainersLoss* first, const TrainersLoss* last, std::string_view trainer) {
+  const auto* const at = std::find_if(first, last, [&](const TrainersLoss& one) { return one.trainer == trainer; });
+  return at == last ? std::string_view() : at->loss;
 }
+
+constexpr TrainersLoss kFactoryLosses[] = {{"sigmoid", "dpo-logits"},
+                                           {"orpo", "orpo-logits"},
+                                           {"simpo", "simpo-logits"},
+                                           {"kto", "kto-logits"},
+                                           {"rm", "reward-values"}};
 
 // train/tuner.py: each stage has a trainer of its own. Of Liger's parts a stage of pairs takes all but the loss.
 void take_factory_stage(const ForeignInput& foreign, Request& request, Diagnostics& faults) {
   const std::string stage = foreign.trainer.value_or("sft");
   if (stage == "sft" || stage == "pt") return;
-  only_known(foreign, "dpo", "LLaMA-Factory's stage", faults);
+  const std::string kind = stage == "dpo" ? foreign.pair_loss.value_or("sigmoid") : stage;
+  const std::string_view loss = loss_among(std::begin(kFactoryLosses), std::end(kFactoryLosses), kind);
+  if (loss.empty() && stage == "dpo") {
+    return faults.add(foreign.pair_loss.place.says(formatted("the loss of pairs {} is not modelled yet", kind),
+                                                   "sigmoid, orpo and simpo are"));
+  }
+  if (loss.empty()) {
+    return faults.add(foreign.trainer.place.says(
+        formatted("LLaMA-Factory's stage {}, which generates while it trains, is not modelled yet", stage),
+        "sft, pt, rm, dpo and kto are"));
+  }
   const bool ligers = request.loss.given() && request.liger_kernels.given() &&
                       request.loss.place.text() == request.liger_kernels.place.text();
-  if (!request.loss.given() || ligers) request.loss = {"dpo-logits", foreign.trainer.place};
+  if (!request.loss.given() || ligers) request.loss = {std::string(loss), foreign.trainer.place};
 }
 
-// core/trainers/dpo: TRL 1.9.0's DPOTrainer.
-void take_axolotl_pairs(const ForeignInput& foreign, Request& request, Diagnostics& faults) {
+constexpr TrainersLoss kAxolotlLosses[] = {
+    {"dpo", "dpo-rows"}, {"ipo", "ipo-rows"}, {"orpo", "orpo-rows"}, {"simpo", "simpo-rows"}, {"kto", "kto-rows"}};
+
+// Rewards are of a class for sequences, which axolotl names by itself (utils/schemas/validation.py).
+void judge_class(const ForeignInput& foreign, Request& request) {
+  constexpr std::string_view kCausal[] = {"AutoModelForCausalLM", "LlamaForCausalLM",
+                                          "MistralForCausalLM",   "MixtralForCausalLM",
+                                          "Qwen2ForCausalLM",     "Qwen3ForCausalLM",
+                                          "GemmaForCausalLM",     "Gemma2ForCausalLM",
+                                          "Gemma3ForCausalLM",    "PhiForCausalLM",
+                                          "Phi3ForCausalLM",      "GPTNeoXForCausalLM",
+                                          "FalconForCausalLM",    "AutoModelForImageTextToText"};
+  if (!foreign.model_class.given()) return;
+  const std::string& given = *foreign.model_class;
+  const bool causal = std::find(std::begin(kCausal), std::end(kCausal), given) != std::end(kCausal);
+  const bool rewards = foreign.rewards.value_or(false);
+  if (rewards ? given == "AutoModelForSequenceClassification" : causal) return;
+  request.not_modelled.push_back({foreign.model_class.place, When::Always, "model_type",
+                                  formatted("another class than the one for {}",
+                                            rewards ? "sequence classification" : "causal language modelling")});
+}
+
+// core/builders/rl.py and causal.py: TRL 1.9.0's trainers. Its classes for sequences bring their head to peft.
+void take_axolotl_pairs(ForeignInput& foreign, Request& request, Diagnostics& faults) {
+  if (foreign.rewards.value_or(false)) {
+    const bool centers = foreign.centered.value_or(0) > 0;
+    if (!request.loss.given()) request.loss = {centers ? "reward-centered" : "reward", foreign.rewards.place};
+    foreign.lora_task = {"SEQ_CLS", foreign.rewards.place};
+    return;
+  }
   if (!foreign.trainer.given()) return;
-  only_known(foreign, "dpo", "axolotl's rl:", faults);
-  if (!request.loss.given()) request.loss = {"dpo-rows", foreign.trainer.place};
+  std::string_view loss = loss_among(std::begin(kAxolotlLosses), std::end(kAxolotlLosses), *foreign.trainer);
+  if (loss.empty()) {
+    return faults.add(foreign.trainer.place.says(formatted("axolotl's rl: {} is not modelled yet", *foreign.trainer),
+                                                 "dpo, ipo, orpo, simpo and kto are"));
+  }
+  if (*foreign.trainer == "simpo" && foreign.supervised.value_or(1) == 0) loss = "simpo-rows-bare";
+  if (!request.loss.given()) request.loss = {std::string(loss), foreign.trainer.place};
 }
 
 class OfProgram {
@@ -152,13 +206,14 @@ class OfProgram {
     if (foreign_.trainer.given()) return *foreign_.trainer;
     if (foreign_.centered.given()) return "reward";
     const std::vector<std::string> types = foreign_.loss_types.value_or({});
+    if (!types.empty() && (types.front() == "kto" || types.front() == "apo_zero_unpaired")) return "kto";
     const bool pairs = !types.empty() && types.front() != "nll" && types.front() != "dft";
     return pairs || foreign_.precomputed.given() ? "dpo" : "sft";
   }
 
   void trl_loss() {
     const std::string which = kind_of_trainer();
-    const std::string_view plain = which == "sft" ? "nll" : "sigmoid";
+    const std::string_view plain = which == "sft" ? "nll" : which == "kto" ? "kto" : "sigmoid";
     for (const std::string& type : foreign_.loss_types.value_or({})) {
       if (type == plain || which == "reward") continue;
       faults_.add(foreign_.loss_types.place.says(
@@ -167,6 +222,14 @@ class OfProgram {
     if (request_.loss.given()) return;
     const bool centers = foreign_.centered.value_or(0) > 0;
     if (which == "reward") return usually(request_.loss, std::string(centers ? "reward-centered" : "reward"));
+    if (which == "kto") {
+      if (foreign_.precomputed.value_or(false)) {
+        faults_.add(
+            foreign_.precomputed.place.says("a reference of `trl kto` that is asked beforehand is not modelled "
+                                            "yet"));
+      }
+      return usually(request_.loss, std::string("kto"));
+    }
     if (which == "dpo") {
       const bool known = foreign_.precomputed.value_or(false);
       return usually(request_.loss, std::string(known ? "dpo-precomputed" : "dpo"));
@@ -242,6 +305,7 @@ class OfProgram {
     const bool pure = foreign_.pure_bf16.value_or(false);
     if (!arguments.fp16.value_or(false) && !pure) usually(arguments.bf16, true);
     if (request_.checkpoint.given()) usually(request_.checkpoint_impl, std::string("reentrant"));
+    judge_class(foreign_, request_);
     take_axolotl_pairs(foreign_, request_, faults_);
     const bool adapted = foreign_.adapters.value_or(false);
     if (adapted) choose_adapter_kernels(foreign_, own(), request_, faults_);

@@ -55,15 +55,17 @@ ModelSpec as_torchtitan_has_it(const ModelSpec& model, const Request& request) {
   return as_torchtitan(model);
 }
 
-// Trainers of pairs turn dropout off; DPO's loads a second model where there are no adapters to turn off. LLaMA-Factory
-// keeps that one in the dtype of its file, whatever it casts the first to.
+// Trainers of preferences turn dropout off; some load a second model where there are no adapters to turn off.
+// LLaMA-Factory keeps that one in the dtype of its file, whatever it casts the first to; its rewards are of a value
+// head, with dropout everywhere.
 ModelSpec as_preferred(ModelSpec model, const Request& request) {
-  const std::string loss = request.loss.value_or("");
-  if (!loss.starts_with("dpo") && !loss.starts_with("reward")) return model;
+  const std::optional<Loss> loss = trainers_loss(request.loss.value_or(""));
+  if (!loss || *loss == Loss::Trl) return model;
+  if (*loss == Loss::RewardValues) return with_value_head(std::move(model));
   model = without_dropout(std::move(model));
-  const bool asked = loss == "dpo" || loss == "dpo-logits" || loss == "dpo-rows";
-  if (!asked || model.causal != 0) return model;
-  return with_reference(model, loss == "dpo-logits" ? model.stored_dtype : std::nullopt);
+  if (!asks_reference(*loss) || model.causal != 0) return model;
+  const bool kept = *loss == Loss::DpoLogits || *loss == Loss::KtoLogits;
+  return with_reference(model, kept ? model.stored_dtype : std::nullopt);
 }
 
 }  // namespace

@@ -19,12 +19,13 @@ struct Answer {
   TensorId average = kNone;  // Of a token of the chosen rows.
 };
 
-// log_softmax over a part of each row, which the kernel wants in one piece; one number of each token.
+// log_softmax over a part of each row, which the kernel wants in one piece, as of a single row it is; one number of
+// each token.
 TensorId chosen_log_probs(GraphBuilder& g, TensorId logits, TensorId targets) {
   const Shape all = g.shape(logits);
   const Shape column{all.dims[0], all.dims[1] - 1, 1};
   const TensorId part = g.slice(logits, 1, 0, all.dims[1] - 1);
-  const TensorId whole = g.copy(part);
+  const TensorId whole = all.dims[0] == 1 ? g.keep(part) : g.copy(part);
   const TensorId log_probs = g.unary(Op::LogSoftmax, whole);
   g.drop({whole});
   const TensorId places = g.view(targets, column);
@@ -32,31 +33,6 @@ TensorId chosen_log_probs(GraphBuilder& g, TensorId logits, TensorId targets) {
   const TensorId squeezed = g.view(gathered, g.shape(targets));
   g.drop({log_probs, places, gathered, part});
   return squeezed;
-}
-
-// get_batch_logps: the sums, and how many tokens counted.
-struct RowSums {
-  TensorId log_probs = kNone;
-  TensorId lengths = kNone;
-};
-RowSums sums_of(GraphBuilder& g, TensorId logits, TensorId labels) {
-  const std::int64_t rows = g.shape(labels).dims[0];
-  const Shape next{rows, g.shape(labels).dims[1] - 1};
-  const TensorId later = g.view(labels, next, {step_narrow(1, 1, next.dims[1])});
-  TensorId targets = g.copy(later);
-  g.drop({later});
-  const TensorId mask = g.make(Op::NotEqual, next, DType::Bool, {targets}, false, kNotCounted);
-  const TensorId ignored = g.make(Op::Equal, next, DType::Bool, {targets}, false, kNotCounted);
-  const TensorId filled = g.in_place(Op::MaskedFillInPlace, targets, ignored);
-  g.drop({ignored, targets});
-  targets = filled;
-  const TensorId per_token = chosen_log_probs(g, logits, targets);
-  RowSums made;
-  made.lengths = g.make(Op::SumDim, Shape{rows}, DType::Int64, {mask});
-  const TensorId counted = g.binary(Op::Mul, per_token, mask);
-  made.log_probs = g.make(Op::SumDim, Shape{rows}, DType::Float32, {counted}, true);
-  g.drop({counted, per_token, mask, targets});
-  return made;
 }
 
 // concatenated_forward, on a copy of the batch.
@@ -70,6 +46,17 @@ Answer ask(GraphBuilder& g, const Answering& answering, const PairBatch& batch) 
   const TensorId chosen = answer.rows.chosen;
   answer.average = g.make(Op::Div, g.shape(chosen), DType::Float32, {chosen, lengths.chosen}, true);
   g.drop({lengths.chosen, lengths.rejected, sums.log_probs, sums.lengths, own.ids, own.ones, own.told});
+  return answer;
+}
+
+// The same of a model without a reference, on the batch itself: the mean of each row.
+Answer ask_alone(GraphBuilder& g, const Answering& answering, const PairBatch& batch) {
+  Answer answer;
+  answer.logits = whole_logits(g, answering, batch);
+  const RowSums sums = sums_of(g, answer.logits, batch.told);
+  const TensorId means = g.make(Op::Div, g.shape(sums.log_probs), DType::Float32, {sums.log_probs, sums.lengths}, true);
+  answer.rows = halves_of(g, means);
+  g.drop({sums.log_probs, sums.lengths, means});
   return answer;
 }
 
@@ -115,7 +102,105 @@ TensorId losses_of(GraphBuilder& g, const Answer& own, const Answer& other, std:
   return losses;
 }
 
+// -logsigmoid(x)
+TensorId negated_log_sigmoid(GraphBuilder& g, TensorId x) {
+  const TensorId logs = g.unary(Op::LogSigmoid, x);
+  const TensorId negated = g.unary(Op::Neg, logs);
+  g.drop({logs});
+  return negated;
+}
+
+// log1p(-exp(x)), its sum made before its logarithm is.
+TensorId log_of_rest(GraphBuilder& g, TensorId x) {
+  const TensorId likely = g.unary(Op::Exp, x);
+  const TensorId negated = g.unary(Op::Neg, likely);
+  g.drop({likely});
+  const TensorId rest = g.unary(Op::AddScalar, negated, 1);
+  g.drop({negated});
+  const TensorId logs = g.unary(Op::Log, rest);
+  g.drop({rest});
+  return logs;
+}
+
+// odds_ratio_loss
+TensorId odds_loss(GraphBuilder& g, const Halves& rows) {
+  const TensorId difference = g.binary(Op::Sub, rows.chosen, rows.rejected);
+  const TensorId chosen = log_of_rest(g, rows.chosen);
+  const TensorId rejected = log_of_rest(g, rows.rejected);
+  const TensorId rests = g.binary(Op::Sub, chosen, rejected);
+  g.drop({chosen, rejected});
+  const TensorId odds = g.binary(Op::Sub, difference, rests);
+  g.drop({difference, rests});
+  const TensorId supervised = g.unary(Op::Neg, rows.chosen);
+  const TensorId ratio = negated_log_sigmoid(g, odds);
+  const TensorId weighted = g.unary(Op::MulScalar, ratio, 1);
+  const TensorId losses = g.binary(Op::Add, supervised, weighted);
+  g.drop({weighted, odds, supervised, ratio});
+  return losses;
+}
+
+// simpo_loss
+TensorId margin_loss_alone(GraphBuilder& g, const Halves& rows) {
+  const TensorId ratio = g.binary(Op::Sub, rows.chosen, rows.rejected);
+  const TensorId logits = g.unary(Op::SubScalar, ratio, 0);
+  const TensorId scaled = g.unary(Op::MulScalar, logits, 1);
+  const TensorId losses = negated_log_sigmoid(g, scaled);
+  g.drop({scaled, ratio, logits});
+  return losses;
+}
+
+// compute_loss where there is no reference: labels are taken out of the batch.
+Graph model_alone(GraphBuilder& g, const Answering& answering) {
+  const Shape shape{g.options().micro_batch, g.options().seq};
+  const PairBatch batch{g.batch_input(shape, DType::Int64), g.batch_input(shape, DType::Int64),
+                        g.batch_input(shape, DType::Int64)};
+  g.set_batch({batch.ids, batch.ones, batch.told}, {batch.told});
+  const Answer own = ask_alone(g, answering, batch);
+  const TensorId losses =
+      g.options().loss == Loss::OrpoLogits ? odds_loss(g, own.rows) : margin_loss_alone(g, own.rows);
+  const TensorId loss = g.make(Op::SumDim, Shape{}, DType::Float32, {losses}, true);
+  g.drop({losses, own.rows.chosen, own.rows.rejected, own.logits});
+  return g.finish(loss);
+}
+
 }  // namespace
+
+RowSums sums_of(GraphBuilder& g, TensorId logits, TensorId labels) {
+  const std::int64_t rows = g.shape(labels).dims[0];
+  const Shape next{rows, g.shape(labels).dims[1] - 1};
+  const TensorId later = g.view(labels, next, {step_narrow(1, 1, next.dims[1])});
+  TensorId targets = g.copy(later);
+  g.drop({later});
+  const TensorId mask = g.make(Op::NotEqual, next, DType::Bool, {targets}, false, kNotCounted);
+  const TensorId ignored = g.make(Op::Equal, next, DType::Bool, {targets}, false, kNotCounted);
+  const TensorId filled = g.in_place(Op::MaskedFillInPlace, targets, ignored);
+  g.drop({ignored, targets});
+  targets = filled;
+  const TensorId per_token = chosen_log_probs(g, logits, targets);
+  RowSums made;
+  made.lengths = g.make(Op::SumDim, Shape{rows}, DType::Int64, {mask});
+  const TensorId counted = g.binary(Op::Mul, per_token, mask);
+  made.log_probs = g.make(Op::SumDim, Shape{rows}, DType::Float32, {counted}, true);
+  g.drop({counted, per_token, mask, targets});
+  return made;
+}
+
+void forget_all_but(GraphBuilder& g, TensorId loss) {
+  const Graph& graph = g.graph();
+  Indexed<NodeId, bool> leads(graph.nodes.size(), false);
+  std::vector<NodeId> ahead{graph.tensor(loss).producer};
+  while (!ahead.empty()) {
+    const NodeId id = ahead.back();
+    ahead.pop_back();
+    if (id == kNone || leads[id]) continue;
+    leads[id] = true;
+    for (const TensorId input : graph.in(graph.node(id))) ahead.push_back(graph.tensor(input).producer);
+  }
+  for (const NodeId id : leads.ids()) {
+    const Node& node = graph.node(id);
+    if (!leads[id] && node.output_count > 0) g.forget(graph.output(node));
+  }
+}
 
 TensorId whole_logits(GraphBuilder& g, const Answering& answering, const PairBatch& given) {
   g.enter_model();
@@ -133,6 +218,7 @@ TensorId whole_logits(GraphBuilder& g, const Answering& answering, const PairBat
 }
 
 Graph whole_preference_model(GraphBuilder& g, const Answering& answering) {
+  if (without_reference(g.options().loss)) return model_alone(g, answering);
   const Shape shape{g.options().micro_batch, g.options().seq};
   const PairBatch batch{g.batch_input(shape, DType::Int64), g.batch_input(shape, DType::Int64),
                         g.batch_input(shape, DType::Int64)};

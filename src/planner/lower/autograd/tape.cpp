@@ -48,6 +48,11 @@ void Tape::forward() {
     at = checkpoint.end + 1;
   }
   forward_.run(at, static_cast<std::uint32_t>(on_.graph.program.size()), true);
+  for (const TensorId taken : on_.graph.taken) {
+    const BufferId buffer = on_.storages.of(taken);
+    on_.emitter.release(buffer, Reason::PythonFrame);
+    std::erase(batch_, buffer);
+  }
   if (on_.graph.loss != kNone) on_.emitter.rename(loss(), {Role::Inputs, "loss"});
   if (on_.recording) on_.recording->loss();
 }

@@ -16,7 +16,10 @@ void Workspaces::before_product(const Graph& graph, const Node& node) {
   // calls it for two dimensions alone, and adds the bias in a kernel of its own for more.
   const bool biased = node.op == Op::Linear && node.input_count == 3 &&
                       (node.product != Product::Function || graph.tensor(graph.input(node, 0)).shape.rank == 2);
-  if (!biased || pass == Pass::Backward || sizes_->cublaslt == Bytes(0) || thread.cublaslt) return;
+  // Nor does one of a single column (ATen/native/cuda/Blas.cpp, addmm).
+  const Shape& made = graph.tensor(graph.output(node)).shape;
+  const bool column = made.rank > 0 && made.dims[made.rank - 1U] == 1;
+  if (!biased || column || pass == Pass::Backward || sizes_->cublaslt == Bytes(0) || thread.cublaslt) return;
   Variable workspace = make(sizes_->cublaslt, "cuBLASLt workspace");
   if (sizes_->lt_per_call) return workspace.reset(Reason::LastUse);
   thread.cublaslt = true;
