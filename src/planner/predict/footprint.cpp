@@ -6,6 +6,7 @@
 #include "core/module_graph.h"
 #include "model/families/encoders/translators.h"
 #include "model/parts.h"
+#include "model/quantized.h"
 #include "planner/predict/library_memory.h"
 
 namespace dsplan {
@@ -653,9 +654,11 @@ bool kept_in_fp32(const ModelBuffer& buffer, const Training& training) {
          training.transformers >= Version{5, 0, 0} && buffer.name.ends_with("gate.e_score_correction_bias");
 }
 
-DType dtype_of(const ModelBuffer& buffer, const Training& training) {
+DType dtype_of(const ModelSpec& model, const ModelBuffer& buffer, const Training& training) {
   if (kept_in_fp32(buffer, training)) return DType::Float32;
-  if (training.fsdp.casts_buffers && is_floating(buffer.dtype)) return training.dtype;  // With the first forward.
+  if (training.fsdp.casts_buffers && is_floating(buffer.dtype) && !is_packing_state(model, buffer)) {
+    return training.dtype;  // With the first forward.
+  }
   const bool kept = is_fsdp(training.runtime) && !training.fsdp.widens_shards;
   const DType type = buffer.follows_model_dtype ? (kept ? training.master_dtype : training.dtype) : buffer.dtype;
   // zero.Init makes every floating-point tensor in the model's dtype, unless its maker converts integers.
@@ -691,7 +694,7 @@ Footprint footprint(const ModelSpec& model, const Job& job, std::int64_t rank) {
   for (const ModelBuffer& buffer : model.buffers) {
     if (!buffer_exists(buffer, job.training.transformers)) continue;
     result.persistent[Role::ModuleBuffers] +=
-        storage(shape_of(buffer, job.training).elements(), dtype_of(buffer, job.training));
+        storage(shape_of(buffer, job.training).elements(), dtype_of(model, buffer, job.training));
   }
   if (job.training.runtime == Runtime::DeepSpeed) add_scalars(job, result);
   add_workspaces(model, job, result);
