@@ -338,8 +338,8 @@ bool lies_by_token(const GraphOptions& options, const AttentionCall& call) {
 Attended fused(GraphBuilder& g, const AttentionCall& call) {
   const std::int64_t heads = heads_of(g, call.q);
   Heads query = as_they_lie(g, call.q, call.by_head);
-  // Heads stay grouped only where no mask is given (use_gqa_in_sdpa).
-  const bool repeats = expands_heads(g.options()) || call.mask != kNone;
+  // Heads stay grouped only where no mask is given, and they are not too wide (use_gqa_in_sdpa).
+  const bool repeats = expands_heads(g.options()) || call.mask != kNone || g.shape(call.q).dims[3] > kWidestHeads;
   Heads key = repeats ? repeated(g, call.k, heads, call.by_head) : as_they_lie(g, call.k, call.by_head);
   Heads value = repeats ? repeated(g, call.v, heads, false) : by_token(g, call.v);
   if (copies_operands(g.options())) {

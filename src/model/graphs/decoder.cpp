@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "model/graphs/attention.h"
+#include "model/graphs/decoders/gemma4.h"
 #include "model/graphs/grid_tower.h"
 #include "model/graphs/loss.h"
 #include "model/graphs/pairs/preference.h"
@@ -316,17 +317,16 @@ class DecoderGraph {
 
   TensorId embed(TensorId ids) {
     const ModuleId module = g_.child(model_, p_.embedding);
-    g_.enter(module);
-    TensorId out = vocabulary_embedding(g_, g_.parameter("weight"), ids);
-    if (p_.scaled_embedding) {
-      const TensorId factor = g_.cast(g_.buffer("embed_scale"), g_.options().dtype);
-      const TensorId scaled = g_.binary(Op::Mul, out, factor);
-      g_.drop({out, factor});
-      out = scaled;
-    }
-    g_.exit(module);
+    const TensorId out = p_.scaled_embedding ? scaled_words(g_, module, ids) : words(module, ids);
     if (g_.options().inputs_require_grad) g_.require_grad(out);
     return p_.multiplies_late ? out : multiplied(out);
+  }
+
+  TensorId words(ModuleId module, TensorId ids) {
+    g_.enter(module);
+    const TensorId out = vocabulary_embedding(g_, g_.parameter("weight"), ids);
+    g_.exit(module);
+    return out;
   }
 
   TensorId multiplied(TensorId embedded) {
@@ -399,6 +399,37 @@ class DecoderGraph {
     return given;
   }
 
+  // Each layer is given its part of `own` beside the running tensor; what they share is a variable of the body's.
+  TensorId sharing_layers(TensorId hidden, TensorId own, const Positions& at, const Masks& masked) {
+    const Shape part{g_.options().micro_batch, g_.options().seq, p_.sharing.own_width};
+    SharedKeys shared;
+    std::size_t index = 0;
+    TensorId last = kNone;
+    for (const ModuleId module : modules_of(g_.model(), g_.child(model_, "layers"))) {
+      const LayerInputs given = given_to(index, at, masked);
+      if (own != kNone) {
+        const TensorId line = g_.slice(own, 2, static_cast<std::int64_t>(index), 1);
+        const TensorId next = g_.view(line, part);
+        g_.drop({line});
+        if (last != kNone) g_.drop({last});
+        last = next;
+      }
+      std::vector<TensorId> keywords{given.waves.cos, given.waves.sin, given.ids, given.mask};
+      std::erase(keywords, kNone);
+      const std::vector<TensorId> arguments = own == kNone ? std::vector{hidden} : std::vector{hidden, last};
+      const std::int32_t region = g_.begin_region({arguments, std::move(keywords), {}, {}});
+      const TensorId out = sharing_layer(g_, p_, module, index, hidden, last, given, shared);
+      g_.end_region(region);
+      g_.drop({hidden});
+      hidden = out;
+      ++index;
+    }
+    for (const TensorId one : {shared.full.q, shared.full.k, shared.sliding.q, shared.sliding.k, last}) {
+      if (one != kNone) held_by_body_.push_back(one);
+    }
+    return hidden;
+  }
+
   TensorId layers(TensorId hidden, const Positions& at, const Masks& masked) {
     const auto keywords = [&](std::size_t index) {
       const LayerInputs given = given_to(index, at, masked);
@@ -467,6 +498,11 @@ class DecoderGraph {
   TensorId body(TensorId ids, TensorId ones, const Given& given) {
     g_.enter(model_);
     TensorId embedded = given.embedded == kNone ? embed(ids) : given.embedded;
+    TensorId own = kNone;
+    if (p_.sharing.own_width > 0) {
+      own = own_inputs(g_, p_.sharing, model_, ids, embedded);
+      held_by_body_.push_back(own);
+    }
     const TensorId position_ids = given.positions == kNone ? numbered_positions(g_) : kNone;
     const Masks masked = given.full == kNone ? masks(position_ids, ones) : Masks{given.full, given.sliding};
     if (p_.multiplies_late) embedded = multiplied(embedded);
@@ -478,7 +514,7 @@ class DecoderGraph {
       embedded = g_.keep(hidden);
     }
     const Positions at = turned(position_ids, given.positions);
-    hidden = layers(hidden, at, masked);
+    hidden = p_.sharing.used ? sharing_layers(hidden, own, at, masked) : layers(hidden, at, masked);
     const TensorId normed = norm(model_, p_.final_norm, hidden);
     g_.drop({hidden, embedded});
     for (TensorId one :

@@ -109,7 +109,59 @@ void Checkpoints::find_boundary(Checkpoint& checkpoint) {
   for (TensorId output : graph_.outputs) leaves(output);
 }
 
+void Checkpoints::share(TensorId tensor, bool again) {
+  if (all_.empty()) return;
+  std::vector<BufferId> held{on_.storages.of(tensor)};
+  if (again) hold_graph(tensor, held);
+  for (const BufferId buffer : held) emitter_.retain(buffer);
+  const auto known =
+      std::find_if(shared_.begin(), shared_.end(), [&](const Shared& one) { return one.tensor == tensor; });
+  if (known == shared_.end()) {
+    shared_.push_back({tensor, std::move(held)});
+    return;
+  }
+  for (const BufferId buffer : std::exchange(known->buffers, std::move(held))) {
+    emitter_.release(buffer, Reason::CheckpointFrame);
+  }
+}
+
+// What nodes of the same checkpoint have saved on the way to the tensor.
+void Checkpoints::hold_graph(TensorId tensor, std::vector<BufferId>& held) {
+  const NodeId producer = graph_.tensor(tensor).producer;
+  std::vector<NodeId> left{producer};
+  std::vector<NodeId> seen;
+  while (!left.empty()) {
+    const NodeId id = left.back();
+    left.pop_back();
+    if (id == kNone || of_node_[id] != of_node_[producer] || !graph_.node(id).requires_grad) continue;
+    if (std::find(seen.begin(), seen.end(), id) != seen.end()) continue;
+    seen.push_back(id);
+    for (std::size_t k = 0; k < on_.recipes.saved(id).size(); ++k) {
+      const BufferId buffer = on_.storages.saved(on_.recipes.saved_index(id) + k);
+      if (buffer != kNoBuffer) held.push_back(buffer);
+    }
+    for (const TensorId input : graph_.in(graph_.node(id))) left.push_back(graph_.tensor(input).producer);
+  }
+}
+
+void Checkpoints::let_go(TensorId tensor) {
+  for (Shared& one : shared_) one.named = one.named && one.tensor != tensor;
+  empty_container();
+}
+
+// It goes with the last that holds it: the forward's frame, or a function.
+void Checkpoints::empty_container() {
+  if (open_ > 0) return;
+  for (const Shared& one : shared_) {
+    if (one.named) continue;
+    for (const BufferId buffer : one.buffers) emitter_.release(buffer, Reason::CheckpointFrame);
+  }
+  std::erase_if(shared_, [](const Shared& one) { return !one.named; });
+}
+
 void Checkpoints::enter(Checkpoint& checkpoint) {
+  checkpoint.open = true;
+  ++open_;
   store_arguments(checkpoint);
   const auto hold = [&](TensorId tensor) {
     if (graph_.storage_of(tensor).parameter != kNone) return;  // Held by its module anyway.
@@ -152,6 +204,8 @@ void Checkpoints::forget(Checkpoint& checkpoint) {
   release(checkpoint.rng_states);
   for (Checkpoint::Kept& kept : checkpoint.kept) release(kept.slots);
   checkpoint.kept.clear();
+  if (std::exchange(checkpoint.open, false)) --open_;
+  empty_container();
 }
 
 // What is bound to the function stays with the node, and the node with the loss.

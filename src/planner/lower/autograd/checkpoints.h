@@ -44,6 +44,7 @@ struct Checkpoint {
     std::vector<ValueId> values;
   };
   // From forward to backward.
+  bool open = false;  // Its function is held.
   bool recomputed = false;
   std::vector<BufferId> closure;     // Of the arguments, then of the keywords.
   std::vector<BufferId> bases;       // What emptied arguments were views of, which they keep.
@@ -83,6 +84,11 @@ class Checkpoints {
   void release_arguments(Checkpoint& checkpoint);
   // The checkpoint is done with, or will never be asked.
   void forget(Checkpoint& checkpoint);
+  // Instruction::Kind::Share: what the functions' common container has taken lives as long as one of them. And the
+  // forward's own variable for it is gone.
+  // `again`: in a recomputation with hooks, whose graph nobody goes through, and the tensor holds with what it saved.
+  void share(TensorId tensor, bool again);
+  void let_go(TensorId tensor);
 
   void keep_results(Checkpoint& checkpoint, NodeId node, const std::vector<BufferId>& made);
   // False: nothing was kept of it.
@@ -105,7 +111,17 @@ class Checkpoints {
   const Graph& graph_;
   Emitter& emitter_;
   DeepSpeedCheckpoints* deepspeed_ = nullptr;
-  std::vector<Checkpoint> all_;            // In program order.
+  struct Shared {
+    TensorId tensor = kNone;
+    std::vector<BufferId> buffers;  // Its own, and what the graph behind it has saved.
+    bool named = true;              // By the forward's variable.
+  };
+  void hold_graph(TensorId tensor, std::vector<BufferId>& held);
+  void empty_container();
+
+  std::vector<Checkpoint> all_;  // In program order.
+  std::vector<Shared> shared_;
+  std::int64_t open_ = 0;                  // Functions that are still held.
   Indexed<NodeId, std::int16_t> of_node_;  // -1 outside.
 };
 
