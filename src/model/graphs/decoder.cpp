@@ -85,6 +85,13 @@ TensorId end_inside(GraphBuilder& g, TensorId hidden, TensorId labels, const std
   return returned_loss(g, logits, labels, locals, others);
 }
 
+TensorId words(GraphBuilder& g, ModuleId module, TensorId ids) {
+  g.enter(module);
+  const TensorId out = vocabulary_embedding(g, g.parameter("weight"), ids);
+  g.exit(module);
+  return out;
+}
+
 class DecoderGraph {
  public:
   DecoderGraph(const ModelSpec& model, const GraphOptions& options)
@@ -317,16 +324,9 @@ class DecoderGraph {
 
   TensorId embed(TensorId ids) {
     const ModuleId module = g_.child(model_, p_.embedding);
-    const TensorId out = p_.scaled_embedding ? scaled_words(g_, module, ids) : words(module, ids);
+    const TensorId out = p_.scaled_embedding ? scaled_words(g_, module, ids) : words(g_, module, ids);
     if (g_.options().inputs_require_grad) g_.require_grad(out);
     return p_.multiplies_late ? out : multiplied(out);
-  }
-
-  TensorId words(ModuleId module, TensorId ids) {
-    g_.enter(module);
-    const TensorId out = vocabulary_embedding(g_, g_.parameter("weight"), ids);
-    g_.exit(module);
-    return out;
   }
 
   TensorId multiplied(TensorId embedded) {
@@ -399,38 +399,12 @@ class DecoderGraph {
     return given;
   }
 
-  // Each layer is given its part of `own` beside the running tensor; what they share is a variable of the body's.
-  TensorId sharing_layers(TensorId hidden, TensorId own, const Positions& at, const Masks& masked) {
-    const Shape part{g_.options().micro_batch, g_.options().seq, p_.sharing.own_width};
-    SharedKeys shared;
-    std::size_t index = 0;
-    TensorId last = kNone;
-    for (const ModuleId module : modules_of(g_.model(), g_.child(model_, "layers"))) {
-      const LayerInputs given = given_to(index, at, masked);
-      if (own != kNone) {
-        const TensorId line = g_.slice(own, 2, static_cast<std::int64_t>(index), 1);
-        const TensorId next = g_.view(line, part);
-        g_.drop({line});
-        if (last != kNone) g_.drop({last});
-        last = next;
-      }
-      std::vector<TensorId> keywords{given.waves.cos, given.waves.sin, given.ids, given.mask};
-      std::erase(keywords, kNone);
-      const std::vector<TensorId> arguments = own == kNone ? std::vector{hidden} : std::vector{hidden, last};
-      const std::int32_t region = g_.begin_region({arguments, std::move(keywords), {}, {}});
-      const TensorId out = sharing_layer(g_, p_, module, index, hidden, last, given, shared);
-      g_.end_region(region);
-      g_.drop({hidden});
-      hidden = out;
-      ++index;
+  TensorId layers(TensorId hidden, TensorId own, const Positions& at, const Masks& masked) {
+    if (p_.sharing.used) {
+      return sharing_layers(
+          g_, p_, g_.child(model_, "layers"), hidden, own,
+          [&](std::size_t index) { return given_to(index, at, masked); }, held_by_body_);
     }
-    for (const TensorId one : {shared.full.q, shared.full.k, shared.sliding.q, shared.sliding.k, last}) {
-      if (one != kNone) held_by_body_.push_back(one);
-    }
-    return hidden;
-  }
-
-  TensorId layers(TensorId hidden, const Positions& at, const Masks& masked) {
     const auto keywords = [&](std::size_t index) {
       const LayerInputs given = given_to(index, at, masked);
       const TensorId numbers = p_.tells_numbers ? given.ids : kNone;
@@ -514,7 +488,7 @@ class DecoderGraph {
       embedded = g_.keep(hidden);
     }
     const Positions at = turned(position_ids, given.positions);
-    hidden = p_.sharing.used ? sharing_layers(hidden, own, at, masked) : layers(hidden, at, masked);
+    hidden = layers(hidden, own, at, masked);
     const TensorId normed = norm(model_, p_.final_norm, hidden);
     g_.drop({hidden, embedded});
     for (TensorId one :

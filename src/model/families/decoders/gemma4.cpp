@@ -1,6 +1,7 @@
 // The text part of gemma4: layers of a window and layers that see all, with heads of their own width; the last layers
 // read keys and values that earlier ones have made; a second embedding gives each layer a part; experts beside the MLP.
 #include <algorithm>
+#include <cmath>
 
 #include "core/format.h"
 #include "model/families/decoder.h"
@@ -208,6 +209,7 @@ void register_mixture(ModelBuilder& b, const Decoder& decoder) {
 void register_layer(ModelBuilder& b, const Decoder& decoder, const LayerMake& make) {
   const Dimensions& d = decoder.dims;
   b.buffer("layer_scalar", {1}, DType::Float32, true);
+  b.so_far().buffers.back().filled = 1;
   register_attention(b, decoder, make);
   {
     const auto mlp = b.module("mlp", "Gemma4TextMLP");
@@ -242,11 +244,30 @@ std::string layer_forward(const Decoder& decoder, const LayerMake& make) {
       p.own_width == 0 ? "" : " per_layer_input_gate act_fn per_layer_projection post_per_layer_input_norm");
 }
 
-ParameterId register_words(ModelBuilder& b, std::string_view name, std::int64_t rows, std::int64_t width) {
+ParameterId register_words(ModelBuilder& b, std::string_view name, std::int64_t rows, std::int64_t width,
+                           std::int64_t layers = 1) {
   const auto scope = b.module(name, "Gemma4TextScaledWordEmbedding");
   const ParameterId weight = b.parameter("weight", {rows, width}, Split::Vocabulary);
   b.buffer("embed_scale", Shape(), DType::Float32, true);
+  b.so_far().buffers.back().filled = std::sqrt(static_cast<double>(width / layers));
   return weight;
+}
+
+// Of layers that see all: "proportional", unless the file says otherwise.
+void describe_tables(ConfigReader& config, ModelSpec& spec, std::int64_t width) {
+  const Value* rope = config.find("rope_parameters");
+  const Value* own = rope != nullptr && rope->is(Value::Kind::Object) ? rope->find("full_attention") : nullptr;
+  const Value* type = own != nullptr && own->is(Value::Kind::Object) ? own->find("rope_type") : nullptr;
+  const Value* share = own != nullptr && own->is(Value::Kind::Object) ? own->find("partial_rotary_factor") : nullptr;
+  const bool numeric = share != nullptr && (share->is(Value::Kind::Real) || share->is(Value::Kind::Integer));
+  const double part = rope == nullptr ? 0.25 : numeric ? share->real : 1;
+  const bool proportional = rope == nullptr || (type != nullptr && type->string == "proportional");
+  for (ModelBuffer& one : spec.buffers) {
+    if (!proportional || one.name.find("rotary_emb.full_attention") == std::string::npos) continue;
+    one.converted = true;
+    one.turned = static_cast<std::int64_t>(part * static_cast<double>(width)) / 2;
+    if (rope == nullptr) one.rotary_base = 1000000;
+  }
 }
 
 ParameterId register_body(ConfigReader& config, ModelBuilder& b, const Decoder& decoder,
@@ -265,11 +286,9 @@ ParameterId register_body(ConfigReader& config, ModelBuilder& b, const Decoder& 
   std::vector<std::string> kinds{"full_attention"};
   if (decoder.parts.some_slide()) kinds.emplace_back("sliding_attention");
   b.rotary("rotary_emb", "Gemma4TextRotaryEmbedding", d.head_dim, kinds, p.wide.head_dim);
-  if (config.find("rope_parameters") == nullptr) {  // The class's own are proportional.
-    for (ModelBuffer& one : b.so_far().buffers) one.converted |= one.name.find("full_attention") != std::string::npos;
-  }
+  describe_tables(config, b.so_far(), p.wide.head_dim);
   if (p.own_width == 0) return words;
-  register_words(b, "embed_tokens_per_layer", p.own_vocab, b.times(d.layers, p.own_width));
+  register_words(b, "embed_tokens_per_layer", p.own_vocab, b.times(d.layers, p.own_width), d.layers);
   b.linear("per_layer_model_projection", b.times(d.layers, p.own_width), d.hidden, false, Cut::Unknown);
   b.rms_norm("per_layer_projection_norm", p.own_width, kNorm);
   return words;

@@ -170,6 +170,12 @@ TensorId with_own_input(GraphBuilder& g, ModuleId layer, TensorId residual, Tens
   return out;
 }
 
+// Keys and values that layers read which have none, by kind of layer; a variable of the body's.
+struct SharedKeys {
+  QueryKey full;  // `q`: the keys; `k`: the values.
+  QueryKey sliding;
+};
+
 // The layer's own widths: of heads by its kind, of its feed-forward by whether it reads keys of others.
 Dimensions dims_of(const GraphBuilder& g, const DecoderParts& p, std::size_t layer, bool reads) {
   Dimensions d = g.dims();
@@ -181,28 +187,7 @@ Dimensions dims_of(const GraphBuilder& g, const DecoderParts& p, std::size_t lay
   return d;
 }
 
-}  // namespace
-
-TensorId own_inputs(GraphBuilder& g, const SharingParts& p, ModuleId body, TensorId ids, TensorId embedded) {
-  const std::int64_t layers = g.dims().layers;
-  const Shape& tokens = g.shape(ids);
-  const Shape apart{tokens.dims[0], tokens.dims[1], layers, p.own_width};
-  const ModuleId words = g.child(body, "embed_tokens_per_layer");
-  const TensorId found = scaled_words(g, words, ids);
-  const TensorId own = g.view(found, apart);
-  g.drop({found});
-  const TensorId flat = linear_module(g, g.child(body, "per_layer_model_projection"), embedded, layers * p.own_width);
-  const TensorId scaled = g.unary(Op::MulScalar, flat, 1 / std::sqrt(static_cast<double>(g.dims().hidden)));
-  g.drop({flat});
-  TensorId projected = g.view(scaled, apart);
-  g.drop({scaled});
-  become_normed(g, body, "per_layer_projection_norm", projected);
-  const TensorId sum = g.binary(Op::Add, projected, own);
-  const TensorId out = g.unary(Op::MulScalar, sum, 1 / std::sqrt(2.0));
-  g.drop({sum, projected, own});
-  return out;
-}
-
+// One layer, called with the running tensor and `own`, its part of what own_inputs gives, or kNone.
 TensorId sharing_layer(GraphBuilder& g, const DecoderParts& p, ModuleId layer, std::size_t index, TensorId hidden,
                        TensorId own, const LayerInputs& given, SharedKeys& shared) {
   const KeysOf does = keys_of(p, static_cast<std::int64_t>(p.kinds.size()), index);
@@ -235,6 +220,58 @@ TensorId sharing_layer(GraphBuilder& g, const DecoderParts& p, ModuleId layer, s
   for (const TensorId one : beside.held) g.drop({one});
   g.exit(layer);
   return scaled;
+}
+
+}  // namespace
+
+TensorId own_inputs(GraphBuilder& g, const SharingParts& p, ModuleId body, TensorId ids, TensorId embedded) {
+  const std::int64_t layers = g.dims().layers;
+  const Shape& tokens = g.shape(ids);
+  const Shape apart{tokens.dims[0], tokens.dims[1], layers, p.own_width};
+  const ModuleId words = g.child(body, "embed_tokens_per_layer");
+  const TensorId found = scaled_words(g, words, ids);
+  const TensorId own = g.view(found, apart);
+  g.drop({found});
+  const TensorId flat = linear_module(g, g.child(body, "per_layer_model_projection"), embedded, layers * p.own_width);
+  const TensorId scaled = g.unary(Op::MulScalar, flat, 1 / std::sqrt(static_cast<double>(g.dims().hidden)));
+  g.drop({flat});
+  TensorId projected = g.view(scaled, apart);
+  g.drop({scaled});
+  become_normed(g, body, "per_layer_projection_norm", projected);
+  const TensorId sum = g.binary(Op::Add, projected, own);
+  const TensorId out = g.unary(Op::MulScalar, sum, 1 / std::sqrt(2.0));
+  g.drop({sum, projected, own});
+  return out;
+}
+
+TensorId sharing_layers(GraphBuilder& g, const DecoderParts& p, ModuleId list, TensorId hidden, TensorId own,
+                        const std::function<LayerInputs(std::size_t layer)>& given_to, std::vector<TensorId>& held) {
+  const Shape part{g.options().micro_batch, g.options().seq, p.sharing.own_width};
+  SharedKeys shared;
+  std::size_t index = 0;
+  TensorId last = kNone;
+  for (const ModuleId module : modules_of(g.model(), list)) {
+    const LayerInputs given = given_to(index);
+    if (own != kNone) {
+      const TensorId line = g.slice(own, 2, static_cast<std::int64_t>(index), 1);
+      const TensorId next = g.view(line, part);
+      g.drop({line});
+      if (last != kNone) g.drop({last});
+      last = next;
+    }
+    std::vector<TensorId> keywords{given.waves.cos, given.waves.sin, given.ids, given.mask};
+    std::erase(keywords, kNone);
+    const std::vector<TensorId> arguments = own == kNone ? std::vector{hidden} : std::vector{hidden, last};
+    const std::int32_t region = g.begin_region({arguments, std::move(keywords), {}, {}});
+    const TensorId out = sharing_layer(g, p, module, index++, hidden, last, given, shared);
+    g.end_region(region);
+    g.drop({hidden});
+    hidden = out;
+  }
+  for (const TensorId one : {shared.full.q, shared.full.k, shared.sliding.q, shared.sliding.k, last}) {
+    if (one != kNone) held.push_back(one);
+  }
+  return hidden;
 }
 
 }  // namespace dsplan

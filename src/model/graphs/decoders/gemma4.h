@@ -9,14 +9,9 @@ namespace dsplan {
 [[nodiscard]] TensorId own_inputs(GraphBuilder& g, const SharingParts& p, ModuleId body, TensorId ids,
                                   TensorId embedded);
 
-// Keys and values that layers read which have none, by kind of layer; a variable of the body's.
-struct SharedKeys {
-  QueryKey full;     // `q`: the keys; `k`: the values.
-  QueryKey sliding;
-};
-
-// One layer, called with the running tensor and `own`, its part of `own_inputs` or kNone.
-[[nodiscard]] TensorId sharing_layer(GraphBuilder& g, const DecoderParts& p, ModuleId layer, std::size_t index,
-                                     TensorId hidden, TensorId own, const LayerInputs& given, SharedKeys& shared);
+// All layers; uses up `hidden`. `own`: own_inputs, or kNone. `held` takes what the body's variables hold beside them.
+[[nodiscard]] TensorId sharing_layers(GraphBuilder& g, const DecoderParts& p, ModuleId list, TensorId hidden,
+                                      TensorId own, const std::function<LayerInputs(std::size_t layer)>& given,
+                                      std::vector<TensorId>& held);
 
 }  // namespace dsplan

@@ -26,7 +26,7 @@ bool is_returned(const GraphFacts& facts, TensorId tensor) {
 }  // namespace
 
 Checkpoints::Checkpoints(TapeContext& on, const Checkpointing& checkpointing)
-    : on_(on), graph_(on.graph), emitter_(on.emitter), of_node_(on.graph.nodes.size(), -1) {
+    : container(on, of_node_), on_(on), graph_(on.graph), emitter_(on.emitter), of_node_(on.graph.nodes.size(), -1) {
   std::vector<std::uint32_t> begins;
   std::vector<std::uint32_t> ends;
   for (std::uint32_t at = 0; at < graph_.program.size(); ++at) {
@@ -79,7 +79,9 @@ Checkpoint Checkpoints::found(const CheckpointGroup& group, std::uint32_t begin,
 void Checkpoints::find_boundary(Checkpoint& checkpoint) {
   Indexed<TensorId, bool> made(graph_.tensors.size(), false);
   Indexed<TensorId, bool> seen(graph_.tensors.size(), false);
+  Indexed<TensorId, bool> shared(graph_.tensors.size(), false);  // By a container, and no output of the function.
   for (std::uint32_t at = checkpoint.begin; at < checkpoint.end; ++at) {
+    if (graph_.program[at].kind == Instruction::Kind::Share) shared[graph_.program[at].tensor()] = true;
     if (graph_.program[at].kind != Instruction::Kind::Run) continue;
     const NodeId id = graph_.program[at].node();
     const Node& node = graph_.node(id);
@@ -91,7 +93,7 @@ void Checkpoints::find_boundary(Checkpoint& checkpoint) {
     for (TensorId out : graph_.out(node)) made[out] = true;
   }
   const auto leaves = [&](TensorId id) {
-    if (!made[id]) return;
+    if (!made[id] || shared[id]) return;
     made[id] = false;
     checkpoint.outputs.push_back(id);
   };
@@ -109,59 +111,9 @@ void Checkpoints::find_boundary(Checkpoint& checkpoint) {
   for (TensorId output : graph_.outputs) leaves(output);
 }
 
-void Checkpoints::share(TensorId tensor, bool again) {
-  if (all_.empty()) return;
-  std::vector<BufferId> held{on_.storages.of(tensor)};
-  if (again) hold_graph(tensor, held);
-  for (const BufferId buffer : held) emitter_.retain(buffer);
-  const auto known =
-      std::find_if(shared_.begin(), shared_.end(), [&](const Shared& one) { return one.tensor == tensor; });
-  if (known == shared_.end()) {
-    shared_.push_back({tensor, std::move(held)});
-    return;
-  }
-  for (const BufferId buffer : std::exchange(known->buffers, std::move(held))) {
-    emitter_.release(buffer, Reason::CheckpointFrame);
-  }
-}
-
-// What nodes of the same checkpoint have saved on the way to the tensor.
-void Checkpoints::hold_graph(TensorId tensor, std::vector<BufferId>& held) {
-  const NodeId producer = graph_.tensor(tensor).producer;
-  std::vector<NodeId> left{producer};
-  std::vector<NodeId> seen;
-  while (!left.empty()) {
-    const NodeId id = left.back();
-    left.pop_back();
-    if (id == kNone || of_node_[id] != of_node_[producer] || !graph_.node(id).requires_grad) continue;
-    if (std::find(seen.begin(), seen.end(), id) != seen.end()) continue;
-    seen.push_back(id);
-    for (std::size_t k = 0; k < on_.recipes.saved(id).size(); ++k) {
-      const BufferId buffer = on_.storages.saved(on_.recipes.saved_index(id) + k);
-      if (buffer != kNoBuffer) held.push_back(buffer);
-    }
-    for (const TensorId input : graph_.in(graph_.node(id))) left.push_back(graph_.tensor(input).producer);
-  }
-}
-
-void Checkpoints::let_go(TensorId tensor) {
-  for (Shared& one : shared_) one.named = one.named && one.tensor != tensor;
-  empty_container();
-}
-
-// It goes with the last that holds it: the forward's frame, or a function.
-void Checkpoints::empty_container() {
-  if (open_ > 0) return;
-  for (const Shared& one : shared_) {
-    if (one.named) continue;
-    for (const BufferId buffer : one.buffers) emitter_.release(buffer, Reason::CheckpointFrame);
-  }
-  std::erase_if(shared_, [](const Shared& one) { return !one.named; });
-}
-
 void Checkpoints::enter(Checkpoint& checkpoint) {
   checkpoint.open = true;
-  ++open_;
+  container.take();
   store_arguments(checkpoint);
   const auto hold = [&](TensorId tensor) {
     if (graph_.storage_of(tensor).parameter != kNone) return;  // Held by its module anyway.
@@ -204,8 +156,7 @@ void Checkpoints::forget(Checkpoint& checkpoint) {
   release(checkpoint.rng_states);
   for (Checkpoint::Kept& kept : checkpoint.kept) release(kept.slots);
   checkpoint.kept.clear();
-  if (std::exchange(checkpoint.open, false)) --open_;
-  empty_container();
+  if (std::exchange(checkpoint.open, false)) container.release();
 }
 
 // What is bound to the function stays with the node, and the node with the loss.

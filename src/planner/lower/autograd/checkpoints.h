@@ -8,6 +8,7 @@
 
 #include "core/training.h"
 #include "planner/lower/autograd/deepspeed_checkpoint.h"
+#include "planner/lower/autograd/shared_container.h"
 #include "planner/lower/autograd/tape_context.h"
 
 namespace dsplan {
@@ -84,15 +85,12 @@ class Checkpoints {
   void release_arguments(Checkpoint& checkpoint);
   // The checkpoint is done with, or will never be asked.
   void forget(Checkpoint& checkpoint);
-  // Instruction::Kind::Share: what the functions' common container has taken lives as long as one of them. And the
-  // forward's own variable for it is gone.
-  // `again`: in a recomputation with hooks, whose graph nobody goes through, and the tensor holds with what it saved.
-  void share(TensorId tensor, bool again);
-  void let_go(TensorId tensor);
 
   void keep_results(Checkpoint& checkpoint, NodeId node, const std::vector<BufferId>& made);
   // False: nothing was kept of it.
   [[nodiscard]] bool take_results(Checkpoint& checkpoint, NodeId node, std::vector<BufferId>& made);
+
+  SharedContainer container;  // Which every function holds.
 
  private:
   [[nodiscard]] Checkpoint found(const CheckpointGroup& group, std::uint32_t begin, std::uint32_t end);
@@ -111,17 +109,7 @@ class Checkpoints {
   const Graph& graph_;
   Emitter& emitter_;
   DeepSpeedCheckpoints* deepspeed_ = nullptr;
-  struct Shared {
-    TensorId tensor = kNone;
-    std::vector<BufferId> buffers;  // Its own, and what the graph behind it has saved.
-    bool named = true;              // By the forward's variable.
-  };
-  void hold_graph(TensorId tensor, std::vector<BufferId>& held);
-  void empty_container();
-
-  std::vector<Checkpoint> all_;  // In program order.
-  std::vector<Shared> shared_;
-  std::int64_t open_ = 0;                  // Functions that are still held.
+  std::vector<Checkpoint> all_;            // In program order.
   Indexed<NodeId, std::int16_t> of_node_;  // -1 outside.
 };
 

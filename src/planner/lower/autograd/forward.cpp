@@ -32,7 +32,9 @@ void Forward::run(std::uint32_t begin, std::uint32_t end, bool saves) {
         kept_ = on_.storages.of(instruction.tensor());
         emitter_.rename(kept_, {Role::Inputs, "batch"});
         break;
-      case Instruction::Kind::Share: checkpoints_.share(instruction.tensor(), recomputing_ && detaches_); break;
+      case Instruction::Kind::Share:
+        if (!checkpoints_.all().empty()) checkpoints_.container.put(instruction.tensor(), recomputing_ && detaches_);
+        break;
       case Instruction::Kind::Forget: forget(instruction.node(), at); break;
       case Instruction::Kind::RegionBegins:
       case Instruction::Kind::RegionEnds: break;
@@ -79,7 +81,7 @@ void Forward::drop(TensorId tensor) {
     if (held == alive_.end()) return;  // It came in from outside: the checkpoint's.
     alive_.erase(held);
   } else {
-    checkpoints_.let_go(tensor);
+    checkpoints_.container.let_go(tensor);
   }
   emitter_.release(on_.storages.of(tensor), Reason::PythonFrame);
 }
