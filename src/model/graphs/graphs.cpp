@@ -428,14 +428,10 @@ std::optional<std::string> sharing_unsupported(const ModelSpec& model, const Tra
   }
   const std::vector<CheckpointGroup>& groups = training.checkpoint.groups;
   const auto nested = [](const CheckpointGroup& group) { return group.kind != CheckpointKind::NonReentrant; };
-  if (training.checkpoint.by_deepspeed()) return "DeepSpeed's checkpoints of layers that take several tensors";
-  if (model.parts->sharing.readers > 0 && std::any_of(groups.begin(), groups.end(), nested)) {
-    return "reentrant checkpoints of layers that read keys of others, which get no gradient through them";
+  if (std::any_of(groups.begin(), groups.end(), nested)) {
+    return "reentrant checkpoints of layers that share keys and values, which get no gradient through them";
   }
   if (training.attention == Attention::Math) return "math attention with heads of two widths";
-  if (training.attention == Attention::Eager && model.parts->sharing.readers > 0) {
-    return "eager attention of layers that read keys of others";
-  }
   if (training.loss == Loss::Liger) return formatted("Liger's loss in the {} family, not compared yet", model.family);
   return std::nullopt;
 }

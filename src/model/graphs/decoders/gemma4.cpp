@@ -29,10 +29,11 @@ TensorId change_places(GraphBuilder& g, TensorId x) {
 }
 
 // proj(x).view(B, S, heads, D).
-TensorId heads_of(GraphBuilder& g, ModuleId projection, TensorId x, std::int64_t heads) {
+TensorId heads_of(GraphBuilder& g, ModuleId projection, TensorId x, std::int64_t heads, bool copied_back = false) {
   const std::int64_t width = g.dims().head_dim;
   const TensorId flat = linear_module(g, projection, x, heads * width);
-  const TensorId out = g.view(flat, Shape{g.options().micro_batch, g.options().seq, heads, width});
+  const Shape apart{g.options().micro_batch, g.options().seq, heads, width};
+  const TensorId out = copied_back ? g.view_copied_back(flat, apart) : g.view(flat, apart);
   g.drop({flat});
   return out;
 }
@@ -48,11 +49,11 @@ void turn_by_token(GraphBuilder& g, const Waves& waves, TensorId& x) {
 }
 
 // Keys and values of the layer's own.
-QueryKey own_keys(GraphBuilder& g, ModuleId module, TensorId hidden, const Waves& waves) {
+QueryKey own_keys(GraphBuilder& g, ModuleId module, TensorId hidden, const Waves& waves, bool by_head) {
   const std::int64_t heads = g.dims().kv_heads;
-  TensorId keys = heads_of(g, g.child(module, "k_proj"), hidden, heads);
   const ModuleId projection = g.model().child(module, "v_proj");
-  TensorId values = projection == kNone ? g.keep(keys) : heads_of(g, projection, hidden, heads);
+  TensorId keys = heads_of(g, g.child(module, "k_proj"), hidden, heads, by_head && projection == kNone);
+  TensorId values = projection == kNone ? g.keep(keys) : heads_of(g, projection, hidden, heads, by_head);
   become_normed(g, module, "k_norm", keys);
   turn_by_token(g, waves, keys);
   keys = change_places(g, keys);
@@ -75,6 +76,13 @@ KeysOf keys_of(const DecoderParts& p, std::int64_t layers, std::size_t layer) {
   return {false, true};
 }
 
+// Whether heads are repeated for the kernel: each where there is a mask, and wide ones always (use_gqa_in_sdpa).
+bool repeats_heads(const GraphBuilder& g, bool masked) {
+  const Dimensions& d = g.dims();
+  if (d.heads == d.kv_heads) return false;
+  return g.options().eager_attention || masked || d.head_dim > kWidestHeads;
+}
+
 Attended attend_shared(GraphBuilder& g, const DecoderParts& p, ModuleId module, TensorId hidden,
                        const LayerInputs& given, KeysOf does, QueryKey& shared) {
   const Dimensions& d = g.dims();
@@ -84,8 +92,11 @@ Attended attend_shared(GraphBuilder& g, const DecoderParts& p, ModuleId module, 
   become_normed(g, module, "q_norm", call.q);
   turn_by_token(g, given.waves, call.q);
   call.q = change_places(g, call.q);
+  const bool repeats = repeats_heads(g, given.mask != kNone);
+  const bool several = d.kv_heads > 1 && g.options().seq > 1;
+  const bool by_head = several && values_come_back_by_head(g.options(), d, repeats);
   const QueryKey keys =
-      does.reads ? QueryKey{g.keep(shared.q), g.keep(shared.k)} : own_keys(g, module, hidden, given.waves);
+      does.reads ? QueryKey{g.keep(shared.q), g.keep(shared.k)} : own_keys(g, module, hidden, given.waves, by_head);
   if (does.stores) {
     shared = {g.keep(keys.q), g.keep(keys.k)};
     share(g, keys.q);
@@ -93,6 +104,7 @@ Attended attend_shared(GraphBuilder& g, const DecoderParts& p, ModuleId module, 
   }
   call.k = keys.q;
   call.v = keys.k;
+  call.shared = true;
   call.mask = given.mask;
   call.dropout = d.attention_dropout;
   call.scale = p.attention_scale;
