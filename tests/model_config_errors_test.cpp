@@ -56,14 +56,14 @@ TEST_CASE("each fault has its place, its line with a caret, and the rule") {
       |                ^
 )"},
       {R"({"model_type": "gemma4_text", "num_hidden_layers": 6, "num_kv_shared_layers": 6})",
-       R"(config.json:1:76: error: all layers cannot read the keys of earlier ones: one must have them
+       R"(config.json:1:79: error: all layers cannot read the keys of earlier ones: one must have them
     1 | {"model_type": "gemma4_text", "num_hidden_layers": 6, "num_kv_shared_layers": 6}
-      |                                                                            ^
+      |                                                                               ^
 )"},
       {R"({"model_type": "gemma4_text", "num_hidden_layers": 6, "per_layer_config": {"0": {"head_dim": 64}, "5": {}}})",
-       R"(config.json:1:80: error: heads of a layer's own are modelled for full_attention alone
-    1 | {"model_type": "gemma4_text", "num_hidden_layers": 6, "per_layer_config": {"0": {"head_dim": 64}, "5": {}}}
-      |                                                                                ^
+       R"(config.json:1:81: error: heads of a layer's own are modelled for full_attention alone
+    1 | _type": "gemma4_text", "num_hidden_layers": 6, "per_layer_config": {"0": {"head_dim": 64}, "5": {}}}
+      |                                                                          ^
 )"},
       {R"({"model_type": "gemma3"})",
        R"(config.json:1:1: error: "vision_config" is missing: it describes the tower; the text part alone is model_type "gemma3_text"
