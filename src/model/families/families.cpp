@@ -172,16 +172,17 @@ std::int64_t usual_padding(std::string_view family) {
     std::string_view families;
     std::int64_t padding;
   };
-  constexpr Own kOwn[] = {{" bert distilbert gemma gemma2 gemma3_text gemma4_text cohere cohere2 ernie4_5 hunyuan_v1_dense "
-                           "hunyuan_v1_moe t5 ",
-                           0},
-                          {" roberta xlm-roberta camembert opt olmo olmo2 olmo3 olmoe seed_oss ", 1},
-                          {" helium ", 3},
-                          {" phi3 ", 32000},
-                          {" modernbert ", 50283},
-                          {" whisper ", 50256},
-                          {" smollm3 ", 128004},
-                          {" glm glm4 ", 151329}};
+  constexpr Own kOwn[] = {
+      {" bert distilbert gemma gemma2 gemma3_text gemma4_text cohere cohere2 ernie4_5 hunyuan_v1_dense "
+       "hunyuan_v1_moe t5 ",
+       0},
+      {" roberta xlm-roberta camembert opt olmo olmo2 olmo3 olmoe seed_oss ", 1},
+      {" helium ", 3},
+      {" phi3 ", 32000},
+      {" modernbert ", 50283},
+      {" whisper ", 50256},
+      {" smollm3 ", 128004},
+      {" glm glm4 ", 151329}};
   for (const Own& own : kOwn) {
     if (own.families.find(formatted(" {} ", family)) != std::string_view::npos) return own.padding;
   }
