@@ -31,7 +31,7 @@ TEST_CASE("each fault has its place, its line with a caret, and the rule") {
       | ^
 )"},
       {R"({"hidden_size": 4096})",
-       R"(config.json:1:1: error: "model_type" is missing: it names the family; known families: gpt2, opt, bloom, gpt_neox, falcon, llama, mistral, mixtral, qwen2, qwen2_moe, qwen3, qwen3_moe, gemma, gemma2, gemma3_text, phi, phi3, deepseek_v2, deepseek_v3, glm4_moe_lite, smollm3, olmo2, olmo3, granite, granitemoe, glm4, glm4_moe, gpt_oss, cohere, cohere2, starcoder2, stablelm, exaone4, nemotron, ernie4_5, hunyuan_v1_dense, arcee, seed_oss, olmo, olmoe, ministral, ministral3, cwm, glm, helium, dots1, solar_open, hunyuan_v1_moe, ernie4_5_moe, minicpm3, minimax_m2, llama4_text, mamba2, granitemoehybrid, qwen3_next, qwen3_5_text, qwen3_5_moe_text, bert, roberta, xlm-roberta, camembert, deberta-v2, distilbert, electra, modernbert, t5, mt5, whisper, bart, mbart, marian, m2m_100, pegasus, vit, clip_vision_model, siglip_vision_model, clip, siglip, llava, gemma3, internvl, llama4, mistral3, qwen2_vl, qwen2_5_vl, qwen3_vl, qwen3_vl_moe, qwen3_5, qwen3_5_moe
+       R"(config.json:1:1: error: "model_type" is missing: it names the family; known families: gpt2, opt, bloom, gpt_neox, falcon, llama, mistral, mixtral, qwen2, qwen2_moe, qwen3, qwen3_moe, gemma, gemma2, gemma3_text, gemma4_text, phi, phi3, deepseek_v2, deepseek_v3, glm4_moe_lite, smollm3, olmo2, olmo3, granite, granitemoe, glm4, glm4_moe, gpt_oss, cohere, cohere2, starcoder2, stablelm, exaone4, nemotron, ernie4_5, hunyuan_v1_dense, arcee, seed_oss, olmo, olmoe, ministral, ministral3, cwm, glm, helium, dots1, solar_open, hunyuan_v1_moe, ernie4_5_moe, minicpm3, minimax_m2, llama4_text, mamba2, granitemoehybrid, qwen3_next, qwen3_5_text, qwen3_5_moe_text, bert, roberta, xlm-roberta, camembert, deberta-v2, distilbert, electra, modernbert, t5, mt5, whisper, bart, mbart, marian, m2m_100, pegasus, vit, clip_vision_model, siglip_vision_model, clip, siglip, llava, gemma3, internvl, llama4, mistral3, qwen2_vl, qwen2_5_vl, qwen3_vl, qwen3_vl_moe, qwen3_5, qwen3_5_moe
     1 | {"hidden_size": 4096}
       | ^
 )"},
@@ -46,7 +46,7 @@ TEST_CASE("each fault has its place, its line with a caret, and the rule") {
       |                ^
 )"},
       {R"({"model_type": "persimmon7"})",
-       R"(config.json:1:16: error: unknown model family "persimmon7"; known families: gpt2, opt, bloom, gpt_neox, falcon, llama, mistral, mixtral, qwen2, qwen2_moe, qwen3, qwen3_moe, gemma, gemma2, gemma3_text, phi, phi3, deepseek_v2, deepseek_v3, glm4_moe_lite, smollm3, olmo2, olmo3, granite, granitemoe, glm4, glm4_moe, gpt_oss, cohere, cohere2, starcoder2, stablelm, exaone4, nemotron, ernie4_5, hunyuan_v1_dense, arcee, seed_oss, olmo, olmoe, ministral, ministral3, cwm, glm, helium, dots1, solar_open, hunyuan_v1_moe, ernie4_5_moe, minicpm3, minimax_m2, llama4_text, mamba2, granitemoehybrid, qwen3_next, qwen3_5_text, qwen3_5_moe_text, bert, roberta, xlm-roberta, camembert, deberta-v2, distilbert, electra, modernbert, t5, mt5, whisper, bart, mbart, marian, m2m_100, pegasus, vit, clip_vision_model, siglip_vision_model, clip, siglip, llava, gemma3, internvl, llama4, mistral3, qwen2_vl, qwen2_5_vl, qwen3_vl, qwen3_vl_moe, qwen3_5, qwen3_5_moe; record it: tools/export_graph.py writes a file that dsplan takes as MODEL (docs/exporting.md)
+       R"(config.json:1:16: error: unknown model family "persimmon7"; known families: gpt2, opt, bloom, gpt_neox, falcon, llama, mistral, mixtral, qwen2, qwen2_moe, qwen3, qwen3_moe, gemma, gemma2, gemma3_text, gemma4_text, phi, phi3, deepseek_v2, deepseek_v3, glm4_moe_lite, smollm3, olmo2, olmo3, granite, granitemoe, glm4, glm4_moe, gpt_oss, cohere, cohere2, starcoder2, stablelm, exaone4, nemotron, ernie4_5, hunyuan_v1_dense, arcee, seed_oss, olmo, olmoe, ministral, ministral3, cwm, glm, helium, dots1, solar_open, hunyuan_v1_moe, ernie4_5_moe, minicpm3, minimax_m2, llama4_text, mamba2, granitemoehybrid, qwen3_next, qwen3_5_text, qwen3_5_moe_text, bert, roberta, xlm-roberta, camembert, deberta-v2, distilbert, electra, modernbert, t5, mt5, whisper, bart, mbart, marian, m2m_100, pegasus, vit, clip_vision_model, siglip_vision_model, clip, siglip, llava, gemma3, internvl, llama4, mistral3, qwen2_vl, qwen2_5_vl, qwen3_vl, qwen3_vl_moe, qwen3_5, qwen3_5_moe; record it: tools/export_graph.py writes a file that dsplan takes as MODEL (docs/exporting.md)
     1 | {"model_type": "persimmon7"}
       |                ^
 )"},
@@ -373,4 +373,19 @@ TEST_CASE("what transformers takes is taken") {
     CAPTURE(config);
     CHECK(refusal(config).starts_with("accepted: "));
   }
+}
+
+TEST_CASE("gemma4: what layers share has a place") {
+  CHECK(refusal(R"({"model_type": "gemma4_text", "num_hidden_layers": 6, "num_kv_shared_layers": 6})") ==
+        R"(config.json:1:79: error: all layers cannot read the keys of earlier ones: one must have them
+    1 | {"model_type": "gemma4_text", "num_hidden_layers": 6, "num_kv_shared_layers": 6}
+      |                                                                               ^
+)");
+  CHECK(
+      refusal(
+          R"({"model_type": "gemma4_text", "num_hidden_layers": 6, "per_layer_config": {"0": {"head_dim": 64}, "5": {}}})") ==
+      R"(config.json:1:81: error: heads of a layer's own are modelled for full_attention alone
+    1 | _type": "gemma4_text", "num_hidden_layers": 6, "per_layer_config": {"0": {"head_dim": 64}, "5": {}}}
+      |                                                                          ^
+)");
 }

@@ -80,7 +80,9 @@ struct ModelBuffer {
   // Made of integers that the constructor itself converts to `dtype`, so that zero.Init, which converts what comes in
   // floating point, leaves it as it is: rotary tables that are scaled (transformers modeling_rope_utils.py).
   bool converted = false;
-  double rotary_base = 0;  // Of a table of rotary frequencies, where it is not the model's.
+  double rotary_base = 0;             // Of a table of rotary frequencies, where it is not the model's.
+  std::optional<double> filled = {};  // Each of its elements, where they are one number.
+  std::int64_t turned = 0;            // Of such a table: so many frequencies are not zero. 0: all.
   bool by_length = false;  // Its first dimension is as long as the longest row of the job, whatever `shape` says.
 };
 

@@ -20,6 +20,7 @@ enum class NormKind : std::uint8_t {
   RmsWide,        // In fp32, times the weight, then back (olmo2).
   RmsLast,        // In fp32 without variables, back, which the weight multiplies, if there is one (llama4).
   RmsWideWeight,  // The same, with the weight brought to fp32 behind the norm (helium).
+  RmsPower,       // The mean's root by pow(-0.5), times the weight in fp32, if there is one, back (gemma4).
   Layer,          // nn.LayerNorm.
   LayerBare,      // Without weight and bias, in fp32, back (olmo).
   LayerPlusOne,   // nn.functional.layer_norm with one plus the weight (nemotron).
@@ -99,7 +100,8 @@ enum class Router : std::uint8_t {
   Fp32Sigmoid,  // Product in fp32; chosen by sigmoid and a bias, divided if `normalised`, times `scale` (deepseek_v3).
   Sigmoid,      // Product as it is; chosen by sigmoid in fp32 and the block's bias, divided by their sum (minimax_m2).
   Module,       // A Linear of the gate's own in fp32, then as WideSoftmax (hunyuan_v1_moe).
-  Fp32Biased,   // Product and softmax in fp32, chosen with a bias, divided, in the hidden state's dtype (ernie4_5_moe).
+  Normed,  // Behind a norm and a learned scale, softmax in fp32, the largest divided, times their expert's (gemma4).
+  Fp32Biased,  // Product and softmax in fp32, chosen with a bias, divided, in the hidden state's dtype (ernie4_5_moe).
 };
 
 // Widths of deepseek's attention. The keys' parts are joined by copies into a tensor of their own.
@@ -186,6 +188,20 @@ struct DisentangledParts {
   bool names_problem = false;  // config.json has problem_type.
 };
 
+// Layers of two kinds of heads, of which the last read keys and values that earlier ones have made (gemma4).
+struct SharingParts {
+  bool used = false;
+  Dimensions wide;               // Of layers that see all: their heads' width, and how many have keys.
+  bool keys_are_values = false;  // In those layers.
+  std::int64_t readers = 0;      // So many last layers read the keys and values of the last of their kind before them.
+  bool wide_readers = false;     // Their feed-forward is twice as wide.
+  std::int64_t own_width = 0;    // Of what a second embedding gives each layer; 0: there is none.
+  std::int64_t own_vocab = 0;    // Its rows.
+
+  // The first of the readers.
+  [[nodiscard]] std::int64_t first_reader(std::int64_t layers) const { return layers - readers; }
+};
+
 struct DecoderParts {
   NormKind norm = NormKind::Rms;
   HeadNorm head_norm = HeadNorm::None;
@@ -260,6 +276,7 @@ struct DecoderParts {
   bool gates_first = false;     // Of a fused gate: act(gate) * up (granitemoehybrid).
   bool own_shared = false;      // The layer's own: an MLP in place of, or beside, its experts (granitemoehybrid).
   bool tells_numbers = true;    // Layers are told of their tokens' numbers, and so are masks.
+  SharingParts sharing;
   std::shared_ptr<const TowerParts> tower;  // Null: it sees no pictures.
 
   // Of a model that has a window.

@@ -24,6 +24,8 @@ def plain(value):
 def described(family):
     kind = CONFIG_MAPPING[family]
     made = kind()
+    if getattr(made, "is_heterogeneous", False):  # What its layers have of their own is another key's.
+        made.allow_global_per_layer_attribute_access = True
     fields = {field.name: plain(getattr(made, field.name, None)) for field in dataclasses.fields(kind)}
     return {"class": kind.__name__, "fields": dict(sorted(fields.items())),
             "other_names": dict(sorted(kind.attribute_map.items()))}

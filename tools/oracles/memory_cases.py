@@ -103,6 +103,16 @@ def without(config, *keys):
 GEMMA = config("gemma", head_dim=32, vocab_size=611, tie_word_embeddings=True, hidden_act="gelu_pytorch_tanh")
 GEMMA3 = {**without(GEMMA2, "sliding_window"), "model_type": "gemma3_text", "sliding_window": 256,
           "layer_types": ["sliding_attention", "full_attention"]}
+GEMMA4 = {"model_type": "gemma4_text", "hidden_size": 64, "intermediate_size": 176, "num_hidden_layers": 5, "num_attention_heads": 4,
+          "num_key_value_heads": 2, "head_dim": 16, "global_head_dim": 32, "vocab_size": 977, "vocab_size_per_layer_input": 983,
+          "hidden_size_per_layer_input": 24, "num_kv_shared_layers": 2, "use_double_wide_mlp": True, "sliding_window": 256,
+          "max_position_embeddings": 512, "final_logit_softcapping": 30.0, "tie_word_embeddings": True,
+          "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "sliding_attention", "full_attention"]}
+# Without per-layer inputs; keys are values in layers that see all (gemma-4-31b), and experts (gemma-4-26b-a4b).
+GEMMA4_DENSE = {**GEMMA4, "num_hidden_layers": 3, "hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0,
+                "use_double_wide_mlp": False, "attention_k_eq_v": True, "num_global_key_value_heads": 1,
+                "layer_types": ["sliding_attention", "sliding_attention", "full_attention"]}
+GEMMA4_MOE = {**GEMMA4_DENSE, "enable_moe_block": True, "num_experts": 6, "top_k_experts": 2, "moe_intermediate_size": 40}
 PHI = {**without(config("phi", vocab_size=653, partial_rotary_factor=0.5, hidden_act="gelu_new"), "rms_norm_eps"),
        "layer_norm_eps": 1e-05}
 PHI3 = config("phi3", vocab_size=641, pad_token_id=0)
@@ -341,6 +351,13 @@ def mixtures():
 FAMILIES = {
     **family("gemma", GEMMA, odd={"num_key_value_heads": 1}),
     **family("gemma3", GEMMA3, odd={"num_key_value_heads": 4}),
+    # A reentrant checkpoint gives keys and values that others read no gradient: refused.
+    **without(family("gemma4", GEMMA4, odd={"num_key_value_heads": 4, "attention_bias": True}), "gemma4-checkpoint-reentrant"),
+    **without(family("gemma4-dense", GEMMA4_DENSE), "gemma4-dense-checkpoint-reentrant"),
+    **without(family("gemma4-moe", GEMMA4_MOE, experts=True), "gemma4-moe-checkpoint-reentrant"),
+    "gemma4-window": case({**GEMMA4, "sliding_window": 32}, micro_batch=2, seq=77),
+    "gemma4-wide": case({**GEMMA4, "global_head_dim": 264}, micro_batch=2, seq=77),
+    "gemma4-wide-checkpoint": case({**GEMMA4_DENSE, "global_head_dim": 264, "sliding_window": 32}, seq=64, checkpoint="full"),
     "gemma3-window": case({**GEMMA3, "sliding_window": 32}, micro_batch=2, seq=77),
     **family("phi", PHI, odd={"qk_layernorm": True, **DROPPED}),
     "phi-dropout-checkpoint": case({**PHI, **DROPPED}, micro_batch=2, seq=64, checkpoint="full"),

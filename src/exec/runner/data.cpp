@@ -67,6 +67,7 @@ std::vector<double> sinusoids(const ModelBuffer& buffer, std::int64_t padding) {
 std::vector<double> values_of(const ModelSpec& model, const ModelBuffer& buffer) {
   const std::int64_t count = buffer.shape.elements().value();
   std::vector<double> values;
+  if (buffer.filled) return std::vector<double>(static_cast<std::size_t>(count), *buffer.filled);
   if (buffer.name.ends_with("e_score_correction_bias")) return std::vector<double>(static_cast<std::size_t>(count), 0);
   if (buffer.name.ends_with("embed_scale") && buffer.dtype != DType::Int64) {  // gemma's.
     return {std::sqrt(static_cast<double>(model.dims.hidden))};
@@ -82,7 +83,12 @@ std::vector<double> values_of(const ModelSpec& model, const ModelBuffer& buffer)
     throw Refusal("run", "buffer \"" + buffer.name + "\" cannot be filled yet");
   }
   const double base = buffer.rotary_base > 0 ? buffer.rotary_base : model.dims.rotary_base;
+  const std::int64_t turned = buffer.turned > 0 ? buffer.turned : count;
   for (std::int64_t i = 0; i < count; ++i) {
+    if (i >= turned) {
+      values.push_back(0);
+      continue;
+    }
     values.push_back(std::pow(base, -static_cast<double>(i) / static_cast<double>(count)));
   }
   return values;

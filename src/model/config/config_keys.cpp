@@ -206,6 +206,7 @@ const std::vector<ConfigKey>& family_keys() {
 const std::vector<ConfigKey>& later_decoder_keys() {
   static const std::vector<ConfigKey> kRows{
       {"gemma gemma2 gemma3_text", "use_bidirectional_attention", kGraph, "null|false", "attention without order"},
+      {"gemma4_text", "use_bidirectional_attention", kGraph, "null|\"vision\"", "attention without order"},
       {"gemma", "hidden_activation", kInert, "", "GemmaMLP reads hidden_act"},
       {"gemma2 gemma3_text", "hidden_act", kInert, "", "the feed-forward reads hidden_activation"},
       {"gemma2", "sliding_window_size", kInert, "", "sliding_window says it"},

@@ -214,16 +214,16 @@ double rotary_base_of(const Value& config, std::string_view kind) {
 }  // namespace
 
 void ModelBuilder::rotary(std::string_view name, std::string_view type, std::int64_t rotated,
-                          const std::vector<std::string>& kinds) {
+                          const std::vector<std::string>& kinds, std::int64_t first_rotated) {
   const Scope scope = module(name, type);
-  const Shape frequencies{(rotated + 1) / 2};
   for (const std::string& kind : kinds) {
+    const std::int64_t own = first_rotated > 0 && &kind == kinds.data() ? first_rotated : rotated;
     const bool scaled = scales_rotary(config_->root(), kind);
     const std::string prefix = kind.empty() ? "" : kind + "_";
-    buffer(prefix + "inv_freq", frequencies, DType::Float32, false, scaled);
-    spec_.buffers.back().rotary_base = rotary_base_of(config_->root(), kind);
-    buffer(prefix + "original_inv_freq", frequencies, DType::Float32, false, scaled);
-    spec_.buffers.back().rotary_base = spec_.buffers[spec_.buffers.size() - 2].rotary_base;
+    for (const std::string_view table : {"inv_freq", "original_inv_freq"}) {
+      buffer(prefix + std::string(table), {(own + 1) / 2}, DType::Float32, false, scaled);
+      spec_.buffers.back().rotary_base = rotary_base_of(config_->root(), kind);
+    }
   }
 }
 

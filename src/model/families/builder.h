@@ -69,9 +69,9 @@ class ModelBuilder {
   void activation(std::string_view name, std::string_view function) { leaf(name, activation_class(function)); }
   // The rotary module of transformers: the inverse frequencies of `rotated` dimensions and an untouched copy, both
   // always float32.
-  // `kinds` of layers, where each has tables of its own.
+  // `kinds` of layers, where each has tables of its own; `first_rotated`: of the first, where that is another.
   void rotary(std::string_view name, std::string_view type, std::int64_t rotated,
-              const std::vector<std::string>& kinds = {""});
+              const std::vector<std::string>& kinds = {""}, std::int64_t first_rotated = 0);
   // `parameter` shares the storage of `source`.
   void tie(ParameterId parameter, ParameterId source);
 

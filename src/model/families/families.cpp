@@ -29,6 +29,7 @@ std::vector<Family> text_decoders() {
       {"gemma", build_gemma, true},
       {"gemma2", build_gemma2, true},
       {"gemma3_text", build_gemma3_text, true},
+      {"gemma4_text", build_gemma4_text, true},
       {"phi", build_phi, true},
       {"phi3", build_phi3, true},
       {"deepseek_v2", build_deepseek_v2, true},
@@ -177,17 +178,18 @@ std::int64_t usual_padding(std::string_view family) {
     std::string_view families;
     std::int64_t padding;
   };
-  constexpr Own kOwn[] = {{" bert distilbert electra gemma gemma2 gemma3_text cohere cohere2 ernie4_5 hunyuan_v1_dense "
-                           "hunyuan_v1_moe t5 pegasus ",
-                           0},
-                          {" roberta xlm-roberta camembert bart mbart m2m_100 opt olmo olmo2 olmo3 olmoe seed_oss ", 1},
-                          {" helium ", 3},
-                          {" phi3 ", 32000},
-                          {" modernbert ", 50283},
-                          {" whisper ", 50256},
-                          {" marian ", 58100},
-                          {" smollm3 ", 128004},
-                          {" glm glm4 ", 151329}};
+  constexpr Own kOwn[] = {
+      {" bert distilbert electra gemma gemma2 gemma3_text gemma4_text cohere cohere2 ernie4_5 hunyuan_v1_dense "
+       "hunyuan_v1_moe t5 pegasus ",
+       0},
+      {" roberta xlm-roberta camembert bart mbart m2m_100 opt olmo olmo2 olmo3 olmoe seed_oss ", 1},
+      {" helium ", 3},
+      {" phi3 ", 32000},
+      {" modernbert ", 50283},
+      {" whisper ", 50256},
+      {" marian ", 58100},
+      {" smollm3 ", 128004},
+      {" glm glm4 ", 151329}};
   for (const Own& own : kOwn) {
     if (own.families.find(formatted(" {} ", family)) != std::string_view::npos) return own.padding;
   }

@@ -35,6 +35,7 @@ struct Family {
 [[nodiscard]] ModelSpec build_gemma(ConfigReader& config);
 [[nodiscard]] ModelSpec build_gemma2(ConfigReader& config);
 [[nodiscard]] ModelSpec build_gemma3_text(ConfigReader& config);
+[[nodiscard]] ModelSpec build_gemma4_text(ConfigReader& config);
 [[nodiscard]] ModelSpec build_phi(ConfigReader& config);
 [[nodiscard]] ModelSpec build_phi3(ConfigReader& config);
 [[nodiscard]] ModelSpec build_deepseek_v2(ConfigReader& config);

@@ -49,10 +49,13 @@ TensorId with_repeated_heads(GraphBuilder& g, TensorId x, std::int64_t heads) {
 
 // One head for each of the query's: expand, whose gradient is a sum, then a reshape that copies, unless there is but
 // one head to repeat (repeat_kv in every modeling file).
-Heads repeated(GraphBuilder& g, TensorId x, std::int64_t heads, bool by_head) {
+// `shared`: what the sum is seen through, x[:, :, None], makes a difference, since others add to it.
+Heads repeated(GraphBuilder& g, TensorId x, std::int64_t heads, bool by_head, bool shared = false) {
   const std::int64_t own = heads_of(g, x);
   if (own == heads) return as_they_lie(g, x, by_head);
-  const TensorId expanded = with_repeated_heads(g, x, heads);
+  const TensorId seen = shared ? g.view(x, g.shape(x)) : g.keep(x);
+  const TensorId expanded = with_repeated_heads(g, seen, heads);
+  g.drop({seen});
   if (own == 1) return {expanded, Layout::Repeated};
   const TensorId copied = g.copy(expanded);
   g.drop({expanded});
@@ -167,8 +170,8 @@ TensorId softened(GraphBuilder& g, const AttentionCall& call, TensorId weights) 
 Attended eager(GraphBuilder& g, const AttentionCall& call) {
   const std::int64_t heads = heads_of(g, call.q);
   const Heads query = as_they_lie(g, call.q, call.by_head);
-  const Heads key = repeated(g, call.k, heads, call.by_head || call.keys_by_head);
-  const Heads value = repeated(g, call.v, heads, call.values_by_head);
+  const Heads key = repeated(g, call.k, heads, call.by_head || call.keys_by_head, call.shared);
+  const Heads value = repeated(g, call.v, heads, call.values_by_head, call.shared);
   TensorId weights = scores(g, call, query, key);
   std::vector<TensorId> held;
   const TensorId own = weights;
@@ -338,12 +341,12 @@ bool lies_by_token(const GraphOptions& options, const AttentionCall& call) {
 Attended fused(GraphBuilder& g, const AttentionCall& call) {
   const std::int64_t heads = heads_of(g, call.q);
   Heads query = as_they_lie(g, call.q, call.by_head);
-  // Heads stay grouped only where no mask is given (use_gqa_in_sdpa).
-  const bool repeats = expands_heads(g.options()) || call.mask != kNone;
+  // Heads stay grouped only where no mask is given, and they are not too wide (use_gqa_in_sdpa).
+  const bool repeats = expands_heads(g.options()) || call.mask != kNone || g.shape(call.q).dims[3] > kWidestHeads;
   const bool keys = call.by_head || call.keys_by_head;
-  Heads key = repeats ? repeated(g, call.k, heads, keys) : as_they_lie(g, call.k, keys);
+  Heads key = repeats ? repeated(g, call.k, heads, keys, call.shared) : as_they_lie(g, call.k, keys);
   const bool values = g.options().use_cache;
-  Heads value = repeats ? repeated(g, call.v, heads, values) : as_they_lie(g, call.v, values);
+  Heads value = repeats ? repeated(g, call.v, heads, values, call.shared) : as_they_lie(g, call.v, values);
   if (copies_operands(g.options())) {
     for (Heads* operand : {&query, &key, &value}) make_plain(g, *operand);
   }

@@ -33,6 +33,7 @@ struct AttentionCall {
   SoftmaxKind softmax = SoftmaxKind::Wide;  // Eager only.
   TensorId sinks = kNone;                   // Eager only: of each head, a score beside those of the keys.
   bool full = false;                        // Each token sees every other.
+  bool shared = false;                      // Other layers read k and v as well.
 };
 
 struct Attended {

@@ -384,7 +384,8 @@ TensorId GraphBuilder::attention(TensorId q, TensorId k, TensorId v, TensorId bi
   const TensorId out = make(Op::Attention, result, dtype(low_q), {low_q, low_k, low_v, bias}, true, dropout);
   const bool takes_bias = options_->attention == AttentionKernel::CuDnn;
   Node& node = graph_.nodes.back();
-  node.attention = bias == kNone || takes_bias ? options_->attention : AttentionKernel::MemoryEfficient;
+  const bool wide = shape(q).dims[3] > kWidestHeads;
+  node.attention = !wide && (bias == kNone || takes_bias) ? options_->attention : AttentionKernel::MemoryEfficient;
   node.by_head = heads.by_head;
   node.full_attention = heads.full;
   node.padding = static_cast<std::uint8_t>(heads.padding);
@@ -507,6 +508,8 @@ void keep_for_next(GraphBuilder& g, TensorId tensor) {
   --g.references_[tensor];
   g.graph_.program.push_back({Instruction::Kind::Keep, tensor});
 }
+
+void share(GraphBuilder& g, TensorId tensor) { g.graph_.program.push_back({Instruction::Kind::Share, tensor}); }
 
 TensorId average_pool(GraphBuilder& g, TensorId x, std::int64_t side, bool turned) {
   const Shape& shape = g.shape(x);

@@ -18,6 +18,9 @@
 
 namespace dsplan {
 
+// Elements of a head: wider ones neither flash nor cuDNN takes.
+inline constexpr std::int64_t kWidestHeads = 256;
+
 // What the graph depends on besides the model.
 struct GraphOptions {
   std::int64_t micro_batch = 1;
@@ -236,6 +239,7 @@ class GraphBuilder {
   friend TensorId layer_norm(GraphBuilder& g, TensorId x, TensorId weight, TensorId bias, bool strided);
   friend TensorId average_pool(GraphBuilder& g, TensorId x, std::int64_t side, bool turned);
   friend void keep_for_next(GraphBuilder& g, TensorId tensor);
+  friend void share(GraphBuilder& g, TensorId tensor);
   friend TensorId copy_to_parallel(GraphBuilder& g, TensorId x);
   friend std::pair<TensorId, TensorId> parallel_cross_entropy(GraphBuilder& g, TensorId logits, TensorId target);
   friend std::array<TensorId, 2> turned_in_place(GraphBuilder& g, const std::array<TensorId, 4>& inputs, int by_head);
@@ -280,6 +284,8 @@ class GraphBuilder {
 [[nodiscard]] TensorId arange(GraphBuilder& g, std::int64_t count);
 // An attribute of the model holds it until the next forward; the caller's reference is used up.
 void keep_for_next(GraphBuilder& g, TensorId tensor);
+// A container that every layer is given takes the tensor, in the place of what it had of it.
+void share(GraphBuilder& g, TensorId tensor);
 // Of pictures [B, C, H, W], to `side` by `side`. `turned`: the gradient lies place by place.
 [[nodiscard]] TensorId average_pool(GraphBuilder& g, TensorId x, std::int64_t side, bool turned);
 // Tensor parallelism; on one rank the tensor itself, with one more reference. Then the softmax over all words, in place

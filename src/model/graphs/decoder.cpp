@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "model/graphs/attention.h"
+#include "model/graphs/decoders/gemma4.h"
 #include "model/graphs/grid_tower.h"
 #include "model/graphs/loss.h"
 #include "model/graphs/pairs/preference.h"
@@ -82,6 +83,13 @@ TensorId end_inside(GraphBuilder& g, TensorId hidden, TensorId labels, const std
   g.drop({hidden});
   g.exit(language);
   return returned_loss(g, logits, labels, locals, others);
+}
+
+TensorId words(GraphBuilder& g, ModuleId module, TensorId ids) {
+  g.enter(module);
+  const TensorId out = vocabulary_embedding(g, g.parameter("weight"), ids);
+  g.exit(module);
+  return out;
 }
 
 class DecoderGraph {
@@ -331,15 +339,7 @@ class DecoderGraph {
 
   TensorId embed(TensorId ids) {
     const ModuleId module = g_.child(model_, p_.embedding);
-    g_.enter(module);
-    TensorId out = vocabulary_embedding(g_, g_.parameter("weight"), ids);
-    if (p_.scaled_embedding) {
-      const TensorId factor = g_.cast(g_.buffer("embed_scale"), g_.options().dtype);
-      const TensorId scaled = g_.binary(Op::Mul, out, factor);
-      g_.drop({out, factor});
-      out = scaled;
-    }
-    g_.exit(module);
+    const TensorId out = p_.scaled_embedding ? scaled_words(g_, module, ids) : words(g_, module, ids);
     if (g_.options().inputs_require_grad) g_.require_grad(out);
     return p_.multiplies_late ? out : multiplied(out);
   }
@@ -416,7 +416,12 @@ class DecoderGraph {
     return given;
   }
 
-  TensorId layers(TensorId hidden, const Positions& at, const Masks& masked) {
+  TensorId layers(TensorId hidden, TensorId own, const Positions& at, const Masks& masked) {
+    if (p_.sharing.used) {
+      return sharing_layers(
+          g_, p_, g_.child(model_, "layers"), hidden, own,
+          [&](std::size_t index) { return given_to(index, at, masked); }, held_by_body_);
+    }
     const auto keywords = [&](std::size_t index) {
       const LayerInputs given = given_to(index, at, masked);
       const TensorId numbers = p_.tells_numbers ? given.ids : kNone;
@@ -486,6 +491,11 @@ class DecoderGraph {
   TensorId body(TensorId ids, TensorId ones, const Given& given) {
     g_.enter(model_);
     TensorId embedded = given.embedded == kNone ? embed(ids) : given.embedded;
+    TensorId own = kNone;
+    if (p_.sharing.own_width > 0) {
+      own = own_inputs(g_, p_.sharing, model_, ids, embedded);
+      held_by_body_.push_back(own);
+    }
     const TensorId position_ids = given.positions == kNone ? numbered_positions(g_) : kNone;
     const Masks masked = given.full == kNone ? masks(position_ids, ones) : Masks{given.full, given.sliding};
     if (p_.multiplies_late) embedded = multiplied(embedded);
@@ -497,7 +507,7 @@ class DecoderGraph {
       embedded = g_.keep(hidden);
     }
     const Positions at = turned(position_ids, given.positions);
-    hidden = layers(hidden, at, masked);
+    hidden = layers(hidden, own, at, masked);
     const TensorId normed = norm(model_, p_.final_norm, hidden);
     g_.drop({hidden, embedded});
     for (TensorId one :

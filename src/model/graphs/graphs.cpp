@@ -479,6 +479,23 @@ std::optional<std::string> mixer_unsupported(const ModelSpec& model, const Train
   return std::nullopt;
 }
 
+// gemma4. A reentrant checkpoint runs its layers without gradients first, and then keys and values that others read
+// have none: their projections learn from their own layer alone.
+std::optional<std::string> sharing_unsupported(const ModelSpec& model, const Training& training) {
+  if (model.parts == nullptr || !model.parts->sharing.used) return std::nullopt;
+  if (training.transformers < kWitnessTransformers) {
+    return formatted("{} before transformers {}", model.family, kWitnessTransformers.text());
+  }
+  const std::vector<CheckpointGroup>& groups = training.checkpoint.groups;
+  const auto nested = [](const CheckpointGroup& group) { return group.kind != CheckpointKind::NonReentrant; };
+  if (std::any_of(groups.begin(), groups.end(), nested)) {
+    return "reentrant checkpoints of layers that share keys and values, which get no gradient through them";
+  }
+  if (training.attention == Attention::Math) return "math attention with heads of two widths";
+  if (training.loss == Loss::Liger) return formatted("Liger's loss in the {} family, not compared yet", model.family);
+  return std::nullopt;
+}
+
 // deberta-v2. Normed once, its table of distances goes into every layer beside what a reentrant checkpoint takes apart,
 // so that each layer's backward goes through that norm again. ZeRO-3 gathers the table where it is read.
 std::optional<std::string> distances_unsupported(const ModelSpec& model, const Training& training) {
@@ -553,6 +570,7 @@ std::optional<std::string> unsupported_on_rank(const ModelSpec& model, const Tra
   }
   if (const auto head = head_unsupported(model, training)) return head;
   if (const auto mixer = mixer_unsupported(model, training)) return mixer;
+  if (const auto sharing = sharing_unsupported(model, training)) return sharing;
   if (const auto distances = distances_unsupported(model, training)) return distances;
   if (const auto tower = tower_unsupported(model, training)) return tower;
   if (const auto picture = picture_unsupported(model, training)) return picture;

@@ -62,6 +62,28 @@ TensorId rms_plus_one(GraphBuilder& g, TensorId weight, TensorId hidden) {
   return out;
 }
 
+// x * pow(mean(x^2) + eps, -0.5), whose mean is a variable of the function that makes it.
+TensorId rms_power(GraphBuilder& g, TensorId weight, TensorId hidden) {
+  const TensorId wide = g.cast(hidden, DType::Float32);
+  const TensorId squared = g.unary(Op::PowScalar, wide, 2);
+  const TensorId mean = mean_last(g, squared);
+  g.drop({squared});
+  const TensorId shifted = g.unary(Op::AddScalar, mean, g.dims().norm_epsilon);
+  g.drop({mean});
+  const TensorId scale = g.unary(Op::PowScalar, shifted, -0.5);
+  TensorId norm = g.binary(Op::Mul, wide, scale);
+  g.drop({scale, wide, shifted});
+  if (weight != kNone) {
+    const TensorId factor = g.cast(weight, DType::Float32);
+    const TensorId product = g.binary(Op::Mul, norm, factor);
+    g.drop({factor, norm});
+    norm = product;
+  }
+  const TensorId out = g.cast(norm, g.dtype(hidden));
+  g.drop({norm});
+  return out;
+}
+
 TensorId rms_last(GraphBuilder& g, TensorId weight, TensorId hidden) {
   const TensorId wide = g.cast(hidden, DType::Float32);
   const TensorId norm = normalised(g, wide, nullptr);
@@ -129,6 +151,7 @@ TensorId norm_module(GraphBuilder& g, NormKind kind, ModuleId module, TensorId x
       break;
     case NormKind::RmsWide: out = rms(g, weight, x, true); break;
     case NormKind::RmsWideWeight: out = rms(g, weight, x, true, true); break;
+    case NormKind::RmsPower: out = rms_power(g, weight, x); break;
     case NormKind::LayerBare: out = layer_bare(g, x); break;
     case NormKind::RmsPlusOne: out = rms_plus_one(g, weight, x); break;
     case NormKind::RmsLast: out = rms_last(g, weight, x); break;
@@ -136,6 +159,16 @@ TensorId norm_module(GraphBuilder& g, NormKind kind, ModuleId module, TensorId x
     case NormKind::LayerPlusOne: out = layer_plus_one(g, weight, g.parameter("bias"), x); break;
     case NormKind::Centred: out = centred(g, weight, x); break;
   }
+  g.exit(module);
+  return out;
+}
+
+TensorId scaled_words(GraphBuilder& g, ModuleId module, TensorId ids) {
+  g.enter(module);
+  const TensorId found = vocabulary_embedding(g, g.parameter("weight"), ids);
+  const TensorId factor = g.cast(g.buffer("embed_scale"), g.options().dtype);
+  const TensorId out = g.binary(Op::Mul, found, factor);
+  g.drop({found, factor});
   g.exit(module);
   return out;
 }

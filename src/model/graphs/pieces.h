@@ -15,6 +15,8 @@ namespace dsplan {
 // Places of pictures behind a token of their class, with learned positions and dropout: what is left of the embeddings'
 // module, which is the current one. Lets go of `places`.
 [[nodiscard]] TensorId behind_class_token(GraphBuilder& g, const Dimensions& d, ModuleId module, TensorId places);
+// A table of words, times a buffer of its own (gemma).
+[[nodiscard]] TensorId scaled_words(GraphBuilder& g, ModuleId module, TensorId ids);
 // A Dropout module's call; `module` kNone: nothing, the same tensor with one more reference.
 [[nodiscard]] TensorId dropout_module(GraphBuilder& g, ModuleId module, TensorId x, double p);
 // An activation module's call.

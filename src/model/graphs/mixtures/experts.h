@@ -18,4 +18,9 @@ struct Routed {
 [[nodiscard]] TensorId run_experts(GraphBuilder& g, const ExpertParts& parts, ModuleId experts, TensorId hidden,
                                    const Routed& routed);
 
+// softmax(logits, dtype=float32).
+[[nodiscard]] TensorId wide_probabilities(GraphBuilder& g, TensorId logits);
+// weights /= weights.sum(-1, keepdim=True), rebinding the variable.
+[[nodiscard]] TensorId divided_by_sum(GraphBuilder& g, TensorId weights);
+
 }  // namespace dsplan

@@ -8,13 +8,30 @@
 #include "model/graphs/pieces.h"
 
 namespace dsplan {
-namespace {
 
-// softmax(logits.float()), or softmax(logits, dtype=float32), of which the fp16 kernel makes fp32 itself.
-TensorId probabilities_of(GraphBuilder& g, Router router, TensorId logits) {
-  if (router == Router::Softmax && g.dtype(logits) == DType::Float16) {
+// The fp16 kernel makes fp32 itself.
+TensorId wide_probabilities(GraphBuilder& g, TensorId logits) {
+  if (g.dtype(logits) == DType::Float16) {
     return g.make(Op::Softmax, g.shape(logits), DType::Float32, {logits}, true);
   }
+  const TensorId wide = g.cast(logits, DType::Float32);
+  const TensorId probabilities = g.unary(Op::Softmax, wide);
+  g.drop({wide});
+  return probabilities;
+}
+
+TensorId divided_by_sum(GraphBuilder& g, TensorId weights) {
+  const TensorId sum = g.make(Op::SumDim, Shape{g.shape(weights).dims[0], 1}, DType::Float32, {weights}, true);
+  const TensorId divided = g.in_place(Op::Div, weights, sum);
+  g.drop({sum, weights});
+  return divided;
+}
+
+namespace {
+
+// softmax(logits.float()), or softmax(logits, dtype=float32).
+TensorId probabilities_of(GraphBuilder& g, Router router, TensorId logits) {
+  if (router == Router::Softmax) return wide_probabilities(g, logits);
   const TensorId wide = g.cast(logits, DType::Float32);
   const TensorId probabilities = g.unary(Op::Softmax, wide);
   g.drop({wide});
@@ -36,14 +53,6 @@ Routed route_late(GraphBuilder& g, const ExpertParts& parts, ModuleId gate, Tens
   g.drop({soft, top});
   g.exit(gate);
   return {logits, weights, experts};
-}
-
-// weights /= weights.sum(-1, keepdim=True), rebinding the variable.
-TensorId divided_by_sum(GraphBuilder& g, TensorId weights) {
-  const TensorId sum = g.make(Op::SumDim, Shape{g.shape(weights).dims[0], 1}, DType::Float32, {weights}, true);
-  const TensorId divided = g.in_place(Op::Div, weights, sum);
-  g.drop({sum, weights});
-  return divided;
 }
 
 // hunyuan_v1_moe: the product is a Linear of the gate's own, in fp32 unless somebody has cast its weight.

@@ -26,7 +26,7 @@ bool is_returned(const GraphFacts& facts, TensorId tensor) {
 }  // namespace
 
 Checkpoints::Checkpoints(TapeContext& on, const Checkpointing& checkpointing)
-    : on_(on), graph_(on.graph), emitter_(on.emitter), of_node_(on.graph.nodes.size(), -1) {
+    : container(on, of_node_), on_(on), graph_(on.graph), emitter_(on.emitter), of_node_(on.graph.nodes.size(), -1) {
   std::vector<std::uint32_t> begins;
   std::vector<std::uint32_t> ends;
   for (std::uint32_t at = 0; at < graph_.program.size(); ++at) {
@@ -79,7 +79,9 @@ Checkpoint Checkpoints::found(const CheckpointGroup& group, std::uint32_t begin,
 void Checkpoints::find_boundary(Checkpoint& checkpoint) {
   Indexed<TensorId, bool> made(graph_.tensors.size(), false);
   Indexed<TensorId, bool> seen(graph_.tensors.size(), false);
+  Indexed<TensorId, bool> shared(graph_.tensors.size(), false);  // By a container, and no output of the function.
   for (std::uint32_t at = checkpoint.begin; at < checkpoint.end; ++at) {
+    if (graph_.program[at].kind == Instruction::Kind::Share) shared[graph_.program[at].tensor()] = true;
     if (graph_.program[at].kind != Instruction::Kind::Run) continue;
     const NodeId id = graph_.program[at].node();
     const Node& node = graph_.node(id);
@@ -91,7 +93,7 @@ void Checkpoints::find_boundary(Checkpoint& checkpoint) {
     for (TensorId out : graph_.out(node)) made[out] = true;
   }
   const auto leaves = [&](TensorId id) {
-    if (!made[id]) return;
+    if (!made[id] || shared[id]) return;
     made[id] = false;
     checkpoint.outputs.push_back(id);
   };
@@ -110,6 +112,8 @@ void Checkpoints::find_boundary(Checkpoint& checkpoint) {
 }
 
 void Checkpoints::enter(Checkpoint& checkpoint) {
+  checkpoint.open = true;
+  container.take();
   store_arguments(checkpoint);
   const auto hold = [&](TensorId tensor) {
     if (graph_.storage_of(tensor).parameter != kNone) return;  // Held by its module anyway.
@@ -152,6 +156,7 @@ void Checkpoints::forget(Checkpoint& checkpoint) {
   release(checkpoint.rng_states);
   for (Checkpoint::Kept& kept : checkpoint.kept) release(kept.slots);
   checkpoint.kept.clear();
+  if (std::exchange(checkpoint.open, false)) container.release();
 }
 
 // What is bound to the function stays with the node, and the node with the loss.

@@ -8,6 +8,7 @@
 
 #include "core/training.h"
 #include "planner/lower/autograd/deepspeed_checkpoint.h"
+#include "planner/lower/autograd/shared_container.h"
 #include "planner/lower/autograd/tape_context.h"
 
 namespace dsplan {
@@ -44,6 +45,7 @@ struct Checkpoint {
     std::vector<ValueId> values;
   };
   // From forward to backward.
+  bool open = false;  // Its function is held.
   bool recomputed = false;
   std::vector<BufferId> closure;     // Of the arguments, then of the keywords.
   std::vector<BufferId> bases;       // What emptied arguments were views of, which they keep.
@@ -87,6 +89,8 @@ class Checkpoints {
   void keep_results(Checkpoint& checkpoint, NodeId node, const std::vector<BufferId>& made);
   // False: nothing was kept of it.
   [[nodiscard]] bool take_results(Checkpoint& checkpoint, NodeId node, std::vector<BufferId>& made);
+
+  SharedContainer container;  // Which every function holds.
 
  private:
   [[nodiscard]] Checkpoint found(const CheckpointGroup& group, std::uint32_t begin, std::uint32_t end);

@@ -32,6 +32,9 @@ void Forward::run(std::uint32_t begin, std::uint32_t end, bool saves) {
         kept_ = on_.storages.of(instruction.tensor());
         emitter_.rename(kept_, {Role::Inputs, "batch"});
         break;
+      case Instruction::Kind::Share:
+        if (!checkpoints_.all().empty()) checkpoints_.container.put(instruction.tensor(), recomputing_ && detaches_);
+        break;
       case Instruction::Kind::Forget: forget(instruction.node(), at); break;
       case Instruction::Kind::RegionBegins:
       case Instruction::Kind::RegionEnds: break;
@@ -77,6 +80,8 @@ void Forward::drop(TensorId tensor) {
     const auto held = std::find(alive_.begin(), alive_.end(), tensor);
     if (held == alive_.end()) return;  // It came in from outside: the checkpoint's.
     alive_.erase(held);
+  } else {
+    checkpoints_.container.let_go(tensor);
   }
   emitter_.release(on_.storages.of(tensor), Reason::PythonFrame);
 }

@@ -1,0 +1,17 @@
+// What gemma4's layers have of their own (model/parts.h, SharingParts); for src/model/graphs/*.cpp only.
+#pragma once
+
+#include "model/graphs/pieces.h"
+
+namespace dsplan {
+
+// What each layer is given of a second embedding and of the first one's projection: [B, S, layers, width].
+[[nodiscard]] TensorId own_inputs(GraphBuilder& g, const SharingParts& p, ModuleId body, TensorId ids,
+                                  TensorId embedded);
+
+// All layers; uses up `hidden`. `own`: own_inputs, or kNone. `held` takes what the body's variables hold beside them.
+[[nodiscard]] TensorId sharing_layers(GraphBuilder& g, const DecoderParts& p, ModuleId list, TensorId hidden,
+                                      TensorId own, const std::function<LayerInputs(std::size_t layer)>& given,
+                                      std::vector<TensorId>& held);
+
+}  // namespace dsplan
