@@ -118,11 +118,11 @@ def pytorch():
 DECODERS = """aya-23-8b command-r7b olmo-2-1b granite-3.1-2b glm-4-9b gpt-oss-20b deepseek-v2-lite moonlight-16b-a3b
 qwen3-30b-a3b qwen1.5-moe-a2.7b granite-3.1-1b-a400m glm-4.5-air ernie-4.5-0.3b smollm3-3b exaone-4.0-1.2b stablelm-2-1.6b
 starcoder2-3b phi-1.5 phi-3-mini gemma-2b gemma-3-1b falcon-7b falcon-rw-1b bloom-560m opt-1.3b pythia-1b
-llama-4-scout-text""".split()
+llama-4-scout-text gemma-4-31b-text gemma-4-26b-a4b-text""".split()
 
 
-ENCODERS = "deberta-v3-small deberta-v3-base deberta-v3-large electra-small electra-base electra-large".split()
-TRANSLATORS = "bart-base bart-large-cnn mbart-large-50 opus-mt-en-de nllb-200-distilled-600m pegasus-xsum".split()
+ENCODERS = "deberta-v3-small deberta-v3-base deberta-v3-large".split()
+TRANSLATORS = "bart-base bart-large-cnn mbart-large-50 nllb-200-distilled-600m pegasus-xsum".split()
 
 
 def families():
@@ -134,6 +134,9 @@ def families():
         yield job("families", model, 1024, 1, attention=None, change=few)
         yield job("families", model, 500, 3, attention=None, change=few, checkpoint="full", name="full")
         yield job("families", model, 1777, 1, attention=None, change=few, model_init="host", name="host")
+    for model in ("gemma-4-e2b-text", "gemma-4-e4b-text"):  # Whose last layers read what others keep: whole.
+        yield job("families", model, 1024, 1, attention=None, whole=True)
+        yield job("families", model, 500, 3, attention=None, whole=True, checkpoint="full", name="full")
     for model in ENCODERS:
         yield job("families", model, 512, 8, attention=None, whole=True)
         yield job("families", model, 333, 3, attention=None, whole=True, checkpoint="full", name="full")

@@ -1,6 +1,7 @@
 #include "planner/lower/runtimes/model_loading.h"
 
 #include <algorithm>
+#include <map>
 #include <string_view>
 #include <utility>
 
@@ -113,13 +114,37 @@ void ModelLoading::prepare(const ModelSpec& model) {
   if (packing_of(model)->prepared) eager_.emitter().empty_cache();
 }
 
+namespace {
+
+bool is_within(const ModelSpec& model, ModuleId module, ModuleId scope) {
+  while (module != kNone && module != scope) module = model.modules[static_cast<std::size_t>(module)].parent;
+  return module == scope;
+}
+
+// The model inside of the root that ties it, as each does when it is made (modeling_utils.py, post_init), where both
+// are its own; else the root.
+ModuleId tied_by(const ModelSpec& model, const Parameter& parameter) {
+  const Parameter& first = model.parameters[static_cast<std::size_t>(parameter.tied_to)];
+  for (ModuleId at = parameter.module; at > 0; at = model.modules[static_cast<std::size_t>(at)].parent) {
+    if (model.modules[static_cast<std::size_t>(at)].type.ends_with("Model") && is_within(model, first.module, at)) {
+      return at;
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+
 void ModelLoading::build_on_device(const ModelSpec& model, const BuffersOf& buffers_of) {
   if (packing_of(model)) return build_packed(model, buffers_of);
   constexpr What kTied{Role::Parameters, "weight of its own, until it is tied", "modeling_utils.py, tie_weights"};
   on_device_.resize(parameters_);
-  Variables tied;
-  std::size_t next = 0;  // Parameters are in their modules' order.
+  std::map<ModuleId, Variables> tied;  // By who ties them.
+  std::size_t next = 0;                // Parameters are in their modules' order.
   for (std::size_t module = 0; module < model.modules.size(); ++module) {
+    for (auto& [scope, weights] : tied) {
+      if (!is_within(model, static_cast<ModuleId>(module), scope)) weights.reset();
+    }
     for (; next < parameters_ && static_cast<std::size_t>(model.parameters[next].module) == module; ++next) {
       const Parameter& parameter = model.parameters[next];
       if (is_adapter(parameter)) continue;
@@ -127,13 +152,14 @@ void ModelLoading::build_on_device(const ModelSpec& model, const BuffersOf& buff
       if (parameter.tied_to == kNone) {
         on_device_[next] = make(p, {Role::Parameters, "parameter"});
       } else {
-        tied.append(make(p, kTied));
-        eager_.emitter().mark_scratch(tied.ids().back());
+        Variables& own = tied[tied_by(model, parameter)];
+        own.append(make(p, kTied));
+        eager_.emitter().mark_scratch(own.ids().back());
       }
     }
     buffers_of(static_cast<ModuleId>(module));
   }
-  tied.reset();
+  for (auto& [scope, weights] : tied) weights.reset();
   const DType beside = is_fsdp(training_.runtime) ? training_.master_dtype : training_.dtype;
   make_adapters(model, beside, beside);
 }
