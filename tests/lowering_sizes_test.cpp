@@ -309,7 +309,6 @@ void add_flat(std::vector<Case>& all) {
   for (std::int32_t layer = 0; layer < 3; ++layer) inside.training.checkpoint.groups.push_back({layer, layer});
   all.push_back({"FSDP1, trained units in frozen ones, checkpointed", kLlama, inside, false, false, {}, true});
   add("plain", 3, DType::BFloat16, DType::BFloat16, [](Job&) {});
-  add("by size", 3, DType::BFloat16, DType::BFloat16, [](Job& job) { job.training.fsdp.wrap = "size:3000"; });
   add("mixed", 3, DType::Float32, DType::Float32, [](Job&) {});
   add("reduced in 16 bits", 3, DType::Float32, DType::BFloat16, [](Job&) {});
   add("views", 3, DType::Float32, DType::Float32, [](Job& job) { job.training.fsdp.use_orig_params = true; });
