@@ -148,7 +148,8 @@ void add_experts(std::vector<Expected>& list, const ModelSpec& model, ParameterI
 }
 
 bool is_saved(const ModelBuffer& buffer) {
-  return buffer.name.ends_with(".e_score_correction_bias") || buffer.name == "final_logits_bias";
+  return buffer.name.ends_with(".e_score_correction_bias") || buffer.name.ends_with(".layer_scalar") ||
+         buffer.name == "final_logits_bias";
 }
 
 // marian's sinusoids, which are made whenever it is loaded (_keys_to_ignore_on_save).
@@ -163,7 +164,8 @@ std::vector<Expected> expected_of(const ModelSpec& model) {
     if (parameter.tied_to != kNone || is_left_out(model, parameter)) continue;
     const auto id = static_cast<ParameterId>(i);
     const bool stacked = model.family.starts_with("granitemoe") || model.family == "gpt_oss" ||
-                         model.family.starts_with("llama4") || model.family == "qwen3_vl_moe";
+                         model.family.starts_with("llama4") || model.family == "qwen3_vl_moe" ||
+                         model.family == "gemma4_text";
     if (!stacked && parameter.shape.rank == 3 && parameter.name.find(".experts.") != std::string::npos) {
       add_experts(list, model, id);
     } else {
