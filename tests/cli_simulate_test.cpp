@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "lowered.h"
 #include "run_binary.h"
 #include "schema.h"
 
@@ -289,4 +290,27 @@ TEST_CASE("a note says where it comes from, also where no file of the user's say
   spill(folder / "auto.json", R"({"train_micro_batch_size_per_gpu": "auto", "bf16": {"enabled": true}})");
   const Ran alone = dsplan_runs(folder, "simulate gpt2 --deepspeed auto.json --gpus 2 --capacity 80GiB");
   CHECK(alone.err.find("DeepSpeed itself does not start") != std::string::npos);
+}
+
+TEST_CASE("keys and values that a model keeps are held by a script, and refused where nobody compared them") {
+  const Folder folder;
+  const auto simulated = [&](const std::string& words) {
+    const Ran ran = run_binary(folder, split("simulate " + words + " --seq 64 --loop script --format json"));
+    CHECK_MESSAGE(ran.code == 0, words, ran.err);
+    return Json::parse(ran.out);
+  };
+  // Schedule and formula agree, or nothing would be predicted; 2 layers of 4 key heads of 16 in bf16.
+  const auto held = [&](const std::string& words) {
+    return simulated(words)["memory"]["persistent"]["total"].get<std::int64_t>();
+  };
+  const std::string tiny = "tiny-llama --micro-batch 3";
+  const dsplan::Dimensions d = lowered::bundled("tiny-llama").dims;
+  CHECK(held(tiny + " --set use_cache=true") - held(tiny) == d.layers * 2 * 3 * 64 * d.kv_heads * d.head_dim * 2);
+  CHECK(held("mistral-7b --set use_cache=true") - held("mistral-7b") == 32 * (2 * 64 * 8 * 128 * 2 + 8));
+  for (const char* words :
+       {"tiny-llama --checkpoint full", "bloom-560m", "deepseek-v2-lite", "tiny-llama --loss chunked:2"}) {
+    CAPTURE(words);
+    const Json answer = simulated(std::string(words) + " --set use_cache=true");
+    CHECK(answer.dump().find("not modelled yet: use_cache") != std::string::npos);
+  }
 }
