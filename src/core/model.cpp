@@ -22,6 +22,11 @@ std::string Shape::text() const { return formatted("[{}]", joined(dims.begin(), 
 
 std::string_view name(ModelCode code) { return code == ModelCode::Torchtitan ? "torchtitan" : "transformers"; }
 
+bool ModelSpec::lies_in(ModuleId module, ModuleId outer) const {
+  while (module != kNone && module != outer) module = modules[static_cast<std::size_t>(module)].parent;
+  return module == outer;
+}
+
 ModuleId ModelSpec::child(ModuleId parent, std::string_view leaf) const {
   // Children follow their parent in registration order; a layer has about a dozen of them.
   const std::string& prefix = modules[static_cast<std::size_t>(parent)].path;

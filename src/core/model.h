@@ -155,6 +155,8 @@ struct ModelSpec {
 
   [[nodiscard]] ModuleId child(ModuleId parent, std::string_view name) const;         // kNone where there is none.
   [[nodiscard]] ParameterId parameter(ModuleId module, std::string_view leaf) const;  // "weight", "bias"; or kNone.
+  // It is `outer` or inside of it.
+  [[nodiscard]] bool lies_in(ModuleId module, ModuleId outer) const;
 };
 
 // Elements of the whole model as its publishers count them: tied parameters once, counted buffers included. Unsharded.

@@ -4,6 +4,7 @@
 #include "core/format.h"
 #include "model/families.h"
 #include "model/families/builder.h"
+#include "model/families/encoders/stacks.h"
 #include "model/families/family.h"
 
 namespace dsplan {
@@ -12,8 +13,7 @@ namespace {
 struct Whisper {
   Dimensions dims;
   std::int64_t mels = 0;
-  std::int64_t encoder_layers = 0;
-  std::int64_t decoder_ffn = 0;
+  BothStacks stacks;
   bool tied = true;
 };
 
@@ -22,16 +22,7 @@ Whisper read_whisper(ConfigReader& config) {
   Dimensions& d = whisper.dims;
   d.vocab = config.size("vocab_size", 51865);
   d.hidden = config.size("d_model", 384, "hidden_size");
-  d.ffn = config.size("encoder_ffn_dim", 1536);
-  whisper.decoder_ffn = config.size("decoder_ffn_dim", 1536);
-  d.heads = d.kv_heads = config.size("encoder_attention_heads", 6, "num_attention_heads");
-  const std::int64_t heads = config.size("decoder_attention_heads", 6);
-  if (heads != d.heads) {
-    config.fault("decoder_attention_heads",
-                 formatted("{} heads in the decoder and {} in the encoder are not modelled", heads, d.heads));
-  }
-  d.decoder_layers = config.layer_count("decoder_layers", 4);
-  whisper.encoder_layers = config.layer_count("encoder_layers", 4, "num_hidden_layers");
+  whisper.stacks = read_both_stacks(config, {.ffn = 1536, .heads = 6, .layers = 4}, d);
   whisper.mels = config.size("num_mel_bins", 80);
   d.max_positions = config.size("max_source_positions", 1500);
   d.target_positions = config.size("max_target_positions", 448);
@@ -41,12 +32,7 @@ Whisper read_whisper(ConfigReader& config) {
   whisper.tied = config.flag("tie_word_embeddings", true);
   config.require_divides("encoder_attention_heads", d.heads, "d_model", d.hidden);
   config.throw_if_any();
-  d.head_dim = d.hidden / d.heads;
-  d.layers = whisper.encoder_layers + d.decoder_layers;
-  if (d.layers > kMostLayers) {
-    config.refuse("decoder_layers",
-                  formatted("encoder and decoder together have more than {} layers", grouped(kMostLayers)));
-  }
+  conclude_both_stacks(config, whisper.stacks, d);
   return whisper;
 }
 
@@ -79,7 +65,7 @@ ParameterId register_encoder(ModelBuilder& b, const Whisper& whisper) {
   const ParameterId positions = b.embedding("embed_positions", d.max_positions, d.hidden, Split::Replicated);
   {
     const auto list = b.module("layers", "ModuleList");
-    for (std::int64_t i = 0; i < whisper.encoder_layers; ++i) {
+    for (std::int64_t i = 0; i < whisper.stacks.encoder_layers; ++i) {
       const auto layer = b.layer(i, "WhisperEncoderLayer",
                                  "self_attn_layer_norm self_attn(q_proj k_proj v_proj out_proj) final_layer_norm fc1 "
                                  "activation_fn fc2");
@@ -111,7 +97,7 @@ ParameterId register_decoder(ModelBuilder& b, const Whisper& whisper) {
       b.layer_norm("self_attn_layer_norm", d.hidden);
       register_attention(b, d, "encoder_attn");
       b.layer_norm("encoder_attn_layer_norm", d.hidden);
-      register_feed_forward(b, d, whisper.decoder_ffn);
+      register_feed_forward(b, d, whisper.stacks.decoder_ffn);
     }
   }
   b.layer_norm("layer_norm", d.hidden);

@@ -475,6 +475,25 @@ Attended math(GraphBuilder& g, const AttentionCall& call) {
 
 }  // namespace
 
+TensorId by_heads(GraphBuilder& g, TensorId flat, std::int64_t heads, std::int64_t width, bool copied_back) {
+  const Shape own = g.shape(flat);
+  const std::int64_t seq = own.dims[own.rank - 2U];  // In front of it may stand a dimension of one.
+  const Shape by_token{own.dims[0], seq, heads, width};
+  const Shape by_head{own.dims[0], heads, seq, width};
+  const std::initializer_list<ViewStep> steps{step_reshape(by_token), step_swap(1, 2)};
+  const bool copied = copied_back && heads > 1 && seq > 1;
+  const TensorId out = copied ? g.view_copied_back(flat, by_head, steps) : g.view(flat, by_head, steps);
+  g.drop({flat});
+  return out;
+}
+
+TensorId heads_before_tokens(GraphBuilder& g, TensorId x) {
+  const Shape own = g.shape(x);
+  const TensorId out = g.view(x, Shape{own.dims[0], own.dims[2], own.dims[1], own.dims[3]}, {step_swap(1, 2)});
+  g.drop({x});
+  return out;
+}
+
 TensorId merged_heads(GraphBuilder& g, TensorId x) {
   const Dimensions& d = g.dims();
   const std::int64_t seq = g.options().seq;

@@ -44,6 +44,12 @@ struct Attended {
 // The caller keeps its references to q, k and v.
 [[nodiscard]] Attended attend(GraphBuilder& g, const AttentionCall& call);
 
+// flat.view(B, S, heads, width).transpose(1, 2); uses up `flat`. `copied_back`: its gradient comes head by head.
+[[nodiscard]] TensorId by_heads(GraphBuilder& g, TensorId flat, std::int64_t heads, std::int64_t width,
+                                bool copied_back);
+// x.transpose(1, 2) of four dimensions; uses up `x`.
+[[nodiscard]] TensorId heads_before_tokens(GraphBuilder& g, TensorId x);
+
 // Rows of heads, [B * H, S, D], as [B, S, H * D], where products ran over those; uses up `x`.
 [[nodiscard]] TensorId merged_heads(GraphBuilder& g, TensorId x);
 

@@ -153,14 +153,8 @@ class EncoderGraph {
 
   // proj(x).view(B, S, heads, D).transpose(1, 2).
   TensorId heads_of(ModuleId module, std::string_view name, TensorId x, bool by_head) {
-    const Shape by_token{g_.options().micro_batch, g_.options().seq, d_.heads, d_.head_dim};
-    const Shape shape{by_token.dims[0], by_token.dims[2], by_token.dims[1], by_token.dims[3]};
-    const std::initializer_list<ViewStep> steps{step_reshape(by_token), step_swap(1, 2)};
     const TensorId flat = linear_module(g_, g_.child(module, name), x, d_.hidden);
-    const bool copied = by_head && d_.heads > 1 && g_.options().seq > 1;
-    const TensorId out = copied ? g_.view_copied_back(flat, shape, steps) : g_.view(flat, shape, steps);
-    g_.drop({flat});
-    return out;
+    return by_heads(g_, flat, d_.heads, d_.head_dim, by_head);
   }
 
   Attended attention(ModuleId module, TensorId hidden, const SelfNames& names) {

@@ -10,15 +10,6 @@
 namespace dsplan {
 namespace {
 
-// [B, S, H, D] seen as [B, H, S, D], rebinding the variable.
-TensorId seen_by_heads(GraphBuilder& g, TensorId by_token) {
-  const Shape& shape = g.shape(by_token);
-  const Shape by_head{shape.dims[0], shape.dims[2], shape.dims[1], shape.dims[3]};
-  const TensorId out = g.view(by_token, by_head, {step_swap(1, 2)});
-  g.drop({by_token});
-  return out;
-}
-
 class Falcon {
  public:
   Falcon(const ModelSpec& model, const GraphOptions& options)
@@ -113,10 +104,10 @@ class Falcon {
     const std::int64_t width = (d_.heads + 2 * d_.kv_heads) * d_.head_dim;
     const TensorId fused = linear_module(g_, g_.child(module, "query_key_value"), hidden, width);
     const Split split = projected(fused);
-    QueryKey x{seen_by_heads(g_, split.q), seen_by_heads(g_, split.k)};
+    QueryKey x{heads_before_tokens(g_, split.q), heads_before_tokens(g_, split.k)};
     std::vector<TensorId> held;
     AttentionCall call;
-    call.v = seen_by_heads(g_, split.v);
+    call.v = heads_before_tokens(g_, split.v);
     if (!p_.alibi) x = apply_rotary(g_, p_.rotary, x, given.waves, held);
     call.q = x.q;
     call.k = x.k;

@@ -22,13 +22,9 @@ class Gpt2 {
   // The kernels give gradients in the layout of [B, S, H, D], products and padded copies head by head; the one of the
   // transposed keys comes token by token again.
   TensorId heads_of(TensorId part, bool transposed, bool cached) {
-    const Shape by_token{g_.options().micro_batch, g_.options().seq, d_.heads, d_.head_dim};
-    const Shape shape{by_token.dims[0], by_token.dims[2], by_token.dims[1], by_token.dims[3]};
-    const std::initializer_list<ViewStep> steps{step_reshape(by_token), step_swap(1, 2)};
     const bool composed = g_.options().eager_attention || g_.options().math_attention;
     const bool by_head = composed ? !transposed : pads_heads(g_.options(), d_.head_dim, false);
-    const bool copied = (by_head || (cached && !composed)) && d_.heads > 1 && g_.options().seq > 1;
-    return copied ? g_.view_copied_back(part, shape, steps) : g_.view(part, shape, steps);
+    return by_heads(g_, part, d_.heads, d_.head_dim, by_head || (cached && !composed));
   }
 
   // The layer's output, and the weights of eager attention, which the block holds.
@@ -41,11 +37,8 @@ class Gpt2 {
     g_.drop({fused});
     AttentionCall call;
     call.k = heads_of(parts[1], true, g_.options().use_cache);
-    g_.drop({parts[1]});
     call.v = heads_of(parts[2], false, g_.options().use_cache);
-    g_.drop({parts[2]});
     call.q = heads_of(parts[0], false, false);
-    g_.drop({parts[0]});
     if (g_.options().use_cache) {
       keep_in_cache(g_, call.k, call.v, cache_, false);
       call.keys_by_head = call.values_by_head = true;

@@ -87,6 +87,9 @@ void cut_module_regions(Graph& graph, const ModelSpec& model, const std::vector<
 [[nodiscard]] Graph build_bloom_graph(const ModelSpec& model, const GraphOptions& options);
 [[nodiscard]] Graph build_falcon_graph(const ModelSpec& model, const GraphOptions& options);
 
+// A label that does not count (torch.nn.functional.cross_entropy, ignore_index).
+inline constexpr double kIgnoredLabel = -100;
+
 // Shared pieces.
 // An activation by transformers' name, where it has a row (model/activations.cpp). Node::number of Op::Gelu is 0 for
 // the exact form, 1 for the one with tanh.
@@ -114,6 +117,8 @@ struct PictureMasks {
 [[nodiscard]] PictureMasks picture_masks(GraphBuilder& g, TensorId types, std::int64_t window);
 // create_position_ids_from_input_ids: (cumsum(mask) * mask).long() + padding_idx.
 [[nodiscard]] TensorId counted_positions(GraphBuilder& g, TensorId ids);
+// arange(count) + what came before, which is nothing.
+[[nodiscard]] TensorId shifted_numbers(GraphBuilder& g, std::int64_t count);
 // torch.finfo(dtype).min.
 [[nodiscard]] double lowest_number(DType dtype);
 // build_alibi_tensor of bloom and falcon: [B * H, 1, S] in the model's dtype from a mask of ones [B, S]. `narrow`:

@@ -6,30 +6,18 @@
 namespace dsplan {
 namespace {
 
-// .view(B, S, heads, D).transpose(1, 2), rebinding the variable. Its parts' gradients are joined head by head.
-TensorId by_heads(GraphBuilder& g, TensorId flat, std::int64_t heads, std::int64_t width) {
-  const std::int64_t seq = g.options().seq;
-  const Shape by_token{g.options().micro_batch, seq, heads, width};
-  const Shape by_head{by_token.dims[0], heads, seq, width};
-  const std::initializer_list<ViewStep> steps{step_reshape(by_token), step_swap(1, 2)};
-  const bool copied = heads > 1 && seq > 1;
-  const TensorId out = copied ? g.view_copied_back(flat, by_head, steps) : g.view(flat, by_head, steps);
-  g.drop({flat});
-  return out;
-}
-
 TensorId queries(GraphBuilder& g, const DecoderParts& p, ModuleId attention, TensorId hidden) {
   const std::int64_t heads = g.dims().heads;
   const std::int64_t width = p.latent.nope + p.latent.rope;
   if (p.latent.query_rank == 0) {
-    return by_heads(g, linear_module(g, g.child(attention, "q_proj"), hidden, heads * width), heads, width);
+    return by_heads(g, linear_module(g, g.child(attention, "q_proj"), hidden, heads * width), heads, width, true);
   }
   const TensorId thin = linear_module(g, g.child(attention, "q_a_proj"), hidden, p.latent.query_rank);
   const TensorId normed = norm_module(g, p.norm, g.child(attention, "q_a_layernorm"), thin);
   g.drop({thin});
   const TensorId flat = linear_module(g, g.child(attention, "q_b_proj"), normed, heads * width);
   g.drop({normed});
-  return by_heads(g, flat, heads, width);
+  return by_heads(g, flat, heads, width, true);
 }
 
 // new_empty, then copy_ into each of its parts.
@@ -64,7 +52,7 @@ Latents latent_projections(GraphBuilder& g, const DecoderParts& p, ModuleId atte
   made.turned.q = g.cat(q_parts[0], turned.q);
   const TensorId both =
       by_heads(g, linear_module(g, g.child(attention, "kv_b_proj"), latent, heads * (l.nope + l.value)), heads,
-               l.nope + l.value);
+               l.nope + l.value, true);
   const std::vector<TensorId> parts = split_last(g, both, {l.nope, l.value});
   const TensorId repeated = g.view(turned.k, Shape{rows.dims[0], heads, rows.dims[2], l.rope}, Op::Expand);
   made.turned.k = joined_keys(g, parts[0], repeated);

@@ -9,16 +9,6 @@
 namespace dsplan {
 namespace {
 
-// view_as_complex(x.float()) of [B, S, H, D], as pairs.
-TensorId token_pairs(GraphBuilder& g, TensorId x) {
-  const Shape& shape = g.shape(x);
-  const Shape pairs{shape.dims[0], shape.dims[1], shape.dims[2], shape.dims[3] / 2, 2};
-  const TensorId wide = g.cast(x, DType::Float32);
-  const TensorId numbers = g.view(wide, pairs);
-  g.drop({wide});
-  return numbers;
-}
-
 // Whether the gradients of queries and keys come back head by head.
 struct ByHead {
   bool q = false;
@@ -37,7 +27,7 @@ TensorId turned_pairs(GraphBuilder& g, TensorId numbers, TensorId tables, const 
 QueryKey turned_by_token(GraphBuilder& g, QueryKey x, const Waves& waves, ByHead back) {
   const Shape& table = g.shape(waves.cos);
   const TensorId seen = g.view(waves.cos, Shape{1, table.dims[1], 1, table.dims[2], 2});
-  const QueryKey numbers{token_pairs(g, x.q), token_pairs(g, x.k)};
+  const QueryKey numbers{complex_pairs(g, x.q), complex_pairs(g, x.k)};
   const QueryKey flat{turned_pairs(g, numbers.q, seen, g.shape(x.q), back.q),
                       turned_pairs(g, numbers.k, seen, g.shape(x.k), back.k)};
   const QueryKey out{g.cast(flat.q, g.dtype(x.q)), g.cast(flat.k, g.dtype(x.k))};
@@ -99,22 +89,6 @@ TensorId tempered_behind(GraphBuilder& g, const DecoderParts& p, TensorId q, Ten
 }
 
 namespace {
-
-TensorId change_places(GraphBuilder& g, TensorId x) {
-  const Shape& shape = g.shape(x);
-  const TensorId out = g.view(x, Shape{shape.dims[0], shape.dims[2], shape.dims[1], shape.dims[3]}, {step_swap(1, 2)});
-  g.drop({x});
-  return out;
-}
-
-TensorId projected_heads(GraphBuilder& g, ModuleId projection, TensorId hidden, std::int64_t heads, bool copied) {
-  const std::int64_t width = g.dims().head_dim;
-  const TensorId flat = linear_module(g, projection, hidden, heads * width);
-  const Shape shape{g.options().micro_batch, g.options().seq, heads, width};
-  const TensorId out = copied ? g.view_copied_back(flat, shape) : g.view(flat, shape);
-  g.drop({flat});
-  return out;
-}
 
 // Whether the gradient of the keys lies otherwise than [B, S, H, D]. A product's is that of keys whose tokens come
 // last, which of one row is a matrix that the projection takes.
@@ -189,9 +163,9 @@ QueryKey token_projections(GraphBuilder& g, const DecoderParts& p, ModuleId modu
   back.q = several(d.heads) && queries_come_back_by_head(g.options(), d, masked);
   back.k = keys_come_back_otherwise(g, given.turns, masked);
   QueryKey x;
-  x.q = projected_heads(g, g.child(module, "q_proj"), hidden, d.heads, back.q && !given.turns);
-  x.k = projected_heads(g, g.child(module, "k_proj"), hidden, d.kv_heads, back.k && !given.turns);
-  value = change_places(g, projected_heads(g, g.child(module, "v_proj"), hidden, d.kv_heads, values));
+  x.q = heads_of_tokens(g, g.child(module, "q_proj"), hidden, d.heads, back.q && !given.turns);
+  x.k = heads_of_tokens(g, g.child(module, "k_proj"), hidden, d.kv_heads, back.k && !given.turns);
+  value = heads_before_tokens(g, heads_of_tokens(g, g.child(module, "v_proj"), hidden, d.kv_heads, values));
   if (given.turns) x = turned_by_token(g, x, given.waves, back);
   if (const ModuleId norm = g.model().child(module, "qk_norm"); norm != kNone) {
     for (TensorId* one : {&x.q, &x.k}) {
@@ -201,7 +175,7 @@ QueryKey token_projections(GraphBuilder& g, const DecoderParts& p, ModuleId modu
     }
   }
   if (p.tempered && !given.turns) x.q = tempered(g, p, x.q, held);
-  return {change_places(g, x.q), change_places(g, x.k)};
+  return {heads_before_tokens(g, x.q), heads_before_tokens(g, x.k)};
 }
 
 Mixed every_expert(GraphBuilder& g, ModuleId block, TensorId hidden, const SharedExpert& shared) {

@@ -12,7 +12,6 @@ namespace dsplan {
 namespace {
 
 // labels[..., 1:] of the padded labels, contiguous, [B, S]; with the padded ones, which live on.
-constexpr double kIgnored = -100;  // A label that does not count.
 
 struct Shifted {
   TensorId padded = kNone;
@@ -22,7 +21,7 @@ struct Shifted {
 Shifted shifted_labels(GraphBuilder& g, TensorId labels) {
   const std::int64_t batch = g.shape(labels).dims[0];
   const std::int64_t seq = g.shape(labels).dims[1];
-  const TensorId padded = g.make(Op::Pad, Shape{batch, seq + 1}, DType::Int64, {labels}, false, kIgnored);
+  const TensorId padded = g.make(Op::Pad, Shape{batch, seq + 1}, DType::Int64, {labels}, false, kIgnoredLabel);
   // A single row that starts one token later is contiguous already. In any case the first column goes.
   const TensorId shifted = batch == 1 ? g.view(padded, Shape{batch, seq}, {step_narrow(1, 1, seq)})
                                       : g.make(Op::Contiguous, Shape{batch, seq}, DType::Int64, {padded}, false, 1);
@@ -52,7 +51,7 @@ TensorId parallel_loss(GraphBuilder& g, TensorId logits, TensorId labels) {
   const auto [softmax, losses] = parallel_cross_entropy(g, logits, shifted.labels);
   g.drop({softmax});
   const TensorId counted =
-      g.make(Op::NotEqual, g.shape(shifted.labels), DType::Bool, {shifted.labels}, false, kIgnored);
+      g.make(Op::NotEqual, g.shape(shifted.labels), DType::Bool, {shifted.labels}, false, kIgnoredLabel);
   const TensorId masked = g.binary(Op::Mul, losses, counted);
   const TensorId total = g.make(Op::SumDim, Shape{}, DType::Float32, {masked}, true);
   g.drop({masked});
@@ -90,7 +89,7 @@ struct Targets {
 Targets targets_by_piece(GraphBuilder& g, TensorId labels) {
   const Shape shape = g.shape(labels);
   const std::int64_t chunks = g.options().loss_chunks;
-  const TensorId counted = g.make(Op::NotEqual, shape, DType::Bool, {labels}, false, kIgnored);
+  const TensorId counted = g.make(Op::NotEqual, shape, DType::Bool, {labels}, false, kIgnoredLabel);
   Targets targets;
   targets.count = g.make(Op::SumDim, Shape{}, DType::Int64, {counted});
   g.drop({counted});
@@ -222,18 +221,22 @@ TensorId squared_loss(GraphBuilder& g, TensorId logits, TensorId labels) {
   return loss;
 }
 
+void copy_behind(GraphBuilder& g, TensorId rows, TensorId source) {
+  const Shape shape = g.shape(source);
+  if (shape.dims[1] == 1) return;
+  const Shape rest{shape.dims[0], shape.dims[1] - 1};
+  const TensorId part = g.view(source, rest, {step_narrow(1, 0, rest.dims[1])});
+  const TensorId copied = g.make(Op::Contiguous, rest, DType::Int64, {part});
+  const TensorId filled = g.in_place(Op::CopyInto, rows, copied, 1, 1);
+  g.drop({copied, part, filled});
+}
+
 // Zeros into which the labels are copied behind a first token, and where they do not count a token.
 TensorId shifted_right(GraphBuilder& g, TensorId labels) {
   const Shape shape = g.shape(labels);
   const TensorId zeros = g.filled(shape, DType::Int64, static_cast<double>(g.model().dims.first_target));
-  if (shape.dims[1] > 1) {
-    const Shape rest{shape.dims[0], shape.dims[1] - 1};
-    const TensorId part = g.view(labels, rest, {step_narrow(1, 0, rest.dims[1])});
-    const TensorId copied = g.make(Op::Contiguous, rest, DType::Int64, {part});
-    const TensorId filled = g.in_place(Op::CopyInto, zeros, copied, 1, 1);
-    g.drop({copied, part, filled});
-  }
-  const TensorId ignored = g.make(Op::Equal, shape, DType::Bool, {zeros}, false, kIgnored);
+  copy_behind(g, zeros, labels);
+  const TensorId ignored = g.make(Op::Equal, shape, DType::Bool, {zeros}, false, kIgnoredLabel);
   const std::int64_t padding = std::max<std::int64_t>(g.model().dims.padding, 0);
   const TensorId out = g.in_place(Op::MaskedFillInPlace, zeros, ignored, 0, padding);
   g.drop({ignored, zeros});

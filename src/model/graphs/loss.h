@@ -17,6 +17,8 @@ using Head = std::function<TensorId(TensorId hidden)>;
 [[nodiscard]] TensorId loss_of_whole(GraphBuilder& g, TensorId logits, TensorId labels);
 // The mean of the squared distances of one number a row.
 [[nodiscard]] TensorId squared_loss(GraphBuilder& g, TensorId logits, TensorId labels);
+// rows[:, 1:] = source[:, :-1].clone(), of whole numbers.
+void copy_behind(GraphBuilder& g, TensorId rows, TensorId source);
 // What the decoder behind an encoder is given: labels, one place later (shift_tokens_right).
 [[nodiscard]] TensorId shifted_right(GraphBuilder& g, TensorId labels);
 // The end of the model's forward: leaves module 0; logits and loss are its outputs. Returns the loss as the caller gets

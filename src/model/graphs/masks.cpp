@@ -38,13 +38,6 @@ void look_for_padding(GraphBuilder& g, TensorId mask) {
   g.drop({all, count, flags}, all);
 }
 
-TensorId shifted_numbers(GraphBuilder& g, std::int64_t count) {
-  const TensorId range = arange(g, count);
-  const TensorId shifted = g.make(Op::AddScalar, Shape{count}, DType::Int64, {range});
-  g.drop({range});
-  return shifted;
-}
-
 // What a mask function is called with: numbers of rows, heads, queries and keys.
 struct Indices {
   TensorId rows = kNone;
@@ -236,6 +229,13 @@ TensorId slopes_of(GraphBuilder& g, std::int64_t count, std::int64_t step, std::
 }
 
 }  // namespace
+
+TensorId shifted_numbers(GraphBuilder& g, std::int64_t count) {
+  const TensorId range = arange(g, count);
+  const TensorId shifted = g.make(Op::AddScalar, Shape{count}, DType::Int64, {range});
+  g.drop({range});
+  return shifted;
+}
 
 double lowest_number(DType dtype) {
   if (dtype == DType::Float16) return -65504;

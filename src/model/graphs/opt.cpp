@@ -26,17 +26,6 @@ class Opt {
     return norm_module(g_, NormKind::Layer, g_.child(parent, name), x);
   }
 
-  // proj(x).view(B, S, heads, D).transpose(1, 2), rebinding the variable.
-  TensorId by_heads(TensorId flat, bool by_head) {
-    const Shape by_token{g_.options().micro_batch, g_.options().seq, d_.heads, d_.head_dim};
-    const Shape shape{by_token.dims[0], by_token.dims[2], by_token.dims[1], by_token.dims[3]};
-    const std::initializer_list<ViewStep> steps{step_reshape(by_token), step_swap(1, 2)};
-    const bool copied = by_head && d_.heads > 1 && g_.options().seq > 1;
-    const TensorId out = copied ? g_.view_copied_back(flat, shape, steps) : g_.view(flat, shape, steps);
-    g_.drop({flat});
-    return out;
-  }
-
   Attended attention(ModuleId module, TensorId hidden, TensorId mask) {
     g_.enter(module);
     const auto project = [&](const char* name) { return linear_module(g_, g_.child(module, name), hidden, d_.hidden); };
@@ -45,7 +34,7 @@ class Opt {
     const TensorId query = g_.unary(Op::MulScalar, unscaled, 1 / std::sqrt(static_cast<double>(d_.head_dim)));
     g_.drop({unscaled});
     AttentionCall call;
-    call.q = by_heads(query, queries);
+    call.q = by_heads(g_, query, d_.heads, d_.head_dim, queries);
     TensorId key = project("k_proj");
     const GraphOptions& options = g_.options();
     const bool cached = options.use_cache && !options.eager_attention && !options.math_attention;
@@ -55,8 +44,8 @@ class Opt {
       key = own;
     }
     const TensorId value = project("v_proj");
-    call.k = by_heads(key, cached);
-    call.v = by_heads(value, values_come_back_by_head(g_.options(), d_, mask != kNone));
+    call.k = by_heads(g_, key, d_.heads, d_.head_dim, cached);
+    call.v = by_heads(g_, value, d_.heads, d_.head_dim, values_come_back_by_head(g_.options(), d_, mask != kNone));
     if (g_.options().use_cache) {
       keep_in_cache(g_, call.k, call.v, cache_, false);
       call.keys_by_head = call.values_by_head = true;

@@ -653,32 +653,18 @@ Projected fused(GraphBuilder& g, const DecoderParts& p, ModuleId module, TensorI
   const TensorId q = g.slice(made.fused, 2, 0, query);
   const TensorId k = g.slice(made.fused, 2, query, key);
   const TensorId v = g.slice(made.fused, 2, query + key, key);
-  const auto by_heads = [&](TensorId part, std::int64_t heads, bool by_head) {
-    const Shape by_token{g.options().micro_batch, g.options().seq, heads, d.head_dim};
-    const Shape shape{by_token.dims[0], by_token.dims[2], by_token.dims[1], by_token.dims[3]};
-    const std::initializer_list<ViewStep> steps{step_reshape(by_token), step_swap(1, 2)};
-    const bool copied = by_head && heads > 1 && g.options().seq > 1;
-    const TensorId out = copied ? g.view_copied_back(part, shape, steps) : g.view(part, shape, steps);
-    g.drop({part});
-    return out;
-  };
-  made.q = by_heads(q, d.heads, true);
-  made.k = by_heads(k, d.kv_heads, true);
-  made.v = by_heads(v, d.kv_heads, values_come_back_by_head(g.options(), d, given.mask != kNone));
+  made.q = by_heads(g, q, d.heads, d.head_dim, true);
+  made.k = by_heads(g, k, d.kv_heads, d.head_dim, true);
+  made.v = by_heads(g, v, d.kv_heads, d.head_dim, values_come_back_by_head(g.options(), d, given.mask != kNone));
   return made;
 }
 
 // proj(x).view(B, S, heads, 3 * D).transpose(1, 2).chunk(3, -1); the three gradients are joined head by head.
 Projected fused_heads(GraphBuilder& g, const DecoderParts& p, ModuleId module, TensorId x) {
   const Dimensions& d = g.dims();
-  const std::int64_t seq = g.options().seq;
   const TensorId flat = linear_module(g, g.child(module, p.fused_projection), x, 3 * d.heads * d.head_dim);
-  const Shape by_token{g.options().micro_batch, seq, d.heads, 3 * d.head_dim};
-  const Shape by_head{by_token.dims[0], by_token.dims[2], seq, by_token.dims[3]};
-  const std::initializer_list<ViewStep> steps{step_reshape(by_token), step_swap(1, 2)};
   Projected made;
-  made.fused = d.heads > 1 && seq > 1 ? g.view_copied_back(flat, by_head, steps) : g.view(flat, by_head, steps);
-  g.drop({flat});
+  made.fused = by_heads(g, flat, d.heads, 3 * d.head_dim, true);
   const std::vector<TensorId> parts = split_last(g, made.fused, equal_widths(g, made.fused, 3));
   made.q = parts[0];
   made.k = parts[1];
@@ -691,17 +677,10 @@ Projected fused_thirds(GraphBuilder& g, const DecoderParts& p, ModuleId module, 
   const Dimensions& d = g.dims();
   Projected made;
   made.fused = linear_module(g, g.child(module, p.fused_projection), x, 3 * d.heads * d.head_dim);
-  const Shape by_token{g.options().micro_batch, g.options().seq, d.heads, d.head_dim};
-  const Shape by_head{by_token.dims[0], by_token.dims[2], by_token.dims[1], by_token.dims[3]};
   const std::vector<TensorId> parts = split_last(g, made.fused, equal_widths(g, made.fused, 3));
-  const auto viewed = [&](TensorId part) {
-    const TensorId out = g.view(part, by_head, {step_reshape(by_token), step_swap(1, 2)});
-    g.drop({part});
-    return out;
-  };
-  made.q = viewed(parts[0]);
-  made.k = viewed(parts[1]);
-  made.v = viewed(parts[2]);
+  made.q = by_heads(g, parts[0], d.heads, d.head_dim, false);
+  made.k = by_heads(g, parts[1], d.heads, d.head_dim, false);
+  made.v = by_heads(g, parts[2], d.heads, d.head_dim, false);
   return made;
 }
 
@@ -798,6 +777,15 @@ QueryKey turned_projections(GraphBuilder& g, const DecoderParts& p, ModuleId mod
 }
 
 }  // namespace
+
+TensorId heads_of_tokens(GraphBuilder& g, ModuleId projection, TensorId x, std::int64_t heads, bool copied_back) {
+  const std::int64_t width = g.dims().head_dim;
+  const TensorId flat = linear_module(g, projection, x, heads * width);
+  const Shape apart{g.options().micro_batch, g.options().seq, heads, width};
+  const TensorId out = copied_back ? g.view_copied_back(flat, apart) : g.view(flat, apart);
+  g.drop({flat});
+  return out;
+}
 
 void keep_in_cache(GraphBuilder& g, TensorId& key, TensorId& value, std::vector<TensorId>& cache, bool slides) {
   if (slides) cache.push_back(g.filled(Shape{}, DType::Int64, 0));

@@ -69,6 +69,9 @@ struct LayerInputs {
   bool slides = false;                     // It has a window, whether that is reached or not.
   std::vector<TensorId>* cache = nullptr;  // Takes keys and values of each layer, where the model keeps them.
 };
+// projection(x).view(B, S, heads, D). `copied_back`: its gradient lies otherwise.
+[[nodiscard]] TensorId heads_of_tokens(GraphBuilder& g, ModuleId projection, TensorId x, std::int64_t heads,
+                                       bool copied_back);
 // A layer of transformers' cache (cache_utils.py, DynamicLayer.update and DynamicSlidingWindowLayer): keys and values
 // are made anew, head by head, joined with an empty tensor of the keys' dtype, and `cache` holds them; a layer with a
 // window has its width as a tensor.

@@ -156,15 +156,8 @@ class T5Graph {
   }
 
   TensorId heads_of(ModuleId module, std::string_view name, TensorId x, bool by_head) {
-    const std::int64_t seq = g_.shape(x).dims[1];
-    const Shape by_token{options_.micro_batch, seq, d_.heads, d_.head_dim};
-    const Shape shape{by_token.dims[0], d_.heads, seq, d_.head_dim};
-    const std::initializer_list<ViewStep> steps{step_reshape(by_token), step_swap(1, 2)};
     const TensorId flat = linear_module(g_, g_.child(module, name), x, d_.heads * d_.head_dim);
-    const bool copied = by_head && d_.heads > 1 && seq > 1;
-    const TensorId out = copied ? g_.view_copied_back(flat, shape, steps) : g_.view(flat, shape, steps);
-    g_.drop({flat});
-    return out;
+    return by_heads(g_, flat, d_.heads, d_.head_dim, by_head);
   }
 
   // compute_bias: [1, H, Sq, Sk] of a table's rows [Sq, Sk, H].

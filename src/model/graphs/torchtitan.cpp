@@ -9,14 +9,6 @@
 namespace dsplan {
 namespace {
 
-// x.transpose(1, 2), in place of x.
-TensorId swapped(GraphBuilder& g, TensorId x) {
-  const Shape& own = g.shape(x);
-  const TensorId out = g.view(x, Shape{own.dims[0], own.dims[2], own.dims[1], own.dims[3]}, {step_swap(1, 2)});
-  g.drop({x});
-  return out;
-}
-
 class TorchtitanGraph {
  public:
   TorchtitanGraph(const ModelSpec& model, const GraphOptions& options)
@@ -199,11 +191,11 @@ class TorchtitanGraph {
     const TensorId key = repeats ? repeated(turned.k) : g_.keep(turned.k);
     const TensorId all = repeats ? repeated(value) : g_.keep(value);
     AttentionCall call;
-    call.q = swapped(g_, turned.q);
+    call.q = heads_before_tokens(g_, turned.q);
     g_.drop({turned.k});
-    call.k = swapped(g_, g_.keep(key));
+    call.k = heads_before_tokens(g_, g_.keep(key));
     g_.drop({value});
-    call.v = swapped(g_, g_.keep(all));
+    call.v = heads_before_tokens(g_, g_.keep(all));
     const ModuleId inner = g_.child(module, "inner_attention");
     g_.enter(inner);
     const Attended attended = attend(g_, call);

@@ -11,8 +11,6 @@
 namespace dsplan {
 namespace {
 
-constexpr double kIgnored = -100;
-
 // FusedCausalLMOutput, as far as it is asked for.
 struct Scored {
   TensorId log_probs = kNone;
@@ -57,7 +55,7 @@ Scored score(GraphBuilder& g, TensorId hidden, TensorId labels, std::size_t outp
   const TensorId states = g.slice(hidden, 1, 0, next);
   const TensorId targets = g.view(labels, Shape{rows, next}, {step_narrow(1, 1, next)});
   Scored made;
-  made.mask = g.make(Op::NotEqual, Shape{rows, next}, DType::Bool, {targets}, false, kIgnored);
+  made.mask = g.make(Op::NotEqual, Shape{rows, next}, DType::Bool, {targets}, false, kIgnoredLabel);
   const ModuleId head = g.child(g.causal(), "lm_head");
   const TensorId weight = g.parameter_of(head, "weight");
   const TensorId bias = g.parameter_of(head, "bias");
@@ -172,7 +170,7 @@ TensorId preference_loss(GraphBuilder& g, const Backbone& backbone, TensorId ids
 // inputs["input_ids"].masked_fill(completion_mask == 0, -100)
 TensorId labels_of(GraphBuilder& g, TensorId ids, TensorId completion) {
   const TensorId flags = g.make(Op::Equal, g.shape(ids), DType::Bool, {completion});
-  const TensorId labels = g.make(Op::MaskedFill, g.shape(ids), DType::Int64, {ids, flags}, false, kIgnored);
+  const TensorId labels = g.make(Op::MaskedFill, g.shape(ids), DType::Int64, {ids, flags}, false, kIgnoredLabel);
   g.drop({flags});
   return labels;
 }

@@ -3,6 +3,7 @@
 // head. Its main input is no tokens, so that checkpointing asks no embedding for gradients
 // (PreTrainedModel.gradient_checkpointing_enable).
 #include "model/graphs/attention.h"
+#include "model/graphs/encoders/sublayers.h"
 #include "model/graphs/graphs.h"
 #include "model/graphs/loss.h"
 #include "model/graphs/pieces.h"
@@ -10,14 +11,10 @@
 namespace dsplan {
 namespace {
 
-class WhisperGraph {
+class WhisperGraph final : Sublayers {
  public:
   WhisperGraph(const ModelSpec& model, const GraphOptions& options)
-      : options_(options),
-        g_(model, options_),
-        d_(model.dims),
-        body_(g_.child(g_.causal(), "model")),
-        encoder_(g_.child(body_, "encoder")) {}
+      : Sublayers(model, options, true), encoder_(g_.child(body_, "encoder")) {}
 
   Graph build() {
     const TensorId sound = g_.batch_input(spectrum(), options_.dtype);
@@ -45,11 +42,6 @@ class WhisperGraph {
     return Shape{options_.micro_batch, g_.shape(first).dims[1], 2 * options_.seq};
   }
 
-  TensorId rebound(TensorId old, TensorId made) {
-    g_.drop({old});
-    return made;
-  }
-
   // gelu(conv(x)), of `length` frames.
   TensorId convolved(std::string_view name, TensorId x, std::int64_t length) {
     const ModuleId module = g_.child(encoder_, name);
@@ -66,21 +58,16 @@ class WhisperGraph {
 
   // proj(x), times `scale` if there is one, head by head.
   TensorId heads_of(ModuleId attention, std::string_view name, TensorId x, bool by_head, bool scaled = false) {
-    const std::int64_t seq = g_.shape(x).dims[1];
-    const Shape by_token{options_.micro_batch, seq, d_.heads, d_.head_dim};
-    const Shape shape{by_token.dims[0], d_.heads, seq, d_.head_dim};
-    const std::initializer_list<ViewStep> steps{step_reshape(by_token), step_swap(1, 2)};
     TensorId flat = linear_module(g_, g_.child(attention, name), x, d_.hidden);
     if (scaled) flat = rebound(flat, g_.unary(Op::MulScalar, flat));
-    const bool several = d_.heads > 1 && seq > 1;
-    const TensorId seen = by_head && several ? g_.view_copied_back(flat, shape, steps) : g_.view(flat, shape, steps);
-    g_.drop({flat});
+    const TensorId seen = by_heads(g_, flat, d_.heads, d_.head_dim, by_head);
+    const bool several = d_.heads > 1 && g_.shape(x).dims[1] > 1;
     return several ? rebound(seen, g_.copy(seen)) : seen;
   }
 
   // Gradients of the memory-efficient kernel lie token by token, those of the others as their operands do; a product's
   // of the turned keys is a view of the projection's, of one row a matrix.
-  Attended attention(ModuleId module, TensorId hidden, TensorId source, TensorId mask, bool full) {
+  Attended attention(ModuleId module, TensorId hidden, TensorId source, TensorId mask, bool full) override {
     g_.enter(module);
     const bool composed = options_.eager_attention || options_.math_attention;
     const bool by_head = composed || options_.attention != AttentionKernel::MemoryEfficient;
@@ -101,52 +88,13 @@ class WhisperGraph {
     return {out, attended.weights};
   }
 
-  // residual + dropout(x), rebinding the variable.
-  TensorId joined(TensorId x, TensorId residual) {
-    x = rebound(x, g_.dropout(x, d_.residual_dropout));
-    return rebound(x, g_.binary(Op::Add, residual, x));
-  }
-
-  TensorId norm(ModuleId layer, std::string_view name, TensorId x) {
+  // The encoder's running tensor lies channel by channel.
+  TensorId norm(ModuleId layer, std::string_view name, TensorId x) override {
     const ModuleId module = g_.child(layer, name);
     g_.enter(module);
-    const TensorId out = layer_norm(g_, x, g_.parameter("weight"), g_.parameter("bias"), by_channel_);
+    const TensorId out = layer_norm(g_, x, g_.parameter("weight"), g_.parameter("bias"), encodes_);
     g_.exit(module);
     return out;
-  }
-
-  // One sublayer of attention; its weights are a variable of the layer until it returns or has others.
-  TensorId attended(ModuleId layer, std::string_view name, TensorId hidden, TensorId encoded, TensorId mask) {
-    const TensorId normed = norm(layer, std::string(name) + "_layer_norm", hidden);
-    const bool cross = encoded != kNone;
-    const Attended made =
-        attention(g_.child(layer, name), normed, cross ? encoded : normed, mask, cross || by_channel_);
-    g_.drop({normed});
-    if (weights_ != kNone) g_.drop({weights_});
-    weights_ = made.weights;
-    return joined(made.flat, hidden);
-  }
-
-  TensorId feed_forward(ModuleId layer, TensorId hidden) {
-    const ModuleId first = g_.child(layer, "fc1");
-    const std::int64_t ffn = g_.shape(g_.parameter_of(first, "weight")).dims[0];
-    const TensorId normed = norm(layer, "final_layer_norm", hidden);
-    TensorId x = linear_module(g_, first, normed, ffn);
-    x = rebound(x, activation_module(g_, g_.child(layer, "activation_fn"), x));
-    g_.drop({normed});
-    x = rebound(x, linear_module(g_, g_.child(layer, "fc2"), x, d_.hidden));
-    return joined(x, hidden);
-  }
-
-  TensorId layer(ModuleId module, TensorId x, TensorId encoded, TensorId mask) {
-    g_.enter(module);
-    TensorId hidden = attended(module, "self_attn", x, kNone, mask);
-    if (encoded != kNone) hidden = rebound(hidden, attended(module, "encoder_attn", hidden, encoded, kNone));
-    hidden = rebound(hidden, feed_forward(module, hidden));
-    if (weights_ != kNone) g_.drop({weights_});
-    weights_ = kNone;
-    g_.exit(module);
-    return hidden;
   }
 
   TensorId layers(ModuleId stack, TensorId hidden, TensorId encoded, TensorId mask) {
@@ -156,7 +104,7 @@ class WhisperGraph {
       std::erase(arguments, kNone);
       // The last layer's gradient comes row by row, and goes on as the tensor lies. Of one frame or one channel every
       // layout is the same.
-      const bool strided = by_channel_ && one == modules.back() && options_.seq > 1 && d_.hidden > 1;
+      const bool strided = encodes_ && one == modules.back() && options_.seq > 1 && d_.hidden > 1;
       std::vector<TensorId> by_channel;
       if (strided) by_channel.push_back(hidden);
       const std::int32_t region = g_.begin_region({std::move(arguments), {}, {}, std::move(by_channel)});
@@ -170,7 +118,7 @@ class WhisperGraph {
   TensorId encoder(TensorId sound) {
     const ModuleId module = encoder_;
     g_.enter(module);
-    by_channel_ = true;
+    encodes_ = true;
     const TensorId first = convolved("conv1", sound, 2 * options_.seq);
     const TensorId second = rebound(first, convolved("conv2", first, options_.seq));
     const Shape by_frame{options_.micro_batch, options_.seq, d_.hidden};
@@ -192,7 +140,7 @@ class WhisperGraph {
   TensorId decoder(TensorId ids, TensorId encoded) {
     const ModuleId module = g_.child(body_, "decoder");
     g_.enter(module);
-    by_channel_ = false;
+    encodes_ = false;
     const ModuleId words = g_.child(module, "embed_tokens");
     g_.enter(words);
     const TensorId embedded = embedding(g_, g_.parameter("weight"), ids, false, g_.model().dims.padding);
@@ -225,13 +173,7 @@ class WhisperGraph {
     return rows;
   }
 
-  GraphOptions options_;
-  GraphBuilder g_;
-  const Dimensions& d_;
-  ModuleId body_;
   ModuleId encoder_;
-  bool by_channel_ = true;  // In the encoder, where each frame sees every other, too.
-  TensorId weights_ = kNone;
 };
 
 }  // namespace

@@ -161,9 +161,7 @@ std::optional<std::string> fsdp_unsupported(const ModelSpec& model, const Job& j
 // What comes out of others has no gradient, and PyTorch does not gather them in backward. The root's is there anyway.
 bool has_trained_inside(const ModelSpec& model, const std::vector<FlatUnit>& units, ModuleId module) {
   return module == 0 || std::any_of(units.begin(), units.end(), [&](const FlatUnit& unit) {
-           ModuleId around = unit.module;
-           while (around != kNone && around != module) around = model.modules[static_cast<std::size_t>(around)].parent;
-           return unit.trains && around == module;
+           return unit.trains && model.lies_in(unit.module, module);
          });
 }
 

@@ -5,6 +5,7 @@
 #include "core/format.h"
 #include "model/families.h"
 #include "model/families/builder.h"
+#include "model/families/encoders/stacks.h"
 #include "model/families/encoders/translators.h"
 #include "model/families/family.h"
 #include "model/parts.h"
@@ -16,8 +17,7 @@ struct Bart {
   const Translator& of;
   Dimensions dims;
   DecoderParts parts;
-  std::int64_t encoder_layers = 0;
-  std::int64_t decoder_ffn = 0;
+  BothStacks stacks;
   std::int64_t source_words = 0;  // marian may have two tables.
   bool shared = true;
   bool tied = true;
@@ -33,20 +33,6 @@ struct BartDefaults {
   bool scaled = false;
   double left_out = 0;  // Of the layers.
 };
-
-void read_layers(ConfigReader& config, Bart& bart) {
-  Dimensions& d = bart.dims;
-  d.ffn = config.size("encoder_ffn_dim", 4096);
-  bart.decoder_ffn = config.size("decoder_ffn_dim", 4096);
-  d.heads = d.kv_heads = config.size("encoder_attention_heads", 16, "num_attention_heads");
-  const std::int64_t heads = config.size("decoder_attention_heads", 16);
-  if (heads != d.heads) {
-    config.fault("decoder_attention_heads",
-                 formatted("{} heads in the decoder and {} in the encoder are not modelled", heads, d.heads));
-  }
-  d.decoder_layers = config.layer_count("decoder_layers", 12);
-  bart.encoder_layers = config.layer_count("encoder_layers", 12, "num_hidden_layers");
-}
 
 // Layers that are left out at random. A class that leaves some out does so where the key is absent, too.
 void read_left_out(ConfigReader& config, double usual) {
@@ -74,7 +60,7 @@ Bart read_bart(ConfigReader& config, std::string_view family, const BartDefaults
   Dimensions& d = bart.dims;
   d.vocab = config.size("vocab_size", usual.vocab);
   d.hidden = config.size("d_model", 1024, "hidden_size");
-  read_layers(config, bart);
+  bart.stacks = read_both_stacks(config, {}, d);
   read_tables(config, bart);
   read_left_out(config, usual.left_out);
   d.max_positions = d.target_positions = config.size("max_position_embeddings", 1024);
@@ -86,13 +72,8 @@ Bart read_bart(ConfigReader& config, std::string_view family, const BartDefaults
   bart.tied = config.flag("tie_word_embeddings", true);
   config.require_divides("encoder_attention_heads", d.heads, "d_model", d.hidden);
   config.throw_if_any();
-  d.head_dim = d.hidden / d.heads;
   bart.parts.embedding_multiplier = scaled ? std::sqrt(static_cast<double>(d.hidden)) : 1;
-  d.layers = bart.encoder_layers + d.decoder_layers;
-  if (d.layers > kMostLayers) {
-    config.refuse("decoder_layers",
-                  formatted("encoder and decoder together have more than {} layers", grouped(kMostLayers)));
-  }
+  conclude_both_stacks(config, bart.stacks, d);
   return bart;
 }
 
@@ -126,7 +107,7 @@ void register_positions(ModelBuilder& b, const Bart& bart) {
 
 void register_layer(ModelBuilder& b, const Bart& bart, bool decodes) {
   const Dimensions& d = bart.dims;
-  const std::int64_t ffn = decodes ? bart.decoder_ffn : d.ffn;
+  const std::int64_t ffn = decodes ? bart.stacks.decoder_ffn : d.ffn;
   register_attention(b, bart, "self_attn");
   if (decodes) b.activation("activation_fn", d.activation);
   b.layer_norm("self_attn_layer_norm", d.hidden);
@@ -160,7 +141,7 @@ ParameterId register_stack(ModelBuilder& b, const Bart& bart, bool decodes, std:
   register_positions(b, bart);
   {
     const auto list = b.module("layers", "ModuleList");
-    for (std::int64_t i = 0; i < (decodes ? d.decoder_layers : bart.encoder_layers); ++i) {
+    for (std::int64_t i = 0; i < (decodes ? d.decoder_layers : bart.stacks.encoder_layers); ++i) {
       const auto layer = b.layer(i, bart.named(decodes ? "DecoderLayer" : "EncoderLayer"), forward);
       register_layer(b, bart, decodes);
     }

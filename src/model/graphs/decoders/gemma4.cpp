@@ -21,23 +21,6 @@ void become_normed(GraphBuilder& g, ModuleId parent, std::string_view name, Tens
   x = out;
 }
 
-TensorId change_places(GraphBuilder& g, TensorId x) {
-  const Shape& shape = g.shape(x);
-  const TensorId out = g.view(x, Shape{shape.dims[0], shape.dims[2], shape.dims[1], shape.dims[3]}, {step_swap(1, 2)});
-  g.drop({x});
-  return out;
-}
-
-// proj(x).view(B, S, heads, D).
-TensorId heads_of(GraphBuilder& g, ModuleId projection, TensorId x, std::int64_t heads, bool copied_back = false) {
-  const std::int64_t width = g.dims().head_dim;
-  const TensorId flat = linear_module(g, projection, x, heads * width);
-  const Shape apart{g.options().micro_batch, g.options().seq, heads, width};
-  const TensorId out = copied_back ? g.view_copied_back(flat, apart) : g.view(flat, apart);
-  g.drop({flat});
-  return out;
-}
-
 // apply_rotary_pos_emb(x, cos, sin, unsqueeze_dim=2), rebinding the variable.
 void turn_by_token(GraphBuilder& g, const Waves& waves, TensorId& x) {
   const Shape& table = g.shape(waves.cos);
@@ -52,13 +35,13 @@ void turn_by_token(GraphBuilder& g, const Waves& waves, TensorId& x) {
 QueryKey own_keys(GraphBuilder& g, ModuleId module, TensorId hidden, const Waves& waves, bool by_head) {
   const std::int64_t heads = g.dims().kv_heads;
   const ModuleId projection = g.model().child(module, "v_proj");
-  TensorId keys = heads_of(g, g.child(module, "k_proj"), hidden, heads, by_head && projection == kNone);
-  TensorId values = projection == kNone ? g.keep(keys) : heads_of(g, projection, hidden, heads, by_head);
+  TensorId keys = heads_of_tokens(g, g.child(module, "k_proj"), hidden, heads, by_head && projection == kNone);
+  TensorId values = projection == kNone ? g.keep(keys) : heads_of_tokens(g, projection, hidden, heads, by_head);
   become_normed(g, module, "k_norm", keys);
   turn_by_token(g, waves, keys);
-  keys = change_places(g, keys);
+  keys = heads_before_tokens(g, keys);
   become_normed(g, module, "v_norm", values);
-  return {keys, change_places(g, values)};
+  return {keys, heads_before_tokens(g, values)};
 }
 
 // What a layer does with the keys and values of its kind: it makes them, some for later ones, or reads them.
@@ -88,10 +71,10 @@ Attended attend_shared(GraphBuilder& g, const DecoderParts& p, ModuleId module, 
   const Dimensions& d = g.dims();
   g.enter(module);
   AttentionCall call;
-  call.q = heads_of(g, g.child(module, "q_proj"), hidden, d.heads);
+  call.q = heads_of_tokens(g, g.child(module, "q_proj"), hidden, d.heads, false);
   become_normed(g, module, "q_norm", call.q);
   turn_by_token(g, given.waves, call.q);
-  call.q = change_places(g, call.q);
+  call.q = heads_before_tokens(g, call.q);
   const bool repeats = repeats_heads(g, given.mask != kNone);
   const bool several = d.kv_heads > 1 && g.options().seq > 1;
   const bool by_head = several && values_come_back_by_head(g.options(), d, repeats);

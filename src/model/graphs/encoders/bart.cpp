@@ -3,6 +3,7 @@
 #include "core/error.h"
 #include "model/families/encoders/translators.h"
 #include "model/graphs/attention.h"
+#include "model/graphs/encoders/sublayers.h"
 #include "model/graphs/graphs.h"
 #include "model/graphs/loss.h"
 #include "model/graphs/pieces.h"
@@ -12,11 +13,10 @@ namespace {
 
 // mbart's shift_tokens_right: labels behind each row's last token that is no padding.
 TensorId wrapped_right(GraphBuilder& g, TensorId labels) {
-  constexpr double kIgnored = -100;
   const Shape shape = g.shape(labels);
   const std::int64_t padding = std::max<std::int64_t>(g.model().dims.padding, 0);
   const TensorId out = g.copy(labels);
-  const TensorId ignored = g.make(Op::Equal, shape, DType::Bool, {out}, false, kIgnored);
+  const TensorId ignored = g.make(Op::Equal, shape, DType::Bool, {out}, false, kIgnoredLabel);
   const TensorId padded = g.in_place(Op::MaskedFillInPlace, out, ignored, 0, padding);
   g.drop({ignored, padded});
   const TensorId counts = g.make(Op::NotEqual, shape, DType::Bool, {out}, false, static_cast<double>(padding));
@@ -26,47 +26,16 @@ TensorId wrapped_right(GraphBuilder& g, TensorId labels) {
   const TensorId places = g.make(Op::SubScalar, column, DType::Int64, {sums}, false, 1);
   g.drop({sums});
   const TensorId first = g.make(Op::Gather, column, DType::Int64, {out, places});
-  if (shape.dims[1] > 1) {
-    const Shape rest{shape.dims[0], shape.dims[1] - 1};
-    const TensorId part = g.view(out, rest, {step_narrow(1, 0, rest.dims[1])});
-    const TensorId copied = g.make(Op::Contiguous, rest, DType::Int64, {part});
-    const TensorId filled = g.in_place(Op::CopyInto, out, copied, 1, 1);
-    g.drop({copied, part, filled});
-  }
+  copy_behind(g, out, out);
   const TensorId begun = g.in_place(Op::CopyInto, out, first, 1, 0);
   g.drop({begun, first, places});
   return out;
 }
 
-// flat.view(B, S, heads, D).transpose(1, 2), rebinding the variable.
-TensorId by_heads(GraphBuilder& g, TensorId flat, bool by_head) {
-  const Dimensions& d = g.dims();
-  const Shape own = g.shape(flat);
-  const Shape by_token{own.dims[0], own.dims[1], d.heads, d.head_dim};
-  const Shape shape{own.dims[0], d.heads, own.dims[1], d.head_dim};
-  const std::initializer_list<ViewStep> steps{step_reshape(by_token), step_swap(1, 2)};
-  const bool copied = by_head && d.heads > 1 && own.dims[1] > 1;
-  const TensorId out = copied ? g.view_copied_back(flat, shape, steps) : g.view(flat, shape, steps);
-  g.drop({flat});
-  return out;
-}
-
-// arange(S) + what came before, which is nothing.
-TensorId shifted_numbers(GraphBuilder& g) {
-  const TensorId first = arange(g, g.options().seq);
-  const TensorId out = g.make(Op::AddScalar, g.shape(first), DType::Int64, {first});
-  g.drop({first});
-  return out;
-}
-
-class BartGraph {
+class BartGraph final : Sublayers {
  public:
   BartGraph(const ModelSpec& model, const GraphOptions& options)
-      : options_(options),
-        g_(model, options_),
-        d_(model.dims),
-        of_(*translator_of(model.family)),
-        body_(g_.child(g_.causal(), "model")) {}
+      : Sublayers(model, options, translator_of(model.family)->norms_first), of_(*translator_of(model.family)) {}
 
   Graph build() {
     const TensorId ids = g_.batch_input(Shape{options_.micro_batch, options_.seq}, DType::Int64);
@@ -91,32 +60,27 @@ class BartGraph {
   }
 
  private:
-  TensorId rebound(TensorId old, TensorId made) {
-    g_.drop({old});
-    return made;
-  }
-
-  TensorId norm(ModuleId parent, std::string_view name, TensorId x) {
+  TensorId norm(ModuleId parent, std::string_view name, TensorId x) override {
     return norm_module(g_, NormKind::Layer, g_.child(parent, name), x);
   }
 
   // Keys and values are projected before either is viewed. What a product makes of the keys' gradient comes back to
   // the projection as a view, which is copied there.
-  Attended attention(ModuleId module, TensorId hidden, TensorId source, TensorId mask, bool full) {
+  Attended attention(ModuleId module, TensorId hidden, TensorId source, TensorId mask, bool full) override {
     g_.enter(module);
     const bool masked = mask != kNone;
     const bool composed = options_.eager_attention || options_.math_attention;
     const bool keys = keys_come_back_by_head(options_, d_, masked);
     AttentionCall call;
     const TensorId query = linear_module(g_, g_.child(module, "q_proj"), hidden, d_.hidden);
-    call.q = by_heads(g_, query, queries_come_back_by_head(options_, d_, masked));
+    call.q = by_heads(g_, query, d_.heads, d_.head_dim, queries_come_back_by_head(options_, d_, masked));
     TensorId key = linear_module(g_, g_.child(module, "k_proj"), source, d_.hidden);
     if (keys && composed && d_.heads > 1 && g_.shape(key).dims[1] > 1) {
       key = rebound(key, g_.view_copied_back(key, g_.shape(key)));
     }
     const TensorId value = linear_module(g_, g_.child(module, "v_proj"), source, d_.hidden);
-    call.k = by_heads(g_, key, keys && !composed);
-    call.v = by_heads(g_, value, values_come_back_by_head(options_, d_, masked));
+    call.k = by_heads(g_, key, d_.heads, d_.head_dim, keys && !composed);
+    call.v = by_heads(g_, value, d_.heads, d_.head_dim, values_come_back_by_head(options_, d_, masked));
     call.mask = mask;
     call.dropout = d_.attention_dropout;
     call.softmax = SoftmaxKind::Bare;
@@ -126,53 +90,6 @@ class BartGraph {
     g_.drop({attended.flat, call.q, call.k, call.v});
     g_.exit(module);
     return {out, attended.weights};
-  }
-
-  // residual + dropout(x), rebinding the variable, and the norm behind the sum.
-  TensorId joined(ModuleId layer, std::string_view name, TensorId x, TensorId residual) {
-    x = rebound(x, g_.dropout(x, d_.residual_dropout));
-    x = rebound(x, g_.binary(Op::Add, residual, x));
-    return of_.norms_first ? x : rebound(x, norm(layer, name, x));
-  }
-
-  // What a sublayer is given.
-  TensorId given(ModuleId layer, std::string_view name, TensorId hidden) {
-    return of_.norms_first ? norm(layer, name, hidden) : g_.keep(hidden);
-  }
-
-  // One sublayer of attention; its weights are a variable of the layer until it returns or has others.
-  TensorId attended(ModuleId layer, std::string_view name, TensorId hidden, TensorId encoded, TensorId mask) {
-    const std::string own = std::string(name) + "_layer_norm";
-    const TensorId normed = given(layer, own, hidden);
-    const bool cross = encoded != kNone;
-    const Attended made = attention(g_.child(layer, name), normed, cross ? encoded : normed, mask, cross || encodes_);
-    g_.drop({normed});
-    if (weights_ != kNone) g_.drop({weights_});
-    weights_ = made.weights;
-    return joined(layer, own, made.flat, hidden);
-  }
-
-  TensorId feed_forward(ModuleId layer, TensorId hidden) {
-    const ModuleId first = g_.child(layer, "fc1");
-    const std::int64_t ffn = g_.shape(g_.parameter_of(first, "weight")).dims[0];
-    const TensorId normed = given(layer, "final_layer_norm", hidden);
-    TensorId x = linear_module(g_, first, normed, ffn);
-    x = rebound(x, activation_module(g_, g_.child(layer, "activation_fn"), x));
-    g_.drop({normed});
-    x = rebound(x, g_.dropout(x, g_.model().parts->activation_dropout));
-    x = rebound(x, linear_module(g_, g_.child(layer, "fc2"), x, d_.hidden));
-    return joined(layer, "final_layer_norm", x, hidden);
-  }
-
-  TensorId layer(ModuleId module, TensorId x, TensorId encoded, TensorId mask) {
-    g_.enter(module);
-    TensorId hidden = attended(module, "self_attn", x, kNone, mask);
-    if (encoded != kNone) hidden = rebound(hidden, attended(module, "encoder_attn", hidden, encoded, kNone));
-    hidden = rebound(hidden, feed_forward(module, hidden));
-    if (weights_ != kNone) g_.drop({weights_});
-    weights_ = kNone;
-    g_.exit(module);
-    return hidden;
   }
 
   TensorId layers(ModuleId stack, TensorId hidden, TensorId encoded, TensorId mask) {
@@ -245,7 +162,7 @@ class BartGraph {
     g_.enter(module);
     encodes_ = false;
     const TensorId embedded = words(module, ids);
-    const TensorId position_ids = of_.places == Places::Counted ? kNone : shifted_numbers(g_);
+    const TensorId position_ids = of_.places == Places::Counted ? kNone : shifted_numbers(g_, options_.seq);
     const TensorId ones = g_.filled(g_.shape(ids), DType::Float32, 1);
     const TensorId mask = attention_mask(g_, kNone, ones);
     if (!of_.keeps_ones) g_.drop({ones});
@@ -260,13 +177,7 @@ class BartGraph {
     return out;
   }
 
-  GraphOptions options_;
-  GraphBuilder g_;
-  const Dimensions& d_;
   const Translator& of_;
-  ModuleId body_;
-  bool encodes_ = true;  // Each token sees every other.
-  TensorId weights_ = kNone;
 };
 
 }  // namespace

@@ -143,14 +143,10 @@ class Disentangled {
   // one row it is a matrix as it lies.
   TensorId rows_of(TensorId x, bool turns) {
     const Shape from = g_.shape(x);
-    const Shape by_token{from.dims[0], from.dims[1], d_.heads, d_.head_dim};
-    const Shape by_head{from.dims[0], d_.heads, from.dims[1], d_.head_dim};
     const Shape rows{from.dims[0] * d_.heads, from.dims[1], d_.head_dim};
-    const std::initializer_list<ViewStep> steps{step_reshape(by_token), step_swap(1, 2)};
     const bool copies = d_.heads > 1 && from.dims[1] > 1;
     const bool back = copies && !(turns && g_.options().micro_batch == 1);
-    const TensorId swapped = back ? g_.view_copied_back(x, by_head, steps) : g_.view(x, by_head, steps);
-    g_.drop({x});
+    const TensorId swapped = by_heads(g_, x, d_.heads, d_.head_dim, back);
     const TensorId copied = rebound(swapped, copies ? g_.copy(swapped) : g_.keep(swapped));
     return rebound(copied, g_.view(copied, rows));
   }

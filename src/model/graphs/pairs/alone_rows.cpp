@@ -11,8 +11,6 @@
 namespace dsplan {
 namespace {
 
-constexpr double kNotTold = -100;
-
 // concatenated_inputs
 PairBatch joined_rows(GraphBuilder& g, const PairBatch& chosen, const PairBatch& rejected) {
   const TensorId ids = g.cat({chosen.ids, rejected.ids}, 0);
@@ -54,8 +52,8 @@ TensorId row_numbers(GraphBuilder& g, TensorId logits, TensorId told) {
   TensorId labels = g.copy(later);
   g.drop({later});
   const TensorId part = g.slice(logits, 1, 0, next.dims[1]);
-  const TensorId mask = g.make(Op::NotEqual, next, DType::Bool, {labels}, false, kNotTold);
-  const TensorId ignored = g.make(Op::Equal, next, DType::Bool, {labels}, false, kNotTold);
+  const TensorId mask = g.make(Op::NotEqual, next, DType::Bool, {labels}, false, kIgnoredLabel);
+  const TensorId ignored = g.make(Op::Equal, next, DType::Bool, {labels}, false, kIgnoredLabel);
   const bool in_place = g.options().loss != Loss::OrpoRows;
   const TensorId filled = in_place ? g.in_place(Op::MaskedFillInPlace, labels, ignored)
                                    : g.make(Op::MaskedFill, next, DType::Int64, {labels, ignored});
@@ -97,13 +95,7 @@ struct Judged {
 
 // odds_ratio_loss, and policy_nll_loss - losses.mean()
 Judged judge_odds(GraphBuilder& g, const Halves& rows, TensorId supervised) {
-  const TensorId difference = g.binary(Op::Sub, rows.chosen, rows.rejected);
-  const TensorId chosen = log_of_both(g, rows.chosen);
-  const TensorId rejected = log_of_both(g, rows.rejected);
-  const TensorId rests = g.binary(Op::Sub, chosen, rejected);
-  g.drop({chosen, rejected});
-  const TensorId odds = g.binary(Op::Sub, difference, rests);
-  g.drop({difference, rests});
+  const TensorId odds = log_odds(g, rows, log_of_both);
   const TensorId ratio = g.unary(Op::LogSigmoid, odds);
   const TensorId losses = g.unary(Op::MulScalar, ratio, 1);
   const TensorId mean = g.make(Op::SumDim, Shape{}, DType::Float32, {losses}, true);
@@ -147,13 +139,8 @@ Graph rowwise_model_alone(GraphBuilder& g, const Answering& answering) {
   const auto input = [&](const Shape& of) { return g.batch_input(of, DType::Int64); };
   const TensorId prompts = input(prompt);
   const TensorId prompt_ones = input(prompt);
-  const auto rows = [&] {
-    const TensorId ids = input(shape);
-    const TensorId ones = input(shape);
-    return PairBatch{ids, ones, input(shape)};
-  };
-  const PairBatch chosen = rows();
-  const PairBatch rejected = rows();
+  const PairBatch chosen = rows_of_batch(g, shape);
+  const PairBatch rejected = rows_of_batch(g, shape);
   g.set_batch({prompts, prompt_ones, chosen.ids, chosen.ones, chosen.told, rejected.ids, rejected.ones, rejected.told});
   const PairBatch batch = joined_rows(g, chosen, rejected);
   const TensorId logits = whole_logits(g, answering, batch);

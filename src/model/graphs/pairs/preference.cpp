@@ -10,8 +10,6 @@
 namespace dsplan {
 namespace {
 
-constexpr double kNotCounted = -100;
-
 // What concatenated_forward returns.
 struct Answer {
   TensorId logits = kNone;
@@ -124,13 +122,7 @@ TensorId log_of_rest(GraphBuilder& g, TensorId x) {
 
 // odds_ratio_loss
 TensorId odds_loss(GraphBuilder& g, const Halves& rows) {
-  const TensorId difference = g.binary(Op::Sub, rows.chosen, rows.rejected);
-  const TensorId chosen = log_of_rest(g, rows.chosen);
-  const TensorId rejected = log_of_rest(g, rows.rejected);
-  const TensorId rests = g.binary(Op::Sub, chosen, rejected);
-  g.drop({chosen, rejected});
-  const TensorId odds = g.binary(Op::Sub, difference, rests);
-  g.drop({difference, rests});
+  const TensorId odds = log_odds(g, rows, log_of_rest);
   const TensorId supervised = g.unary(Op::Neg, rows.chosen);
   const TensorId ratio = negated_log_sigmoid(g, odds);
   const TensorId weighted = g.unary(Op::MulScalar, ratio, 1);
@@ -152,8 +144,7 @@ TensorId margin_loss_alone(GraphBuilder& g, const Halves& rows) {
 // compute_loss where there is no reference: labels are taken out of the batch.
 Graph model_alone(GraphBuilder& g, const Answering& answering) {
   const Shape shape{g.options().micro_batch, g.options().seq};
-  const PairBatch batch{g.batch_input(shape, DType::Int64), g.batch_input(shape, DType::Int64),
-                        g.batch_input(shape, DType::Int64)};
+  const PairBatch batch = rows_of_batch(g, shape);
   g.set_batch({batch.ids, batch.ones, batch.told}, {batch.told});
   const Answer own = ask_alone(g, answering, batch);
   const TensorId losses =
@@ -165,14 +156,31 @@ Graph model_alone(GraphBuilder& g, const Answering& answering) {
 
 }  // namespace
 
+PairBatch rows_of_batch(GraphBuilder& g, const Shape& shape) {
+  const TensorId ids = g.batch_input(shape, DType::Int64);
+  const TensorId ones = g.batch_input(shape, DType::Int64);
+  return {ids, ones, g.batch_input(shape, DType::Int64)};
+}
+
+TensorId log_odds(GraphBuilder& g, const Halves& rows, TensorId (*log_of_rest)(GraphBuilder& g, TensorId x)) {
+  const TensorId difference = g.binary(Op::Sub, rows.chosen, rows.rejected);
+  const TensorId chosen = log_of_rest(g, rows.chosen);
+  const TensorId rejected = log_of_rest(g, rows.rejected);
+  const TensorId rests = g.binary(Op::Sub, chosen, rejected);
+  g.drop({chosen, rejected});
+  const TensorId odds = g.binary(Op::Sub, difference, rests);
+  g.drop({difference, rests});
+  return odds;
+}
+
 RowSums sums_of(GraphBuilder& g, TensorId logits, TensorId labels) {
   const std::int64_t rows = g.shape(labels).dims[0];
   const Shape next{rows, g.shape(labels).dims[1] - 1};
   const TensorId later = g.view(labels, next, {step_narrow(1, 1, next.dims[1])});
   TensorId targets = g.copy(later);
   g.drop({later});
-  const TensorId mask = g.make(Op::NotEqual, next, DType::Bool, {targets}, false, kNotCounted);
-  const TensorId ignored = g.make(Op::Equal, next, DType::Bool, {targets}, false, kNotCounted);
+  const TensorId mask = g.make(Op::NotEqual, next, DType::Bool, {targets}, false, kIgnoredLabel);
+  const TensorId ignored = g.make(Op::Equal, next, DType::Bool, {targets}, false, kIgnoredLabel);
   const TensorId filled = g.in_place(Op::MaskedFillInPlace, targets, ignored);
   g.drop({ignored, targets});
   targets = filled;
@@ -220,8 +228,7 @@ TensorId whole_logits(GraphBuilder& g, const Answering& answering, const PairBat
 Graph whole_preference_model(GraphBuilder& g, const Answering& answering) {
   if (without_reference(g.options().loss)) return model_alone(g, answering);
   const Shape shape{g.options().micro_batch, g.options().seq};
-  const PairBatch batch{g.batch_input(shape, DType::Int64), g.batch_input(shape, DType::Int64),
-                        g.batch_input(shape, DType::Int64)};
+  const PairBatch batch = rows_of_batch(g, shape);
   g.set_batch({batch.ids, batch.ones, batch.told});
   const Answer own = ask(g, answering, batch);
   const Answer other = ask_reference(g, answering, batch);

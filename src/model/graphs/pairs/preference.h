@@ -4,6 +4,7 @@
 #include <functional>
 
 #include "model/graphs/builder.h"
+#include "model/graphs/trl.h"
 
 namespace dsplan {
 
@@ -22,6 +23,12 @@ struct PairBatch {
 
 // Nodes that lead to no loss die with the trainer's variables.
 void forget_all_but(GraphBuilder& g, TensorId loss);
+
+// Tokens, ones and what is told of each, [B, S] of whole numbers, as inputs of the batch.
+[[nodiscard]] PairBatch rows_of_batch(GraphBuilder& g, const Shape& shape);
+// The logarithm of the odds of the chosen rows over those of the rejected ones: `log_of_rest` is log(1 - exp(x)).
+[[nodiscard]] TensorId log_odds(GraphBuilder& g, const Halves& rows,
+                                TensorId (*log_of_rest)(GraphBuilder& g, TensorId x));
 
 // get_batch_logps of LLaMA-Factory: of each row the sum, and how many tokens counted.
 struct RowSums {

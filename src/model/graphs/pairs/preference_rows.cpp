@@ -175,13 +175,8 @@ TensorId selected_log_probs(GraphBuilder& g, TensorId part, TensorId labels) {
 
 Graph rowwise_tagged_model(GraphBuilder& g, const Answering& answering) {
   const Shape shape{g.options().micro_batch, g.options().seq};
-  const auto rows = [&] {
-    const TensorId ids = g.batch_input(shape, DType::Int64);
-    const TensorId ones = g.batch_input(shape, DType::Int64);
-    return PairBatch{ids, ones, g.batch_input(shape, DType::Int64)};
-  };
-  const PairBatch first = rows();
-  const PairBatch second = rows();
+  const PairBatch first = rows_of_batch(g, shape);
+  const PairBatch second = rows_of_batch(g, shape);
   const TensorId tags = g.batch_input(Shape{shape.dims[0]}, DType::Bool);
   g.set_batch({first.ids, first.ones, first.told, second.ids, second.ones, second.told, tags});
   const RowsBatch own = shifted_rows(g, first);
@@ -216,8 +211,7 @@ Graph rowwise_tagged_model(GraphBuilder& g, const Answering& answering) {
 
 Graph rowwise_preference_model(GraphBuilder& g, const Answering& answering) {
   const Shape shape{g.options().micro_batch, g.options().seq};
-  const PairBatch batch{g.batch_input(shape, DType::Int64), g.batch_input(shape, DType::Int64),
-                        g.batch_input(shape, DType::Int64)};
+  const PairBatch batch = rows_of_batch(g, shape);
   g.set_batch({batch.ids, batch.ones, batch.told});
   const auto [whole, labels, counted] = shifted_rows(g, batch);
   const Spoken own = speak(g, answering, batch, labels, counted);

@@ -202,14 +202,9 @@ TensorId mean_of_numbers(GraphBuilder& g, TensorId losses) {
 
 Graph whole_tagged_model(GraphBuilder& g, const Answering& answering) {
   const Shape shape{g.options().micro_batch, g.options().seq};
-  const auto rows = [&] {
-    const TensorId ids = g.batch_input(shape, DType::Int64);
-    const TensorId ones = g.batch_input(shape, DType::Int64);
-    return PairBatch{ids, ones, g.batch_input(shape, DType::Int64)};
-  };
   TaggedBatch batch;
-  batch.own = rows();
-  batch.other = rows();
+  batch.own = rows_of_batch(g, shape);
+  batch.other = rows_of_batch(g, shape);
   batch.tags = g.batch_input(Shape{shape.dims[0]}, DType::Bool);
   g.set_batch(
       {batch.own.ids, batch.own.ones, batch.own.told, batch.other.ids, batch.other.ones, batch.other.told, batch.tags});

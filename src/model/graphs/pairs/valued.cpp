@@ -73,8 +73,7 @@ TensorId score_of(GraphBuilder& g, TensorId values, TensorId masks) {
 
 Graph valued_model(GraphBuilder& g, const Telling& telling) {
   const Shape shape{g.options().micro_batch, g.options().seq};
-  const PairBatch batch{g.batch_input(shape, DType::Int64), g.batch_input(shape, DType::Int64),
-                        g.batch_input(shape, DType::Int64)};
+  const PairBatch batch = rows_of_batch(g, shape);
   g.set_batch({batch.ids, batch.ones, batch.told});
   const Returned returned = ask_valued(g, telling, batch);
   const Halves masks = halves_of(g, batch.ones);

@@ -25,11 +25,6 @@ GraphFacts::GraphFacts(const ModelSpec& model, const Graph& graph, const RecipeB
   find_ends();
 }
 
-bool GraphFacts::lies_in(ModuleId module, ModuleId outer) const {
-  while (module != kNone && module != outer) module = parent(module);
-  return module == outer;
-}
-
 ModuleId GraphFacts::called(ModuleId module) const {
   while (module != kNone && !called_[static_cast<std::size_t>(module)]) module = parent(module);
   return module;

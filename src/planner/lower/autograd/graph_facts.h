@@ -33,7 +33,7 @@ class GraphFacts {
   [[nodiscard]] bool has_gradient(ModuleId module) const { return has_gradient_[static_cast<std::size_t>(module)]; }
   // ... and an end (a gradient of something that is handed in).
   [[nodiscard]] bool backward_ends(ModuleId module) const { return ends_[static_cast<std::size_t>(module)]; }
-  [[nodiscard]] bool lies_in(ModuleId module, ModuleId outer) const;
+  [[nodiscard]] bool lies_in(ModuleId module, ModuleId outer) const { return model_.lies_in(module, outer); }
   // `module` where it is called, otherwise what is called around it: containers are never entered.
   [[nodiscard]] ModuleId called(ModuleId module) const;
   // The module that calls `module`.

@@ -116,17 +116,12 @@ void ModelLoading::prepare(const ModelSpec& model) {
 
 namespace {
 
-bool is_within(const ModelSpec& model, ModuleId module, ModuleId scope) {
-  while (module != kNone && module != scope) module = model.modules[static_cast<std::size_t>(module)].parent;
-  return module == scope;
-}
-
 // The model inside of the root that ties it, as each does when it is made (modeling_utils.py, post_init), where both
 // are its own; else the root.
 ModuleId tied_by(const ModelSpec& model, const Parameter& parameter) {
   const Parameter& first = model.parameters[static_cast<std::size_t>(parameter.tied_to)];
   for (ModuleId at = parameter.module; at > 0; at = model.modules[static_cast<std::size_t>(at)].parent) {
-    if (model.modules[static_cast<std::size_t>(at)].type.ends_with("Model") && is_within(model, first.module, at)) {
+    if (model.modules[static_cast<std::size_t>(at)].type.ends_with("Model") && model.lies_in(first.module, at)) {
       return at;
     }
   }
@@ -143,7 +138,7 @@ void ModelLoading::build_on_device(const ModelSpec& model, const BuffersOf& buff
   std::size_t next = 0;                // Parameters are in their modules' order.
   for (std::size_t module = 0; module < model.modules.size(); ++module) {
     for (auto& [scope, weights] : tied) {
-      if (!is_within(model, static_cast<ModuleId>(module), scope)) weights.reset();
+      if (!model.lies_in(static_cast<ModuleId>(module), scope)) weights.reset();
     }
     for (; next < parameters_ && static_cast<std::size_t>(model.parameters[next].module) == module; ++next) {
       const Parameter& parameter = model.parameters[next];

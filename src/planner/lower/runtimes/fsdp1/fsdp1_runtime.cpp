@@ -115,12 +115,8 @@ void Fsdp1Runtime::initialise(const std::vector<BufferId>& buffers) {
 void Fsdp1Runtime::sync_module_states(const FlatUnit& unit, std::vector<BufferId> whole,
                                       const std::vector<BufferId>& buffers) {
   std::vector<BufferId> states;
-  const auto inside = [&](ModuleId module) {
-    while (module != kNone && module != unit.module) module = model_.modules[static_cast<std::size_t>(module)].parent;
-    return module == unit.module;
-  };
   for (std::size_t at = 0; at < buffers.size(); ++at) {
-    if (buffers[at] == kNoBuffer || synced_[at] || !inside(model_.buffers[at].module)) continue;
+    if (buffers[at] == kNoBuffer || synced_[at] || !model_.lies_in(model_.buffers[at].module, unit.module)) continue;
     if (is_packing_state(model_, model_.buffers[at])) continue;
     synced_[at] = true;
     states.push_back(buffers[at]);
