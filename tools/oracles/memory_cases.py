@@ -905,6 +905,7 @@ CASES = {
     "llama-cache-efficient": case(LLAMA, seq=72, dtype="fp32", attention="mem-efficient", use_cache=True),
     "llama-cache-lora": case(LLAMA, micro_batch=2, seq=64, lora=LORA, use_cache=True),
     "llama-cache-frozen": case(LLAMA, seq=96, freeze=["model.embed_tokens.*", "model.layers.0.*"], use_cache=True),
+    "llama-cache-math": case(LLAMA, micro_batch=2, seq=64, attention="math", use_cache=True),
     "llama-cache-native": case(LLAMA, seq=64, loss="native", use_cache=True),
     "llama-cache-odd": case(ONE_HEAD, micro_batch=2, seq=83, dtype="fp16", use_cache=True),
     "qwen3-cache": case(QWEN3, micro_batch=2, seq=64, use_cache=True),

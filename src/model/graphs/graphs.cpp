@@ -461,6 +461,8 @@ std::optional<std::string> cache_unsupported(const ModelSpec& model, const Train
   }
   if (training.loss != Loss::HuggingFace && training.loss != Loss::Native) return lacks("with another loss than hf");
   if (training.transformers < Version{5, 0, 0}) return lacks("before transformers 5");
+  if (training.runtime != Runtime::PyTorch) return lacks(formatted("under {}", name(training.runtime)));
+  if (training.liger_kernels.any() || training.lora_kernels.any()) return lacks("with kernels of Liger or axolotl");
   if (training.ddp.find_unused_parameters) return lacks("with find_unused_parameters, which looks into outputs");
   return tp > 1 ? std::optional(lacks("under tensor parallelism")) : std::nullopt;
 }

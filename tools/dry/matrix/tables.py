@@ -648,6 +648,8 @@ def ddp_static():
     yield job("ddp", "gpt2-medium", 500, 2, world=4, ddp={**static, "find_unused_parameters": True}, steps=3, name="w4-static-unused")
     yield job("ddp", "qwen3-0.6b", 500, 2, world=4, ddp={**static, "bucket_cap_mb": 100}, steps=3, dtype="fp32", autocast="bf16", name="w4-static-cap100-autocast")
     yield job("ddp", "llama-3.2-1b", 1024, 2, world=8, ddp=static, steps=3, holds_outputs=True, name="w8-static-holds")
+    for extra, name in ((static, "static-cache"), ({}, "cache")):
+        yield job("ddp", "llama-3.2-1b", 1024, 2, world=8, ddp=extra, steps=3, holds_outputs=True, use_cache=True, name="w8-" + name)
 
 
 def ddp_hooks():
