@@ -275,6 +275,7 @@ class Ours {
     if (label == "copy between devices") return false;  // A CPU accelerator has one device.
     if (label == "absolute gradients") return false;    // Within isinf.
     if (label == "overflow flag" || label == "gradient norms") return false;
+    if (label == "root of a norm" || label == "mask of an invalid norm") return false;
     if (label == "overflow found" || label == "clip factor") return false;
     if (label == "gradient norm" && buffer.size <= Bytes(8)) return false;
     switch (buffer.role) {

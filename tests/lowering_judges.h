@@ -155,6 +155,8 @@ class OfTensors {
     const Training& t = job.training;
     const std::int64_t width = bytes_per_element(t.dtype);
     const std::int64_t inside = t.zero.hpz_partition_size;
+    sizes_["mask of an invalid norm"] = {1, 4};
+    sizes_["root of a norm"] = {4};
     std::int64_t trained = 0;
     std::int64_t trained_elements = 0;
     for (const Parameter& p : model.parameters) {

@@ -183,7 +183,8 @@ TEST_CASE("ZeRO-3 offload: gradients go to the host in every micro-batch, norms 
   job.training.grad_accum = 3;
   CHECK(count(job, "gradient partition back on the device") == 2 * 3 * trained);
   CHECK(count(job, "gradient in master dtype") == 2 * trained);
-  CHECK(count(job, "gradient norm") == 2 * 3 * trained);  // The copy, what it is summed into, and the kept result.
+  // Of each the copy, what it is summed into, the kept result, and its square in the step; there also the first sum.
+  CHECK(count(job, "gradient norm") == 2 * (4 * trained + 1));
   job.training.grad_accum_dtype = DType::Float32;
   CHECK(count(job, "gradient in master dtype") == 0);
 }

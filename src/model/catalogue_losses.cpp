@@ -263,6 +263,9 @@ void fused_linear_cross_entropy(Writer& w) {
   w.hand_out(1);
   if (!w.node().requires_grad) return;
   w.temporary(storage(Elements(1), DType::Float32), DType::Float32);
+  for (int flag = 0; flag < 2; ++flag) {  // at::cuda::equal: whether they are alike, and whether all are.
+    w.temporary(storage(Elements(1), DType::Bool), DType::Bool, Visibility::Kernel);
+  }
 }
 
 namespace {

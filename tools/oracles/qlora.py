@@ -142,9 +142,10 @@ def build(job, mark):
         checkpoint_of(config, folder)
         mark("start")
         loaded = getattr(torch, NAMES[training.get("dtype", "bf16")])
+        attention = "eager" if training.get("attention") == "eager" else "sdpa"
         where = None if is_deepspeed_zero3_enabled() else {"": 0}  # Under ZeRO-3 transformers refuses to be told.
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=loaded, device_map=where,
-                                                     attn_implementation="sdpa", quantization_config=how)
+                                                     attn_implementation=attention, quantization_config=how)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     mark("load")

@@ -131,11 +131,12 @@ TensorId wide_softmax(GraphBuilder& g, TensorId weights, DType as) {
   return result;
 }
 
-// softmax().type(value.dtype).
+// softmax(), then .type(value.dtype): two statements, so that the scores are gone when the weights are brought back.
 TensorId plain_softmax(GraphBuilder& g, TensorId weights, DType as) {
   const TensorId soft = g.unary(Op::Softmax, weights);
+  g.drop({weights});
   const TensorId result = g.cast(soft, as);
-  g.drop({soft, weights});
+  g.drop({soft});
   return result;
 }
 

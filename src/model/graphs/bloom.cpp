@@ -17,7 +17,8 @@ class Bloom {
       : g_(model, options), d_(model.dims), model_(g_.child(g_.causal(), "transformer")) {}
 
   Graph build() {
-    return language_model(g_, [&](TensorId ids) { return body(ids); });
+    return language_model(
+        g_, [&](TensorId ids) { return body(ids); }, cache_);
   }
 
  private:
@@ -25,11 +26,12 @@ class Bloom {
     return norm_module(g_, NormKind::Layer, g_.child(parent, name), x);
   }
 
-  // fused[..., part, :].transpose(1, 2).reshape(B * H, S, D): a copy with several rows, heads and tokens.
-  TensorId rows_of(TensorId part) {
+  // fused[..., part, :].transpose(1, 2).reshape(B * H, S, D): a copy with several rows, heads and tokens, unless it
+  // lies head by head.
+  TensorId rows_of(TensorId part, bool by_head) {
     const Shape& apart = g_.shape(part);
     const Shape flat{apart.dims[0] * apart.dims[1], apart.dims[2], apart.dims[3]};
-    const bool copies = apart.dims[0] > 1 && apart.dims[1] > 1 && apart.dims[2] > 1;
+    const bool copies = !by_head && apart.dims[0] > 1 && apart.dims[1] > 1 && apart.dims[2] > 1;
     const TensorId own = copies ? g_.copy(part) : g_.keep(part);
     const TensorId out = g_.view(own, flat);
     g_.drop({own, part});
@@ -89,11 +91,13 @@ class Bloom {
     const Shape scores_shape{batch, d_.heads, seq, seq};
     g_.enter(module);
     const TensorId fused = linear_module(g_, g_.child(module, "query_key_value"), hidden, 3 * d_.hidden);
-    const std::vector<TensorId> heads = heads_of(fused);
-    const TensorId q = rows_of(heads[0]);
-    const TensorId k = rows_of(heads[1]);
+    std::vector<TensorId> heads = heads_of(fused);
+    const bool cached = g_.options().use_cache;
+    if (cached) keep_in_cache(g_, heads[1], heads[2], cache_, false);
+    const TensorId q = rows_of(heads[0], false);
+    const TensorId k = rows_of(heads[1], cached);
     const TensorId turned = g_.view(k, Shape{batch * d_.heads, d_.head_dim, seq}, {step_swap(1, 2)});
-    const TensorId v = rows_of(heads[2]);
+    const TensorId v = rows_of(heads[2], cached);
     const TensorId scores = product(q, turned, alibi, 1 / std::sqrt(static_cast<double>(d_.head_dim)));
     const TensorId viewed = g_.view(scores, scores_shape);
     const TensorId weights = g_.binary(Op::Add, viewed, mask);
@@ -148,7 +152,7 @@ class Bloom {
     if (g_.options().inputs_require_grad) g_.require_grad(words);
     TensorId hidden = norm(model_, "word_embeddings_layernorm", words);
     const TensorId ones = g_.filled(g_.shape(ids), DType::Float32, 1);
-    const TensorId alibi = alibi_biases(g_, ones, false);
+    const TensorId alibi = alibi_biases(g_, ones, g_.dtype(hidden), false);
     const TensorId mask = attention_mask(g_, kNone, ones);
     hidden = run_layers(
         g_, g_.child(model_, "h"), hidden,
@@ -165,6 +169,7 @@ class Bloom {
   GraphBuilder g_;
   const Dimensions& d_;
   ModuleId model_;
+  std::vector<TensorId> cache_;  // Keys and values, layer by layer.
   TensorId returned_ = kNone;
 };
 

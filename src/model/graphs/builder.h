@@ -48,6 +48,7 @@ struct GraphOptions {
   Loss loss = Loss::HuggingFace;
   bool casts_inputs = false;  // fully_shard casts what the model is given to `dtype`,
   bool casts_tables = false;  // what a tower's layers are given, which have groups of their own,
+  bool casts_given = false;   // what a decoder's are given, where those have groups,
   bool casts_loss = false;    // and the model's outputs, the loss among them.
   std::int64_t loss_chunks = 0;
   Version torch = kWitnessTorch;

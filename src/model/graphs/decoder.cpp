@@ -92,6 +92,13 @@ TensorId words(GraphBuilder& g, ModuleId module, TensorId ids) {
   return out;
 }
 
+// fully_shard casts what floats of what a layer is given, inside its checkpoint (_fsdp_state.py, _pre_forward), and the
+// layer's frame holds it. Complex tables have no second one.
+Waves narrowed(GraphBuilder& g, const Waves& given) {
+  if (!g.options().casts_given || given.sin == kNone || g.dtype(given.sin) != DType::Float32) return given;
+  return {g.cast(given.cos, g.options().dtype), g.cast(given.sin, g.options().dtype)};
+}
+
 class DecoderGraph {
  public:
   DecoderGraph(const ModelSpec& model, const GraphOptions& options)
@@ -431,7 +438,15 @@ class DecoderGraph {
     if (keeps_states_) states_.push_back(g_.keep(hidden));
     const TensorId out = run_layers(
         g_, g_.child(model_, "layers"), hidden, keywords,
-        [&](ModuleId module, std::size_t index, TensorId x) { return layer(module, x, given_to(index, at, masked)); },
+        [&](ModuleId module, std::size_t index, TensorId x) {
+          const LayerInputs given = given_to(index, at, masked);
+          const Waves narrow = narrowed(g_, given.waves);
+          LayerInputs own = given;
+          own.waves = narrow;
+          const TensorId made = layer(module, x, own);
+          if (narrow.cos != given.waves.cos) g_.drop({narrow.cos, narrow.sin});
+          return made;
+        },
         [&](std::size_t index, TensorId x) {
           if (raw != kNone) g_.drop({raw});
           raw = index < deep_.size() ? g_.keep(x) : kNone;

@@ -16,7 +16,8 @@ class Falcon {
       : g_(model, options), d_(model.dims), p_(*model.parts), model_(g_.child(g_.causal(), "transformer")) {}
 
   Graph build() {
-    return language_model(g_, [&](TensorId ids) { return body(ids); });
+    return language_model(
+        g_, [&](TensorId ids) { return body(ids); }, cache_);
   }
 
  private:
@@ -111,6 +112,10 @@ class Falcon {
     if (!p_.alibi) x = apply_rotary(g_, p_.rotary, x, given.waves, held);
     call.q = x.q;
     call.k = x.k;
+    if (g_.options().use_cache) {
+      keep_in_cache(g_, call.k, call.v, cache_, false);
+      call.keys_by_head = call.values_by_head = true;
+    }
     call.mask = given.mask;
     call.dropout = p_.alibi ? d_.attention_dropout : 0;
     const Attended attended = attend(g_, call);
@@ -197,7 +202,7 @@ class Falcon {
     Given given;
     if (p_.alibi) {
       given.ones = g_.filled(g_.shape(ids), DType::Int64, 1);
-      given.alibi = alibi_biases(g_, given.ones, true);
+      given.alibi = alibi_biases(g_, given.ones, g_.options().dtype, true);
     }
     given.ids = positions();
     given.mask = materialised_mask(g_);
@@ -231,6 +236,7 @@ class Falcon {
   const Dimensions& d_;
   const DecoderParts& p_;
   ModuleId model_;
+  std::vector<TensorId> cache_;  // Keys and values, layer by layer.
 };
 
 }  // namespace

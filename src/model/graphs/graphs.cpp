@@ -453,16 +453,19 @@ std::optional<std::string> cache_unsupported(const ModelSpec& model, const Train
   const bool plain = parts != nullptr && builder_of(model) == build_decoder_graph && parts->tower == nullptr &&
                      !parts->has_mixers() && parts->head == TextHead::Words &&
                      parts->projections != Projections::Latent;
-  if (!plain && model.family != "gpt2" && model.family != "opt") return lacks(formatted("of {}", model.graph_class));
+  constexpr std::array<std::string_view, 4> kOthers{"gpt2", "opt", "bloom", "falcon"};
+  if (!plain && std::find(kOthers.begin(), kOthers.end(), model.family) == kOthers.end())
+    return lacks(formatted("of {}", model.graph_class));
   const std::int64_t seq = training.seq_list.empty() ? training.seq : training.seq_list.back();
   if ((parts != nullptr && parts->chunked) || reaches_window(model, seq)) return lacks("of layers with windows");
   if (!training.checkpoint.groups.empty() || !training.checkpoint.modules.empty()) {
     return lacks("beside checkpoints, where transformers keeps none: leave it out");
   }
-  if (training.loss != Loss::HuggingFace && training.loss != Loss::Native) return lacks("with another loss than hf");
+  if (training.loss != Loss::HuggingFace && training.loss != Loss::Native && training.loss != Loss::Liger) {
+    return lacks("with another loss than hf or liger");
+  }
   if (training.transformers < Version{5, 0, 0}) return lacks("before transformers 5");
-  if (training.runtime != Runtime::PyTorch) return lacks(formatted("under {}", name(training.runtime)));
-  if (training.liger_kernels.any() || training.lora_kernels.any()) return lacks("with kernels of Liger or axolotl");
+  if (training.lora_kernels.any()) return lacks("with axolotl's kernels");
   if (training.ddp.find_unused_parameters) return lacks("with find_unused_parameters, which looks into outputs");
   return tp > 1 ? std::optional(lacks("under tensor parallelism")) : std::nullopt;
 }

@@ -121,9 +121,9 @@ struct PictureMasks {
 [[nodiscard]] TensorId shifted_numbers(GraphBuilder& g, std::int64_t count);
 // torch.finfo(dtype).min.
 [[nodiscard]] double lowest_number(DType dtype);
-// build_alibi_tensor of bloom and falcon: [B * H, 1, S] in the model's dtype from a mask of ones [B, S]. `narrow`:
-// slopes are brought to bf16 first (falcon).
-[[nodiscard]] TensorId alibi_biases(GraphBuilder& g, TensorId ones, bool narrow);
+// build_alibi_tensor of bloom and falcon: [B * H, 1, S] of `dtype` from a mask of ones [B, S]. `narrow`: slopes are
+// brought to bf16 first (falcon).
+[[nodiscard]] TensorId alibi_biases(GraphBuilder& g, TensorId ones, DType dtype, bool narrow);
 // A Linear or Conv1D module, with peft's adapters around it if it has them: result + B(A(dropout(x))) * scaling, in the
 // adapters' dtype, then in the result's (peft, tuners/lora/layer.py, Linear.forward).
 [[nodiscard]] TensorId linear_module(GraphBuilder& g, ModuleId module, TensorId x, std::int64_t features);

@@ -172,7 +172,7 @@ TensorId drop_outputs(GraphBuilder& g, TensorId loss, std::vector<TensorId> outp
 
 // lce_forward of liger_kernel/transformers/model/<family>.py, version 0.8.5: no logits, and the head's module is not
 // called.
-TensorId liger_loss(GraphBuilder& g, TensorId hidden, TensorId labels) {
+TensorId liger_loss(GraphBuilder& g, TensorId hidden, TensorId labels, const std::vector<TensorId>& cache) {
   const Shape shape = g.shape(hidden);
   const std::int64_t tokens = shape.dims[0] * shape.dims[1];
   const TensorId kept = g.view(hidden, shape);
@@ -183,13 +183,7 @@ TensorId liger_loss(GraphBuilder& g, TensorId hidden, TensorId labels) {
   const TensorId weight = g.parameter_of(g.child(g.causal(), "lm_head"), "weight");
   const TensorId loss = g.make(Op::FusedLinearCrossEntropy, Shape{}, DType::Float32, {rows, weight, targets}, true);
   g.drop({rows, targets, shifted.padded, kept, hidden});
-  g.exit_model();
-  g.leave_autocast();
-  const TensorId returned = output_loss(g, loss);
-  if (!g.options().copies_outputs) return returned;
-  const TensorId copied = g.copy(returned);
-  g.drop({returned});
-  return copied;
+  return drop_outputs(g, loss, {}, cache);
 }
 
 }  // namespace
@@ -256,7 +250,7 @@ TensorId end_model(GraphBuilder& g, TensorId logits, TensorId loss, const std::v
 
 TensorId causal_loss(GraphBuilder& g, TensorId hidden, TensorId labels, const Head& head,
                      const std::vector<TensorId>& others, const std::vector<TensorId>& cache) {
-  if (g.options().loss == Loss::Liger) return liger_loss(g, hidden, labels);
+  if (g.options().loss == Loss::Liger) return liger_loss(g, hidden, labels, cache);
   if (g.options().loss == Loss::Chunked) {
     const std::vector<TensorId> logits = logits_by_piece(g, hidden, head);
     g.drop({hidden});

@@ -243,7 +243,7 @@ double lowest_number(DType dtype) {
   return dtype == DType::Float64 ? std::numeric_limits<double>::lowest() : std::numeric_limits<float>::lowest();
 }
 
-TensorId alibi_biases(GraphBuilder& g, TensorId ones, bool narrow) {
+TensorId alibi_biases(GraphBuilder& g, TensorId ones, DType dtype, bool narrow) {
   const std::int64_t heads = g.dims().heads;
   const Shape rows = g.shape(ones);
   const auto whole = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(heads)));
@@ -268,7 +268,7 @@ TensorId alibi_biases(GraphBuilder& g, TensorId ones, bool narrow) {
   const TensorId biases = g.make(Op::Mul, shape, g.dtype(factors), {factors, row});
   g.drop({factors, row});
   const TensorId flat = g.view(biases, Shape{rows.dims[0] * heads, 1, rows.dims[1]});
-  const TensorId out = g.cast(flat, g.options().dtype);
+  const TensorId out = g.cast(flat, dtype);
   g.drop({flat, biases, places, slopes});
   for (TensorId one : held) g.drop({one});
   return out;

@@ -300,6 +300,13 @@ std::vector<FsdpGroup> fsdp_groups(const ModelSpec& model, const Fsdp& fsdp) {
   return groups;
 }
 
+bool shards_decoder_layers(const ModelSpec& model, const Fsdp& fsdp) {
+  const std::vector<FsdpGroup> groups = fsdp_groups(model, fsdp);
+  return std::any_of(groups.begin(), groups.end(), [&](const FsdpGroup& group) {
+    return model.modules[static_cast<std::size_t>(group.modules.front())].type.ends_with("DecoderLayer");
+  });
+}
+
 bool is_held(const ModelSpec& model, const Fsdp& fsdp, ParameterId id) {
   if (!is_one_of(kHeldEnds, fsdp.wrap)) return false;
   const auto first = [&](ParameterId one) {

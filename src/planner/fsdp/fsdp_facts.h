@@ -46,6 +46,8 @@ struct FsdpGroup {
 };
 // In the order of the calls: what lies inside comes before what lies around it, the model itself last.
 [[nodiscard]] std::vector<FsdpGroup> fsdp_groups(const ModelSpec& model, const Fsdp& fsdp);
+// Layers of a decoder have groups of their own.
+[[nodiscard]] bool shards_decoder_layers(const ModelSpec& model, const Fsdp& fsdp);
 
 // A word of Fsdp::wrap beside "ends": what is on the host or the device is cut by a caller that has variables of both
 // ends' weights, which stay whole until all is cut, and of the last parameter (accelerate's fsdp2_prepare_model:

@@ -117,6 +117,21 @@ std::optional<std::string> packed_shards_unsupported(const ModelSpec& model, con
   return std::nullopt;
 }
 
+// What is cut into which groups, and what is cast for them. FSDPState._pre_forward casts nothing in a recomputation.
+std::optional<std::string> shards_unsupported(const ModelSpec& model, const Training& training) {
+  const bool wide = model.parts != nullptr && model.parts->rotary.wide_tables;
+  const auto& groups = training.checkpoint.groups;
+  const bool recomputes = std::any_of(groups.begin(), groups.end(), [](const CheckpointGroup& group) {
+    return group.kind == CheckpointKind::NonReentrant;
+  });
+  if (wide && recomputes && training.fsdp.casts_parameters && shards_decoder_layers(model, training.fsdp)) {
+    return "non-reentrant checkpoints of layers that are given tables in fp32: fully_shard casts those in the forward "
+           "alone, and PyTorch finds other values when it recomputes (inside of accelerate's wrappers it would not, "
+           "which is not modelled)";
+  }
+  return groups_unsupported(model, training);
+}
+
 std::optional<std::string> fsdp_unsupported(const ModelSpec& model, const Job& job) {
   const Training& training = job.training;
   if (const auto ignored = ignored_unsupported(model, training)) return ignored;
@@ -155,7 +170,7 @@ std::optional<std::string> fsdp_unsupported(const ModelSpec& model, const Job& j
       return "reduction in bf16 of gradients in fp32";
     }
   }
-  return groups_unsupported(model, training);
+  return shards_unsupported(model, training);
 }
 
 // What comes out of others has no gradient, and PyTorch does not gather them in backward. The root's is there anyway.

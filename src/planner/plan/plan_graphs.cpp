@@ -22,6 +22,7 @@ std::string graph_key(const GraphOptions& options, const Job& job) {
                               options.inputs_require_grad && !all, options.one_dtype,
                               stage3 ? job.training.zero.reduce_bucket_size.value() : 0);
   if (options.casts_inputs) key += " cast";
+  if (options.casts_given) key += " given";
   if (job.training.model_code == ModelCode::Torchtitan && options.counts_on_device) key += " counts";
   if (stage3 && job.parallelism.dp == 1) key += " alone";  // Nothing is gathered.
   for (const std::string& module : options.checkpointed_modules) key += " " + module;

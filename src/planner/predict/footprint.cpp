@@ -580,9 +580,14 @@ namespace {
 Bytes held_cache(const ModelSpec& model, const Training& t) {
   if (!t.use_cache) return Bytes(0);
   const Dimensions& d = model.dims;
-  // Under autocast the keys are turned in fp32, and the values join them.
-  const Elements layer(checked_mul(2 * last_tokens(t), checked_mul(d.kv_heads, d.head_dim)));
-  Bytes held = storage(layer, t.dtype) * d.layers;
+  // Under autocast keys are turned in fp32, or have Falcon's biases, and the values join them; else they are as a
+  // product has left them.
+  const bool plain = model.family == "gpt2" || model.family == "opt" || model.family == "bloom";
+  const DType kept = plain ? t.autocast.value_or(t.dtype) : t.dtype;
+  // Falcon spreads the heads of a group before.
+  const bool spread = model.parts != nullptr && model.parts->projections == Projections::FusedGroups;
+  const Elements layer(checked_mul(2 * last_tokens(t), checked_mul(spread ? d.heads : d.kv_heads, d.head_dim)));
+  Bytes held = storage(layer, kept) * d.layers;
   for (std::int64_t at = 0; at < d.layers && d.sliding_window > 0; ++at) {
     if (model.parts->kind(static_cast<std::size_t>(at)) == LayerKind::Sliding) held += Bytes(8);
   }
@@ -593,7 +598,9 @@ Bytes held_cache(const ModelSpec& model, const Training& t) {
 
 Bytes held_logits(const ModelSpec& model, const Job& job) {
   const Training& t = job.training;
-  if (t.loop != LoopKind::Script || (t.loss != Loss::HuggingFace && t.loss != Loss::Native)) return Bytes(0);
+  if (t.loop != LoopKind::Script) return Bytes(0);
+  if (t.loss == Loss::Liger) return held_cache(model, t);  // It makes no logits.
+  if (t.loss != Loss::HuggingFace && t.loss != Loss::Native) return Bytes(0);
   const std::int64_t tp = job.parallelism.tp;
   const std::optional<Answers> answers = answers_of(model, t);
   if (!answers) return Bytes(0);

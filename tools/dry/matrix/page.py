@@ -31,10 +31,6 @@ REASONS = [
     ),
     (r"/zero3-.*-qwz", "into which free blocks quantized gathers are put: rests that are too small to be split off"),
     (
-        r"/offload-.*-z3-[37]-|/chance-2-smollm2-",
-        "numbers of 8 bytes that complete_grad_norm_calculation_for_cpu_offload holds on the device: traced, not predicted",
-    ),
-    (
         r"/families-deepseek-v2-lite-s500-b3-full|/chance-deepseek-v2-lite-s3840-b1-59-",
         "not traced: into which free blocks tensors are put under checkpoints",
     ),
@@ -60,6 +56,15 @@ REASONS = [
         "autocast copies a leaf once for all who read it, and the input of a reentrant checkpoint is a leaf while it runs again: "
         "traced, not predicted (layers whose products read that input itself)",
     ),
+    (
+        r"/chance-5-.*-qlora",
+        "reference cycles of LLM.int8 that Python's collector has not found yet: with a collection at each phase's end all rows are equal",
+    ),
+    (
+        r"/chance-5-moonlight-16b-a3b-",
+        "init alone: zero.Init makes the routers' biases in bf16, and they are in fp32 here from the first",
+    ),
+    (r"/chance-5-falcon-7b-", "not traced: into which free blocks tensors are put"),
     (r"^heldout/", "not traced: rests of free blocks under ZeRO-3 on 32 ranks"),
     (
         r"^torch-2.8/.*gpt2",

@@ -78,7 +78,9 @@ def imports(jobs):
 
     from transformers.models.auto.configuration_auto import model_type_to_module_name
 
-    for family in {model_type_to_module_name(job["config"]["model_type"]) for job in jobs}:
+    # From when one that sees pictures is imported whole numbers are followed: each fork imports its own.
+    seeing = getattr(sys.modules.get("dsplan_dry.values"), "SEEING", ())
+    for family in {model_type_to_module_name(job["config"]["model_type"]) for job in jobs} - set(seeing):
         __import__(f"transformers.models.{family}.modeling_{family}")
     torch.cuda._is_in_bad_fork = lambda: False
     if "dsplan_dry.record" in sys.modules:  # The matrix has a meter of its own.

@@ -5,7 +5,7 @@ attention, one H100. Real models mostly; a model with fewer layers (`layers`) wh
 import functools
 import itertools
 
-from . import chance, model_config
+from . import chance, chance_launchers, model_config
 
 FAMILIES = [
     "gpt2",
@@ -499,6 +499,14 @@ def loss():
             yield job("loss", model, seq, batch, use_cache=True, holds_outputs=True, **eager, name="cache-held")
         yield job("loss", model, seq, batch, grad_accum=3, **eager, name="accum3")
         yield job("loss", model, seq, batch, loop="trainer", grad_accum=2, **eager, name="trainer-accum2")
+    for model, seq, batch in (("bloom-560m", 500, 2), ("falcon-7b", 1000, 1), ("falcon-rw-1b", 512, 2), ("falcon-40b", 512, 1),
+                              ("gpt2", 500, 2), ("opt-350m", 512, 2)):
+        for name, more in (("", {}), ("-autocast", {"dtype": "fp32", "autocast": "bf16"}), ("-eager", {"attention": "eager"})):
+            if model.startswith("falcon") and name == "-eager":  # Its own eager attention is not modelled.
+                continue
+            yield job("loss", model, seq, batch, use_cache=True, holds_outputs=True, **{"attention": None, **more},
+                      name="cache-held" + name)
+
 
 
 def liger():
@@ -521,6 +529,7 @@ def kernels():
         yield job("kernels", model, seq, batch, loss="liger", **every)
         yield job("kernels", model, seq, batch, loss="liger", checkpoint="full", **every, name="full")
         yield job("kernels", model, seq, batch, **every, name="hf-loss")
+        yield job("kernels", model, seq, batch, loss="liger", use_cache=True, holds_outputs=True, **every, name="cache-held")
         yield job("kernels", model, seq, batch, loss="liger", lora=lora, checkpoint="full", **every, name="lora-full")
         yield job("kernels", model, seq, batch, loss="liger", lora=lora, dtype="bf16", autocast="bf16", **every, name="lora-autocast")
     for kind in ("rope", "rms_norm", "swiglu"):
@@ -780,6 +789,10 @@ def zero(stage):
         yield job(stratum, "llama-3.2-1b", 2048, 1, world=8, deepspeed=engine(stage), **way, name=name)
         yield job(stratum, "qwen3-0.6b", 500, 2, world=4, rank=3, deepspeed=engine(stage), **way, name=name)
     yield job(stratum, "llama-3-8b", 2048, 1, world=8, deepspeed=engine(stage), checkpoint="full", name="8-layers")
+    for model, seq, world, rank in (("llama-3.2-1b", 1024, 8, 0), ("gpt2-medium", 500, 4, 3)):
+        for name, accum, held in (("cache", None, False), ("cache-held", None, True), ("cache-held-accum2", 2, True)):
+            yield job(stratum, model, seq, 2, world=world, rank=rank, deepspeed=engine(stage, accum=accum), use_cache=True,
+                      holds_outputs=held, name=name)
     if stage == 3:
         for events in ("done", "pending"):
             yield job(
@@ -988,6 +1001,9 @@ def accelerated():
         "no-precision": (orig, {"mixed_precision": None, **clips}),
         "no-precision-flat": ({}, {"mixed_precision": None}),
         "held-outputs": (orig, {"holds_outputs": True}),
+        "cache": (orig, {"use_cache": True}),
+        "cache-held": ({}, {"use_cache": True, "holds_outputs": True}),
+        "cache-held-accum2": (orig, {"use_cache": True, "holds_outputs": True, "grad_accum": 2}),
         "default-attention": (orig, {"attention": None}),
         "offload": ({**orig, **offload}, {}),
         "offload-flat": (offload, clips),
@@ -1210,6 +1226,11 @@ def fsdp():
             yield one(model, seq, batch, world, rank, policy, name, **more)
     yield from reentrant_shards(one, mixed, both)
     yield from encoder_decoders(one, mixed)
+    yield from wide_tables(one, mixed)
+    for model, seq, world, rank in (("llama-3.2-1b", 1024, 8, 0), ("qwen3-0.6b", 1000, 24, 23)):
+        for name, policy, more in (("cache", {}, {}), ("mixed-cache-held", mixed, {"holds_outputs": True}),
+                                   ("mixed-cache-accum2", mixed, {"holds_outputs": True, "grad_accum": 2})):
+            yield one(model, seq, 2, world, rank, policy, name, use_cache=True, **more)
 
 
 def reentrant_shards(one, mixed, both):
@@ -1241,6 +1262,20 @@ def reentrant_shards(one, mixed, both):
             if model == "gpt2" and "lora" in more or policy.get("replicate") == world:
                 continue
             yield one(model, seq, batch, world, rank, policy, f"reentrant-{name}", **again, **more)
+
+
+def wide_tables(one, mixed):
+    """Families whose rotary tables are in fp32: fully_shard casts what each layer is given."""
+    ways = {
+        "mixed": (mixed, {}),
+        "mixed-full": (mixed, {"checkpoint": "full"}),
+        "mixed-again": (mixed, {"checkpoint": "full", "checkpoint_impl": "reentrant"}),
+        "mixed-eager": (mixed, {"attention": "eager"}),
+        "mixed-root": ({**mixed, "wrap": "root"}, {}),
+    }
+    for name, (policy, more) in ways.items():
+        for model, seq, world, rank in (("olmo-2-1b", 500, 8, 0), ("ernie-4.5-0.3b", 1000, 24, 11)):
+            yield one(model, seq, 2, world, rank, policy, f"wide-{name}", **more)
 
 
 def encoder_decoders(one, mixed):
@@ -1422,6 +1457,7 @@ def jobs():
         *chance.shared_jobs(job, "chance-shared", 3, 30),
         *chance.wider_jobs(job, "chance-3", 4, 60),
         *chance.wider_jobs(job, "chance-4", 5, 40),
+        *chance_launchers.jobs(job, "chance-5", 6, 80),
     ]
     names = [row["name"] for row in made]
     twice = {name for name in names if names.count(name) > 1}

@@ -115,12 +115,7 @@ class Bf16Runtime final : public RuntimeBase {
     const Variable sum = gradient_norms_.sum_of(squares, kNorm);
     const Variable root = gradient_norms_.root_or_square(sum, kNorm);
     root.mark_scratch();
-    // mask_nan_or_inf_with_val_inplace: two flags, whether one is set, and -1.
-    Variables masks;
-    for (const DType type : {DType::Bool, DType::Bool, DType::Bool, DType::Float32}) {
-      masks.append(eager_.scratch(Bytes(bytes_per_element(type)), type, kNorm));
-      eager_.work().write(masks.ids().back()).run(Body::Nothing, "mask of an invalid norm");
-    }
+    control_.mask_invalid(kNorm);
   }
 
   // _update_hp_grad: hp_grad.data.add_(lp.grad.data.to(hp_grad.dtype))

@@ -34,6 +34,34 @@ void ControlValues::tensor_parallel(Bytes bytes, What what, const Squares& squar
   eager_.emitter().wait_stream(kHostSync, kComputeStream);
 }
 
+void ControlValues::sub_group_norm(What what, Variable sum) {
+  eager_.emitter().wait_stream(kHostSync, kComputeStream);  // float(total_norm)
+  const Variable value = made(Bytes(4), what, {}, sum);
+  share(value.id(), Group::DataParallel);
+  share(value.id(), Group::TensorParallel);
+  What of_root = what;
+  of_root.label = "root of a norm";
+  const Variable root = eager_.scratch(Bytes(4), DType::Float32, of_root);
+  eager_.work().read(value).write(root).run(Body::Nothing, of_root.label);
+  sum.reset();
+  mask_invalid(what);
+  eager_.emitter().wait_stream(kHostSync, kComputeStream);
+}
+
+void ControlValues::mask_invalid(What what) {
+  what.label = "mask of an invalid norm";
+  const auto made = [&](DType type) {
+    Variable one = eager_.scratch(Bytes(bytes_per_element(type)), type, what);
+    eager_.work().write(one).run(Body::Nothing, what.label);
+    return one;
+  };
+  Variables masks;
+  Variable absolute = made(DType::Float32);
+  masks.append(made(DType::Bool));
+  absolute.reset();
+  for (const DType type : {DType::Bool, DType::Bool, DType::Float32}) masks.append(made(type));
+}
+
 void ControlValues::share(BufferId value, Group group) {
   if ((group == Group::TensorParallel ? ranks_.tensor_parallel : ranks_.data_parallel) == 1) return;
   const Emitter& emitter = eager_.emitter();
@@ -130,6 +158,19 @@ Variable GradientNorms::squares_of(const Variables& norms, What what) {
   const Variable stacked = derived(norms.ids(), norms.size(), what);
   const BufferId from = stacked.id();
   return derived({&from, 1}, norms.size(), what);
+}
+
+Variable GradientNorms::added_squares(std::span<const Variable* const> norms, What what) {
+  Variable sum;
+  for (const Variable* norm : norms) {
+    const Variable square = root_or_square(*norm, what);
+    if (sum) {
+      eager_.add(sum, square, "add squares of norms");
+    } else {
+      sum = root_or_square(square, what);
+    }
+  }
+  return sum;
 }
 
 // Squares have been added up already.

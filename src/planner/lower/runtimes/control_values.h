@@ -39,8 +39,14 @@ class ControlValues {
   // Of a value that is the same on all data-parallel ranks: over the tensor-parallel ones alone.
   // Where it is made `from` something on the device it is there with one rank, too.
   void tensor_parallel(Bytes bytes, What what, const Squares& squares = {}, const Variable& from = {});
+  // The norm of a sub-group of a host's optimizer: `sum` of squares, which ranks add up in fp32, its root, and -1 where
+  // that is no number (zero/stage3.py, complete_grad_norm_calculation_for_cpu_offload).
+  void sub_group_norm(What what, Variable sum);
   // A value that is there, over the ranks of one group; nothing where there is one.
   void share(BufferId value, Group group);
+  // mask_nan_or_inf_with_val_inplace (runtime/utils.py) of one fp32 number: what compares absolute values goes at once,
+  // two flags, whether one is set, and -1 when it returns.
+  void mask_invalid(What what);
 
   // A parameter that all tensor-parallel ranks have alike counts on the first of them alone (DeepSpeed,
   // runtime/utils.py: is_model_parallel_parameter).
@@ -85,6 +91,8 @@ class GradientNorms {
   // The same in its two parts.
   [[nodiscard]] Variable squares_of(const Variables& norms, What what);
   [[nodiscard]] Variable sum_of(const Variable& squares, What what);
+  // The squares of norms added up one after another, from 0.0 on; the list stays the caller's.
+  [[nodiscard]] Variable added_squares(std::span<const Variable* const> norms, What what);
 
  private:
   // Made of what is in `from`, so many numbers.

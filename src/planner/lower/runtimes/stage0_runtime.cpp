@@ -263,12 +263,8 @@ class Fp32Optimizer final : public Stage0Optimizer {
 
   void initialise() override {}
 
-  // engine.py, clip_fp32_gradients: its norm is summed over all ranks, wrongly or not.
   void step(bool first) override {
-    if (model_.training.gradient_clipping > 0) {
-      model_.control.all_reduce(Bytes(4), {Role::Temporaries, "gradient norm"},
-                                model_.control.squares_of(model_.gradients.ids(), model_.trained));
-    }
+    if (model_.training.gradient_clipping > 0) clip_fp32_gradients();
     for (const NamedParameter& p : model_.trained) {
       Variables& states = states_[at(p.id)];
       if (first) create(p, states);
@@ -287,6 +283,21 @@ class Fp32Optimizer final : public Stage0Optimizer {
   }
 
  private:
+  // runtime/utils.py, clip_grad_norm_: all norms stay until it returns. What they come to is summed over all ranks,
+  // wrongly or not.
+  void clip_fp32_gradients() {
+    constexpr What kNorm{Role::Temporaries, "gradient norm", "runtime/utils.py, clip_grad_norm_"};
+    Variables norms;
+    for (const NamedParameter& p : model_.trained) {
+      if (!model_.gradients.holds(p.id)) continue;
+      norms.append(model_.gradient_norms.norm_of(model_.gradients[p.id], kNorm, std::vector<ByteRange>{}));
+    }
+    Variable sum;
+    if (!norms.empty()) sum = model_.gradient_norms.sum_of_squares(norms, kNorm);
+    model_.control.all_reduce(Bytes(4), kNorm, model_.control.squares_of(model_.gradients.ids(), model_.trained),
+                              std::move(sum));
+  }
+
   void create(const NamedParameter& p, Variables& states) {
     const Shape& shape = model_.spec.parameters[at(p.id)].shape;
     for (const StateTensor& tensor : optimizer_state(model_.training.optimizer, shape, model_.training.dtype, false)) {

@@ -1,6 +1,7 @@
 #include "planner/lower/runtimes/zero3/gradient_partitions.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "planner/lower/runtimes/zero3/partitioned_optimizer.h"
@@ -22,7 +23,7 @@ class DeviceGradients final : public GradientPartitions {
     what.capacity = true;
     gradients_ = eager_.empty(bytes(sharding_.partition()), kept(), what);
   }
-  void take(const std::vector<ReducedGradient>& reduced) override;
+  void take(std::vector<ReducedGradient> reduced) override;
   [[nodiscard]] Variable measure_norm(const SubGroup& group, Variables& norms) override;
 
  private:
@@ -30,7 +31,7 @@ class DeviceGradients final : public GradientPartitions {
 };
 
 // Sums are in place.
-void DeviceGradients::take(const std::vector<ReducedGradient>& reduced) {
+void DeviceGradients::take(std::vector<ReducedGradient> reduced) {
   Work add = eager_.work();
   for (const ReducedGradient& one : reduced) add.read(one.part);
   for (const ReducedGradient& one : reduced) {
@@ -77,15 +78,20 @@ class HostGradients final : public GradientPartitions {
                 PartitionedOptimizer& optimizer, Emitter& emitter)
       : GradientPartitions(training, sharding, norms, emitter), optimizer_(optimizer) {}
   void make() override;
-  void take(const std::vector<ReducedGradient>& reduced) override;
-  void end_step() override { let_go(norms_); }
+  void take(std::vector<ReducedGradient> reduced) override;
+  [[nodiscard]] Variable measure_norm(const SubGroup& group, Variables& norms) override;
+  void end_step() override {
+    let_go(norms_);
+    norm_of_.clear();
+  }
 
  private:
   [[nodiscard]] Variable accumulate(const Shard& shard, const Part& gradient);
-  void measure_at_boundary(const Shard& shard, const Variable& gradient);
+  void measure_at_boundary(std::size_t index, const Variable& gradient);
 
   PartitionedOptimizer& optimizer_;
-  std::vector<Variable> norms_;  // One of each gradient, from the boundary to the step's end.
+  std::vector<Variable> norms_;                 // One of each gradient, from the boundary to the step's end.
+  std::map<std::size_t, std::size_t> norm_of_;  // Where the norm of a trained parameter stands among them.
 };
 
 void HostGradients::make() {
@@ -96,8 +102,9 @@ void HostGradients::make() {
 }
 
 // A rank that has nothing but padding of a parameter passes it over. What was padded is passed on whole.
-void HostGradients::take(const std::vector<ReducedGradient>& reduced) {
-  for (const ReducedGradient& one : reduced) {
+void HostGradients::take(std::vector<ReducedGradient> reduced) {
+  for (ReducedGradient& one : reduced) {
+    const Variable own = std::move(one.own);
     const Shard& shard = sharding_.of_trained(one.index);
     const std::int64_t real = sharding_.real(shard).elements;
     if (real == 0) continue;
@@ -105,7 +112,7 @@ void HostGradients::take(const std::vector<ReducedGradient>& reduced) {
     const Variable gradient =
         accumulate(shard, Part(one.part.buffer, one.part.offset, bytes(whole ? shard.part : real)));
     if (!boundary_) continue;
-    measure_at_boundary(shard, gradient);
+    measure_at_boundary(one.index, gradient);
     optimizer_.take_gradient(one.index, gradient);
   }
   optimizer_.end_reduction();
@@ -127,7 +134,8 @@ Variable HostGradients::accumulate(const Shard& shard, const Part& gradient) {
 }
 
 // _constant_buffered_norm2: squares of the norms of pieces are added up, and their root is kept.
-void HostGradients::measure_at_boundary(const Shard& shard, const Variable& gradient) {
+void HostGradients::measure_at_boundary(std::size_t index, const Variable& gradient) {
+  const Shard& shard = sharding_.of_trained(index);
   constexpr What kOne{Role::Temporaries, "gradient norm", "zero/stage3.py, _constant_buffered_norm2"};
   const std::int64_t elements = eager_.bytes_of(gradient).value() / bytes_per_element(kept());
   Variable squares;
@@ -139,8 +147,19 @@ void HostGradients::measure_at_boundary(const Shard& shard, const Variable& grad
     if (squares) eager_.add(squares, square, "add squares of norms");
     if (!squares) squares = std::move(square);
   }
+  norm_of_[index] = norms_.size();
   norms_.push_back(norms_of_gradients_.root_or_square(squares, kOne));
   norms_.back().mark_scratch();
+}
+
+// complete_grad_norm_calculation_for_cpu_offload, up to where ranks add up. A rank without a part of any has no sum.
+Variable HostGradients::measure_norm(const SubGroup& group, Variables&) {
+  std::vector<const Variable*> norms;
+  for (std::size_t index = group.begin; index < group.end; ++index) {
+    if (const auto at = norm_of_.find(index); at != norm_of_.end()) norms.push_back(&norms_[at->second]);
+  }
+  return norms_of_gradients_.added_squares(
+      norms, {Role::Temporaries, "gradient norm", "zero/stage3.py, complete_grad_norm_calculation_for_cpu_offload"});
 }
 
 }  // namespace
@@ -173,7 +192,8 @@ void GradientPartitions::scan_overflow() {
   const auto any = [&](const Variable& scan) {
     Variable found;
     if (there != Space::Device) return found;
-    found = eager_.scratch(Bytes(1), DType::Bool, {Role::Temporaries, "overflow found", "zero/stage3.py, has_overflow"});
+    found =
+        eager_.scratch(Bytes(1), DType::Bool, {Role::Temporaries, "overflow found", "zero/stage3.py, has_overflow"});
     eager_.work().read(scan).write(found).run(Body::Nothing, "any of overflow scan");
     return found;
   };

@@ -18,6 +18,7 @@ class PartitionedOptimizer;
 struct ReducedGradient {
   std::size_t index = 0;
   Part part;
+  Variable own{};  // The gradient itself, where it is in no bucket: it goes when its part has been taken.
 };
 
 class GradientPartitions {
@@ -30,11 +31,11 @@ class GradientPartitions {
   void begin_backward(bool boundary) { boundary_ = boundary; }
   void end_backward() { accumulating_ = !boundary_; }
   // partition_grads: the first micro-batch overwrites what is there, later ones add to it.
-  virtual void take(const std::vector<ReducedGradient>& reduced) = 0;
+  virtual void take(std::vector<ReducedGradient> reduced) = 0;
   // What the step looks at before it updates.
   void scan_overflow();
-  // The sum of the squares of a sub-group's norms, where they were not taken before; `norms` holds them.
-  [[nodiscard]] virtual Variable measure_norm(const SubGroup&, Variables& /*norms*/) { return {}; }
+  // The sum of the squares of a sub-group's norms, of which there may be none. `norms` holds those that are taken now.
+  [[nodiscard]] virtual Variable measure_norm(const SubGroup& group, Variables& norms) = 0;
   virtual void end_step() {}
 
   [[nodiscard]] Part of(const Shard& shard) const { return of(shard.offset, shard.part); }

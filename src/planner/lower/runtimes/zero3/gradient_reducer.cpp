@@ -103,7 +103,7 @@ void GradientReducer::reduce_in_bucket() {
     eager_.copy(padded.back(), reduced.back().part, "pad gradient");
     reduced.back().part = padded.back();
   }
-  partitions_.take(reduced);
+  partitions_.take(std::move(reduced));
   let_go(padded);
   made.reset();
   clear_entries();
@@ -163,7 +163,8 @@ void GradientReducer::take_scattered(Part mine, Variable interleaved) {
     reduced.back().part = Part(casts.back().id(), Bytes(0), eager_.bytes_of(casts.back()));
   }
   if (casts.size() == entries_.size()) interleaved.reset();
-  partitions_.take(reduced);
+  for (std::size_t i = 0; i < entries_.size(); ++i) reduced[i].own = std::move(entries_[i].own);
+  partitions_.take(std::move(reduced));
   let_go(casts);
   interleaved.reset();
 }

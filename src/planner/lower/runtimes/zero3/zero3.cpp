@@ -283,8 +283,11 @@ void Zero3Runtime::measure_gradients() {
   for (const SubGroup& group : sharding_.groups()) {
     Variables norms;
     Variable sum = gradients_->measure_norm(group, norms);
-    const Bytes bytes = optimizer_away() ? Bytes(4) : Bytes(8);
-    control_.all_reduce(bytes, optimizer_away() ? kNormOfSubGroup : kGradientNorm, {}, std::move(sum));
+    if (optimizer_away()) {
+      control_.sub_group_norm(kNormOfSubGroup, std::move(sum));
+    } else {
+      control_.all_reduce(Bytes(8), kGradientNorm, {}, std::move(sum));
+    }
   }
   if (!optimizer_away()) norms_.in_step(DType::Float64, sharding_.groups().size());
 }
