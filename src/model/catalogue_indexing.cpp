@@ -205,11 +205,17 @@ void nonzero(Writer& w) {
 }
 
 // x[mask]: the places are listed, and again in backward, where rows are added into zeros in the order of their places
-// (Indexing.cu, index_put_with_sort_kernel): numbers of 64 bits for each, sorted beside what they were.
+// (Indexing.cu, index_put_with_sort_kernel): numbers of 64 bits for each, sorted beside what they were. With
+// Node::number 1 the flags do not lie row by row, and are copied.
 void masked_rows(Writer& w) {
   w.save_input(1, "_saved_indices");
+  const Bytes flags = storage(w.in(1).shape.elements(), DType::Bool);
+  const bool copies = w.node().number == 1;
+  const std::uint8_t copy =
+      copies ? w.forward_temporary(flags, DType::Bool, Visibility::Kernel) : std::uint8_t{0};
   const Places forward = places_of(w, w.out().shape.dims[0]);
   find_places(w, forward, &Writer::forward, &Writer::forward_drop);
+  if (copies) w.forward_drop(copy);
   w.output();
   w.kernel();
   w.forward_drop(forward.listed);

@@ -58,7 +58,7 @@ bool sees_pictures(const ModelSpec& model) {
 
 // As transformers 4 named text and tower.
 std::string pictured_name(const ModelSpec& model, std::string name) {
-  if (model.family.starts_with("qwen3_")) return name;
+  if (model.family.starts_with("qwen3_") || model.family == "gemma4") return name;
   if (model.family.starts_with("qwen2")) {
     if (!replace(name, "model.language_model.", "model.")) replace(name, "model.visual.", "visual.");
     return name;
@@ -165,7 +165,7 @@ std::vector<Expected> expected_of(const ModelSpec& model) {
     const auto id = static_cast<ParameterId>(i);
     const bool stacked = model.family.starts_with("granitemoe") || model.family == "gpt_oss" ||
                          model.family.starts_with("llama4") || model.family == "qwen3_vl_moe" ||
-                         model.family == "gemma4_text";
+                         model.family.starts_with("gemma4");
     if (!stacked && parameter.shape.rank == 3 && parameter.name.find(".experts.") != std::string::npos) {
       add_experts(list, model, id);
     } else {

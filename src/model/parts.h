@@ -303,6 +303,7 @@ enum class ProjectorKind : std::uint8_t {
   Unfolded,    // Over the tower's result: normed, patches side by side through one product, and two linears (mistral3).
   Adapted,     // Over the tower's own end, one product (llama4).
   Merged,      // The tower's own end, which makes one place of several patches (qwen2_vl).
+  Embedded,    // Over the tower's own end, which averages patches: a norm without weights, and one product (gemma4).
 };
 
 // A tower that sees pictures: patches through a convolution, then layers like a decoder's in which each patch sees all
@@ -332,6 +333,10 @@ struct TowerParts {
   // Pictures of all sizes (qwen2_vl): `merge` times `merge` patches become a token. 0: pictures have one size.
   std::int64_t merge = 0;
   std::int64_t frames = 1;  // A picture stands for so many.
+  // Patches of each picture, with those that hold nothing and are masked (gemma4). 0: as many as the picture has.
+  std::int64_t padded = 0;
+  bool clips = false;         // Linear layers bound what they take and what they give (gemma4).
+  bool standardises = false;  // What the tower gives is moved and scaled by buffers of its own (gemma4).
   // So many tokens a side see each other, but in `whole_layers` all of a picture's do. 0: there are no windows.
   std::int64_t window = 0;
   std::vector<std::int64_t> whole_layers;

@@ -27,7 +27,8 @@ struct Windows {
 };
 [[nodiscard]] Windows windows_of(const TowerParts& tower, const Grid& grid);
 
-// What the processor makes of a side: a multiple of a token's (smart_resize; its limits are preprocessor_config's).
-[[nodiscard]] std::int64_t resized(const TowerParts& tower, std::int64_t pixels);
+// What the processor makes of height and width: multiples of a token's (smart_resize; its limits are
+// preprocessor_config's). Gemma 4's makes each picture as large as its tokens may be.
+[[nodiscard]] std::vector<std::int64_t> resized(const TowerParts& tower, const std::vector<std::int64_t>& size);
 
 }  // namespace dsplan

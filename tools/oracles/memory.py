@@ -41,6 +41,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 from matrix.routing import tokens_of_experts
 
 DEVICE = torch.device("cuda:0")
+torch.utils._device._device_constructors()  # Keeps what they are: torch.tensor is given another function below.
 RELEASED = "5.17.0"  # Cases of other versions name theirs, and need it installed.
 LIGER = "0.8.5"
 OLD = transformers.__version__.startswith("4.")
@@ -52,6 +53,7 @@ IN_PLACE = {
     aten.add.Tensor: aten.add_.Tensor,  # Sums of gradients (input_buffer.cpp), if the first is nobody else's.
     aten.index_put.default: aten.index_put_.default,  # index_backward (FunctionsManual.cpp).
     aten.scatter_add.default: aten.scatter_add_.default,  # gather_backward (TensorAdvancedIndexing.cpp).
+    aten.logical_and.default: aten.logical_and_.default,  # clamp_backward of bounds that are tensors (FunctionsManual.cpp).
     aten.scatter.src: aten.scatter_.src,  # value_selecting_reduction_backward: topk, sort (FunctionsManual.cpp).
 }
 
@@ -398,6 +400,8 @@ class Run:
         vision = self.case["config"]["vision_config"]
         if vision["model_type"] == "pixtral":
             return self.batch_of_sizes(shapes)
+        if vision["model_type"] == "gemma4_vision":
+            return self.batch_of_padded(shapes)
         patch, frames, merge = vision["patch_size"], vision["temporal_patch_size"], vision["spatial_merge_size"]
         height, width = (pixels // patch for pixels in self.training["image_size"])
         pictures = self.training["images"]
@@ -426,6 +430,34 @@ class Run:
         made["image_sizes"] = torch.empty((pictures, 2), dtype=torch.int64, device=DEVICE)
         with known_values._disable_current_modes():
             made["image_sizes"].known = torch.tensor([self.training["image_size"]] * pictures)
+        return made
+
+    def batch_of_padded(self, shapes):
+        """Gemma 4's processor gives each picture as many patches as the largest may have, and of each its column and
+        row: -1 where there is none. A row is laid out as above."""
+        rows, length = shapes["input_ids"]
+        config = self.case["config"]
+        patch, side = (config["vision_config"][key] for key in ("patch_size", "pooling_kernel_size"))
+        height, width = (pixels // patch for pixels in self.training["image_size"])
+        pictures = self.training["images"]
+        tokens = height * width // side**2
+        patches = config["vision_soft_tokens_per_image"] * side**2
+        made = {name: torch.empty(of, dtype=torch.int64, device=DEVICE) for name, of in shapes.items()}
+        made["pixel_values"] = torch.empty(rows * pictures, patches, 3 * patch**2, device=DEVICE)
+        made["image_position_ids"] = torch.empty((rows * pictures, patches, 2), dtype=torch.int64, device=DEVICE)
+        made["mm_token_type_ids"] = torch.empty((rows, length), dtype=torch.int64, device=DEVICE)
+        with known_values._disable_current_modes():
+            places = torch.full((rows * pictures, patches, 2), -1)
+            places[:, :height * width, 0] = torch.arange(width).repeat(height)
+            places[:, :height * width, 1] = torch.arange(height).repeat_interleave(width)
+            types = torch.zeros(rows, length, dtype=torch.int64)
+            for picture in range(pictures):
+                begin = 1 + picture * (tokens + 2)
+                types[:, begin:begin + tokens] = 1
+            ids = types * config["image_token_id"]
+        made["image_position_ids"].known = places
+        made["input_ids"].known = ids
+        made["mm_token_type_ids"].known = types
         return made
 
     def asks_for_biases(self):
@@ -778,6 +810,7 @@ def patch():
     import transformers.masking_utils
     if hasattr(transformers.masking_utils, "is_tracing"):
         transformers.masking_utils.is_tracing = lambda tensor=None: False  # A fake tensor counts as tracing.
+    transformers.masking_utils.set = lambda kinds: sorted({*kinds})  # Kinds of layers, in an order that each run of Python draws anew.
     import torch.cuda.amp.common
     torch.cuda.amp.common.amp_definitely_not_available = lambda: False
     torch.cuda.get_device_capability = lambda device=None: (9, 0)

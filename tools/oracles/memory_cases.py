@@ -748,6 +748,15 @@ PIXTRAL = {"model_type": "pixtral", "hidden_size": 32, "intermediate_size": 72, 
 MISTRAL3 = {"model_type": "mistral3", "architectures": ["Mistral3ForConditionalGeneration"], "image_token_index": 500,
             "spatial_merge_size": 2, "tie_word_embeddings": False, "vision_config": PIXTRAL,
             "text_config": config("mistral", head_dim=16, sliding_window=None)}
+GEMMA4_VISION = {"model_type": "gemma4_vision", "hidden_size": 32, "intermediate_size": 72, "num_hidden_layers": 3,
+                 "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 16, "patch_size": 4, "pooling_kernel_size": 2,
+                 "position_embedding_size": 64}
+# As gemma-4-e2b sees, and as gemma-4-31b and -26b-a4b do.
+GEMMA4_SHOWN = {"model_type": "gemma4", "architectures": ["Gemma4ForConditionalGeneration"], "image_token_id": 500,
+                "video_token_id": 501, "audio_token_id": 502, "vision_soft_tokens_per_image": 20,
+                "text_config": GEMMA4, "vision_config": {**GEMMA4_VISION, "use_clipped_linears": True}}
+GEMMA4_SHOWN_DENSE = {**GEMMA4_SHOWN, "text_config": {**GEMMA4_DENSE, "use_bidirectional_attention": "vision"},
+                      "vision_config": {**GEMMA4_VISION, "standardize": True}}
 QWEN3_5_VL = {**QWEN3_VL, "model_type": "qwen3_5", "architectures": ["Qwen3_5ForConditionalGeneration"],
               "text_config": {**QWEN3_5, "num_hidden_layers": 2, "layer_types": ["linear_attention", "full_attention"]},
               "vision_config": {**without(QWEN3_VL["vision_config"], "deepstack_visual_indexes"), "model_type": "qwen3_5_vision"}}
@@ -850,6 +859,12 @@ SHOWN = {
                           "vision_config": {**PIXTRAL, "num_attention_heads": 4, "attention_dropout": 0.1, "hidden_act": "gelu"},
                           "text_config": {**MINISTRAL3, "vocab_size": 512}},
                          micro_batch=1, seq=91, images=3, image_size=[24, 40], freeze=[TOWER + "patch_conv.*"]),
+    **without(shown("gemma4-shown", GEMMA4_SHOWN, TOWER, [], projector="model.embed_vision.", image_size=[40, 24]),
+              "gemma4-shown-checkpoint-reentrant"),
+    **without(shown("gemma4-shown-dense", GEMMA4_SHOWN_DENSE, TOWER, [], projector="model.embed_vision.", image_size=[40, 24]),
+              "gemma4-shown-dense-checkpoint-reentrant"),
+    "gemma4-shown-filled": case({**GEMMA4_SHOWN, "vision_soft_tokens_per_image": 15}, micro_batch=2, seq=96, images=1,
+                                image_size=[40, 24]),
     "llava-odd": case({**LLAVA, "vision_feature_select_strategy": "full", "multimodal_projector_bias": False,
                        "projector_hidden_act": "gelu_pytorch_tanh", "tie_word_embeddings": True,
                        "text_config": QWEN2},

@@ -132,10 +132,11 @@ std::size_t Composition::take(const ModelSpec& part, ModuleId from, ModuleId par
   return taken_.size() - 1;
 }
 
-void Composition::call(std::size_t taken, ModuleId one, Calls which) {
+void Composition::call(std::size_t taken, const std::vector<ModuleId>& ones, Calls which) {
   const Taken& from = taken_[taken];
   for (const ModuleCall& call : from.part->calls) {
-    if (which != Calls::All && (call.module == one) != (which == Calls::Only)) continue;
+    const bool named = std::find(ones.begin(), ones.end(), call.module) != ones.end();
+    if (which != Calls::All && named != (which == Calls::Only)) continue;
     const ModuleId now = from.modules[static_cast<std::size_t>(call.module)];
     if (now != kNone) spec_.calls.push_back({now, call.enter});
   }
@@ -166,7 +167,7 @@ ModelSpec compose(const ShownModel& shown, const ModelSpec& vision, const ModelS
 
   whole.enter(0);
   whole.enter(model);
-  whole.call(language, embedding, Composition::Calls::Only);
+  whole.call(language, {embedding}, Composition::Calls::Only);
   whole.call(seen);
   if (apart) whole.enter(between);
   for (std::size_t at = 0; at < called.size(); ++at) {
@@ -179,7 +180,7 @@ ModelSpec compose(const ShownModel& shown, const ModelSpec& vision, const ModelS
     whole.leave(one);
   }
   if (apart) whole.leave(between);
-  whole.call(language, embedding, Composition::Calls::AllBut);
+  whole.call(language, {embedding}, Composition::Calls::AllBut);
   whole.leave(model);
   whole.call(head);
   whole.leave(0);

@@ -43,9 +43,9 @@ class Composition {
   // The order of calls of one forward: of modules of the whole's own, and of what was taken, as its part calls it.
   void enter(ModuleId module) { spec_.calls.push_back({module, true}); }
   void leave(ModuleId module) { spec_.calls.push_back({module, false}); }
-  // `one`: a module of the part that is called there alone, or that is not called there.
+  // `ones`: modules of the part that are called there alone, or that are not called there.
   enum class Calls : std::uint8_t { All, Only, AllBut };
-  void call(std::size_t taken, ModuleId one = kNone, Calls which = Calls::All);
+  void call(std::size_t taken, const std::vector<ModuleId>& ones = {}, Calls which = Calls::All);
   // Where a module of the part is now.
   [[nodiscard]] ModuleId moved(std::size_t taken, ModuleId from) const {
     return taken_[taken].modules[static_cast<std::size_t>(from)];

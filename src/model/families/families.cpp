@@ -103,6 +103,7 @@ std::vector<Family> encoders_and_towers() {
       {"internvl", build_internvl, true},
       {"llama4", build_llama4, true},
       {"mistral3", build_mistral3, true},
+      {"gemma4", build_gemma4, true},
       {"qwen2_vl", build_qwen2_vl, true},
       {"qwen2_5_vl", build_qwen2_5_vl, true},
       {"qwen3_vl", build_qwen3_vl, true},

@@ -64,6 +64,7 @@ struct Family {
 [[nodiscard]] ModelSpec build_ministral(ConfigReader& config);
 [[nodiscard]] ModelSpec build_ministral3(ConfigReader& config);
 [[nodiscard]] ModelSpec build_mistral3(ConfigReader& config);
+[[nodiscard]] ModelSpec build_gemma4(ConfigReader& config);
 [[nodiscard]] ModelSpec build_cwm(ConfigReader& config);
 [[nodiscard]] ModelSpec build_glm(ConfigReader& config);
 [[nodiscard]] ModelSpec build_helium(ConfigReader& config);

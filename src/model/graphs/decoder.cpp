@@ -8,6 +8,7 @@
 #include "model/graphs/grid_tower.h"
 #include "model/graphs/loss.h"
 #include "model/graphs/pairs/preference.h"
+#include "model/graphs/pictures/gemma4_tower.h"
 #include "model/graphs/pieces.h"
 #include "model/graphs/tower.h"
 #include "model/graphs/trl.h"
@@ -44,6 +45,7 @@ ShownBatch shown_batch(GraphBuilder& g, const TowerParts* tower, TensorId ids) {
   const std::int64_t pictures = g.options().images * g.options().micro_batch;
   if (pictures == 0) return {};
   if (tower->projection == ProjectorKind::Unfolded) return pixtral_batch(g, *tower, pictures);
+  if (tower->projection == ProjectorKind::Embedded) return padded_batch(g, *tower, pictures);
   if (tower->merge > 0) return grid_batch(g, *tower, pictures);
   ShownBatch batch;
   batch.pixels = pixel_input(g, *tower, pictures);
@@ -460,10 +462,51 @@ class DecoderGraph {
   // What the language model is given: what it would embed, number and mask, or kNone where it does so itself.
   struct Given {
     TensorId embedded = kNone;
-    TensorId positions = kNone;
+    TensorId positions = kNone;  // Along three axes.
     TensorId full = kNone;
     TensorId sliding = kNone;
+    bool masked = false;
+    TensorId numbers = kNone;  // Of tokens.
+    TensorId own = kNone;      // What a second embedding gives each layer.
   };
+
+  // Gemma4Model, whose pictures' tokens are embedded as padding first.
+  TensorId padded_body(ModuleId outer, TensorId ids, const ShownBatch& batch) {
+    const PaddedWords words = padded_words(g_, *p_.tower, ids);
+    const TensorId embedded = embed(words.ids);
+    Given given;
+    TensorId alone = kNone;
+    std::vector<TensorId> held = words.films;
+    held.insert(held.end(), {words.shown, words.other, words.ids});
+    if (p_.sharing.own_width > 0) {
+      alone = words_alone(g_, g_.child(model_, p_.embedding), words, embedded);
+      given.own = own_words(g_, p_, model_, words.ids);
+      held.push_back(g_.keep(given.own));
+    }
+    const PaddedShown shown = show_padded(g_, *p_.tower, outer, batch, words.shown, embedded);
+    held.push_back(shown.count);
+    held_.push_back(shown.features);
+    given.embedded = shown.merged;
+    given.numbers = numbered_positions(g_);
+    given.masked = true;
+    if (p_.tower->sees_itself) {
+      const PictureMasks made = near_picture_masks(g_, batch.types, given.numbers, d_.sliding_window);
+      given.full = made.full;
+      given.sliding = made.sliding;
+      held.push_back(made.blocks);
+    } else {
+      const Masks made = masks(given.numbers, kNone);
+      given.full = made.full;
+      given.sliding = made.sliding;
+    }
+    const TensorId hidden = body(ids, kNone, given);
+    if (alone != kNone) {
+      g_.drop({alone});
+      g_.forget(alone);
+    }
+    for (const TensorId one : held) g_.drop({one});
+    return hidden;
+  }
 
   // The text's embedding and the pictures among it, then the language model.
   TensorId shown_body(TensorId ids, const ShownBatch& batch) {
@@ -472,18 +515,20 @@ class DecoderGraph {
       held_by_root_ = {g_.keep(shown.merged), shown.flags, shown.flat, shown.features};
       held_.push_back(shown.returned);
       g_.enter(g_.child(g_.causal(), "language_model"));
-      return body(ids, kNone, {shown.merged, kNone, kNone, kNone});
+      return body(ids, kNone, {.embedded = shown.merged});
     }
     const ModuleId outer = g_.child(g_.causal(), p_.body);
     g_.enter(outer);
     TensorId hidden = kNone;
     const bool unfolded = p_.tower->projection == ProjectorKind::Unfolded;
-    if (p_.tower->merge > 0 && !unfolded) {
+    if (p_.tower->projection == ProjectorKind::Embedded) {
+      hidden = padded_body(outer, ids, batch);
+    } else if (p_.tower->merge > 0 && !unfolded) {
       const GridShown shown = show_grids(g_, *p_.tower, outer, batch, ids, embed(ids));
       const TensorId positions = grid_positions(g_, *p_.tower);
       deep_ = shown.deep;
       deep_flags_ = shown.flags;
-      hidden = body(ids, kNone, {shown.merged, positions, kNone, kNone});
+      hidden = body(ids, kNone, {.embedded = shown.merged, .positions = positions});
       for (const std::vector<TensorId>& list : {shown.held, shown.deep}) {
         for (const TensorId one : list) g_.drop({one});
       }
@@ -494,7 +539,10 @@ class DecoderGraph {
                                       : show_pictures(g_, *p_.tower, outer, batch.pixels, ids, embed(ids));
       PictureMasks made;
       if (batch.types != kNone) made = picture_masks(g_, batch.types, d_.sliding_window);
-      hidden = body(ids, kNone, {shown.merged, kNone, made.full, made.sliding});
+      hidden = body(ids, kNone, {.embedded = shown.merged,
+                                 .full = made.full,
+                                 .sliding = made.sliding,
+                                 .masked = batch.types != kNone});
       g_.drop({shown.flags});
       if (batch.types != kNone) g_.drop({made.blocks});
       held_.push_back(shown.features);
@@ -508,11 +556,14 @@ class DecoderGraph {
     TensorId embedded = given.embedded == kNone ? embed(ids) : given.embedded;
     TensorId own = kNone;
     if (p_.sharing.own_width > 0) {
-      own = own_inputs(g_, p_.sharing, model_, ids, embedded);
+      const TensorId words = given.own == kNone ? own_words(g_, p_, model_, ids) : given.own;
+      own = own_inputs(g_, p_.sharing, model_, words, embedded);
       held_by_body_.push_back(own);
     }
-    const TensorId position_ids = given.positions == kNone ? numbered_positions(g_) : kNone;
-    const Masks masked = given.full == kNone ? masks(position_ids, ones) : Masks{given.full, given.sliding};
+    const TensorId position_ids = given.numbers != kNone     ? given.numbers
+                                  : given.positions == kNone ? numbered_positions(g_)
+                                                             : kNone;
+    const Masks masked = given.masked ? Masks{given.full, given.sliding} : masks(position_ids, ones);
     if (p_.multiplies_late) embedded = multiplied(embedded);
     TensorId hidden = p_.inner_dropout
                           ? g_.dropout(embedded, d_.embedding_dropout)

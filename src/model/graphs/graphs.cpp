@@ -30,7 +30,8 @@ std::int64_t shortest_rows(const Training& training) {
 
 // Of some layers that have key-value heads of their own.
 bool text_lacks_mask(const ModelSpec& model, std::int64_t seq) {
-  return !reaches_window(model, seq) || (masks_some_layers(model) && !masks_pictures(model));
+  const bool all = masks_pictures(model) && model.parts->tower->projection != ProjectorKind::Embedded;
+  return !reaches_window(model, seq) || (masks_some_layers(model) && !all);
 }
 
 // The memory-efficient kernel and cuDNN take a mask, flash and cuDNN take grouped heads.
@@ -313,7 +314,7 @@ std::optional<std::string> encoder_decoder_unsupported(const ModelSpec& model, c
 // Towers of pictures of all sizes. An operator joins no more than 64 windows.
 std::optional<std::string> sized_unsupported(const TowerParts& tower, const Training& training) {
   if (tower.dims.head_dim % 8 != 0) return "a tower's heads of no multiple of 8";
-  const bool masked = tower.projection == ProjectorKind::Unfolded;
+  const bool masked = tower.projection == ProjectorKind::Unfolded || tower.projection == ProjectorKind::Embedded;
   if (!training.seq_list.empty() && !masked) {
     return "lengths in turn of a model that keeps how far its positions are";
   }

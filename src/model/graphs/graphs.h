@@ -115,6 +115,11 @@ struct PictureMasks {
   TensorId blocks = kNone;
 };
 [[nodiscard]] PictureMasks picture_masks(GraphBuilder& g, TensorId types, std::int64_t window);
+// That of gemma4: only sliding layers' tokens of one picture see each other.
+[[nodiscard]] PictureMasks near_picture_masks(GraphBuilder& g, TensorId types, TensorId position_ids,
+                                              std::int64_t window);
+// create_bidirectional_mask of places that `counts` flags, [B, S]; kNone where `all` count.
+[[nodiscard]] TensorId mask_of_places(GraphBuilder& g, TensorId counts, bool all);
 // create_position_ids_from_input_ids: (cumsum(mask) * mask).long() + padding_idx.
 [[nodiscard]] TensorId counted_positions(GraphBuilder& g, TensorId ids);
 // arange(count) + what came before, which is nothing.

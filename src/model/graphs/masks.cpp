@@ -151,6 +151,28 @@ TensorId numbered_pictures(GraphBuilder& g, TensorId types) {
   return blocks;
 }
 
+// get_block_sequence_ids_for_mask of gemma4: likewise, and a film's tokens count.
+TensorId rolled_pictures(GraphBuilder& g, TensorId types) {
+  const Shape shape = g.shape(types);
+  const TensorId picture = g.make(Op::Equal, shape, DType::Bool, {types}, false, 1);
+  const TensorId film = g.make(Op::Equal, shape, DType::Bool, {types}, false, 2);
+  const TensorId shown = g.make(Op::BitwiseOr, shape, DType::Bool, {picture, film});
+  g.drop({picture, film});
+  const TensorId before = g.make(Op::Roll, shape, DType::Bool, {shown});
+  const TensorId text = g.make(Op::BitwiseNot, shape, DType::Bool, {before});
+  const TensorId begins = g.make(Op::MaskedFill, shape, DType::Bool, {shown, text});
+  g.drop({text});
+  const TensorId ones = g.cast(begins, DType::Int32);
+  const TensorId sums = g.make(Op::CumSum, shape, DType::Int64, {ones});
+  g.drop({ones});
+  const TensorId numbers = g.make(Op::SubScalar, shape, DType::Int64, {sums}, false, 1);
+  g.drop({sums});
+  const TensorId none = g.filled(Shape{}, DType::Int64, -1);
+  const TensorId blocks = g.make(Op::Where, shape, DType::Int64, {shown, numbers, none});
+  g.drop({none, shown, before, begins, numbers});
+  return blocks;
+}
+
 // kv <= q, or both are of one picture. `start`: what or_masks begins with, a byte for each time that vmap sees it.
 TensorId causal_or_one_picture(GraphBuilder& g, const Indices& at, TensorId blocks, const Shape& start) {
   const std::int64_t seq = g.options().seq;
@@ -326,6 +348,41 @@ PictureMasks picture_masks(GraphBuilder& g, TensorId types, std::int64_t window)
   const Indices near = numbered(g);
   made.sliding = mask_of(near_or_one_picture(g, near, made.blocks, window), near);
   return made;
+}
+PictureMasks near_picture_masks(GraphBuilder& g, TensorId types, TensorId position_ids, std::int64_t window) {
+  PictureMasks made;
+  made.blocks = rolled_pictures(g, types);
+  made.full = attention_mask(g, position_ids, kNone);
+  look_for_packed_sequences(g, position_ids);  // For the length of keys alone.
+  look_for_packed_sequences(g, position_ids);
+  const Indices at = numbered(g);
+  made.sliding = near_or_one_picture(g, at, made.blocks, window);
+  g.drop({at.rows, at.heads, at.q, at.kv});
+  if (!g.options().eager_attention) return made;
+  const TensorId mask = added_mask(g, made.sliding);
+  g.drop({made.sliding});
+  made.sliding = mask;
+  return made;
+}
+
+TensorId mask_of_places(GraphBuilder& g, TensorId counts, bool all) {
+  const TensorId found = g.make(Op::All, Shape{}, DType::Bool, {counts});
+  g.drop({found}, found);
+  if (all) return kNone;
+  const std::int64_t seq = g.options().seq;
+  const std::int64_t rows = g.options().micro_batch;
+  const Indices at = numbered(g);
+  const TensorId start = g.filled(Shape{}, DType::Bool, 1);
+  const TensorId any = g.make(Op::GreaterEqual, Shape{1, 1, seq, 1}, DType::Bool, {at.q});
+  const TensorId first = g.make(Op::MaskedFill, Shape{1, 1, seq, 1}, DType::Bool, {start, any});
+  g.drop({start, any});
+  const TensorId seen = g.make(Op::Index, Shape{rows, 1, 1, seq}, DType::Bool, {counts, at.rows, at.kv});
+  const TensorId flags = g.make(Op::MaskedFill, Shape{rows, 1, seq, seq}, DType::Bool, {first, seen});
+  g.drop({seen, first, at.rows, at.heads, at.q, at.kv});
+  if (!g.options().eager_attention) return flags;
+  const TensorId mask = added_mask(g, flags);
+  g.drop({flags});
+  return mask;
 }
 
 TensorId attention_mask(GraphBuilder& g, TensorId position_ids, TensorId ones, std::optional<std::int64_t> window) {

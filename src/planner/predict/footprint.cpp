@@ -481,6 +481,11 @@ Bytes shown_bytes(const ModelSpec& model, const Training& t, Bytes tokens) {
     const Elements numbers(checked_mul(tower.channels, area));
     return (storage(numbers, DType::Float32) + storage(Elements(2), DType::Int64)) * pictures;
   }
+  if (tower.projection == ProjectorKind::Embedded) {  // As many patches as the largest picture has, and their places.
+    const Elements numbers(checked_mul(tower.padded, checked_mul(tower.channels, tower.patch * tower.patch)));
+    const Elements places(checked_mul(tower.padded, 2));
+    return (storage(numbers, DType::Float32) + storage(places, DType::Int64)) * pictures + tokens;
+  }
   if (tower.merge > 0) {  // Patches row by row, three numbers a picture, a kind for each token; of each row a number
                           // that the model keeps.
     const std::int64_t area = checked_mul(t.image_size[0], t.image_size[1]);

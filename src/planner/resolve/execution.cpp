@@ -413,7 +413,7 @@ void resolve_image_size(Resolver& resolver) {
     return resolver.fault(wished.place, formatted("\"{}\" is no size of a picture", *wished),
                           "write it as 448, or 672x448 for height and width");
   }
-  for (std::int64_t& side : size) side = resized(*tower, side);
+  size = resized(*tower, size);
   const std::string text = joined(size, "x");
   if (wished.given()) {
     resolver.given("image_size", text, wished.place, "--image-size");

@@ -162,11 +162,11 @@ ModelSpec build_llama4(ConfigReader& config) {
   const std::size_t language = whole.take(text, 0, 0, "language_model");
   const ModuleId embedding = text.child(text.child(0, "model"), "embed_tokens");
   whole.enter(0);
-  whole.call(language, embedding, Composition::Calls::Only);
+  whole.call(language, {embedding}, Composition::Calls::Only);
   whole.call(pictures);
   for (const ModuleId one : {projector, linear}) whole.enter(one);
   for (const ModuleId one : {linear, projector}) whole.leave(one);
-  whole.call(language, embedding, Composition::Calls::AllBut);
+  whole.call(language, {embedding}, Composition::Calls::AllBut);
   whole.leave(0);
   ModelSpec spec = std::move(whole.spec());
   describe_shown(spec, text, std::move(seen.tower));

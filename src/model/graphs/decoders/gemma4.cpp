@@ -219,14 +219,18 @@ TensorId sharing_layer(GraphBuilder& g, const DecoderParts& p, ModuleId layer, s
 
 }  // namespace
 
-TensorId own_inputs(GraphBuilder& g, const SharingParts& p, ModuleId body, TensorId ids, TensorId embedded) {
-  const std::int64_t layers = g.dims().layers;
-  const Shape& tokens = g.shape(ids);
-  const Shape apart{tokens.dims[0], tokens.dims[1], layers, p.own_width};
-  const ModuleId words = g.child(body, "embed_tokens_per_layer");
-  const TensorId found = scaled_words(g, words, ids);
-  const TensorId own = g.view(found, apart);
+TensorId own_words(GraphBuilder& g, const DecoderParts& p, ModuleId body, TensorId ids) {
+  const Shape tokens = g.shape(ids);
+  const auto layers = static_cast<std::int64_t>(p.kinds.size());
+  const TensorId found = scaled_words(g, g.child(body, "embed_tokens_per_layer"), ids);
+  const TensorId own = g.view(found, Shape{tokens.dims[0], tokens.dims[1], layers, p.sharing.own_width});
   g.drop({found});
+  return own;
+}
+
+TensorId own_inputs(GraphBuilder& g, const SharingParts& p, ModuleId body, TensorId own, TensorId embedded) {
+  const Shape apart = g.shape(own);
+  const std::int64_t layers = apart.dims[2];
   const TensorId flat = linear_module(g, g.child(body, "per_layer_model_projection"), embedded, layers * p.own_width);
   const TensorId scaled = g.unary(Op::MulScalar, flat, 1 / std::sqrt(static_cast<double>(g.dims().hidden)));
   g.drop({flat});

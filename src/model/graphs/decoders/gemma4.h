@@ -5,8 +5,10 @@
 
 namespace dsplan {
 
-// What each layer is given of a second embedding and of the first one's projection: [B, S, layers, width].
-[[nodiscard]] TensorId own_inputs(GraphBuilder& g, const SharingParts& p, ModuleId body, TensorId ids,
+// What a second embedding gives each layer: [B, S, layers, width].
+[[nodiscard]] TensorId own_words(GraphBuilder& g, const DecoderParts& p, ModuleId body, TensorId ids);
+// That, which is used up, and the first one's projection.
+[[nodiscard]] TensorId own_inputs(GraphBuilder& g, const SharingParts& p, ModuleId body, TensorId own,
                                   TensorId embedded);
 
 // All layers; uses up `hidden`. `own`: own_inputs, or kNone. `held` takes what the body's variables hold beside them.

@@ -37,6 +37,24 @@ Checkpoints::Checkpoints(TapeContext& on, const Checkpointing& checkpointing)
     all_.push_back(
         found(group, begins.at(static_cast<std::size_t>(group.first)), ends.at(static_cast<std::size_t>(group.last))));
   }
+  find_sharers();
+}
+
+// What calls the layer that runs from there on.
+ModuleId Checkpoints::caller_of(std::uint32_t begin) const {
+  while (graph_.program[begin].kind != Instruction::Kind::Enter) ++begin;
+  return on_.facts.caller(graph_.program[begin].module());
+}
+
+void Checkpoints::find_sharers() {
+  ModuleId body = kNone;
+  std::uint32_t begin = 0;
+  for (std::uint32_t at = 0; at < graph_.program.size() && body == kNone; ++at) {
+    if (graph_.program[at].kind == Instruction::Kind::RegionBegins) begin = at;
+    if (graph_.program[at].kind == Instruction::Kind::Share) body = caller_of(begin);
+  }
+  if (body == kNone) return;
+  for (Checkpoint& one : all_) one.shares = caller_of(one.begin) == body;
 }
 
 Checkpoint Checkpoints::found(const CheckpointGroup& group, std::uint32_t begin, std::uint32_t end) {
@@ -113,7 +131,7 @@ void Checkpoints::find_boundary(Checkpoint& checkpoint) {
 
 void Checkpoints::enter(Checkpoint& checkpoint) {
   checkpoint.open = true;
-  container.take();
+  if (checkpoint.shares) container.take();
   store_arguments(checkpoint);
   const auto hold = [&](TensorId tensor) {
     if (graph_.storage_of(tensor).parameter != kNone) return;  // Held by its module anyway.
@@ -156,7 +174,7 @@ void Checkpoints::forget(Checkpoint& checkpoint) {
   release(checkpoint.rng_states);
   for (Checkpoint::Kept& kept : checkpoint.kept) release(kept.slots);
   checkpoint.kept.clear();
-  if (std::exchange(checkpoint.open, false)) container.release();
+  if (std::exchange(checkpoint.open, false) && checkpoint.shares) container.release();
 }
 
 // What is bound to the function stays with the node, and the node with the loss.

@@ -22,6 +22,7 @@ struct Checkpoint {
   bool reentrant = false;
   bool deepspeed = false;  // Then also reentrant.
   bool stashes_rng = false;
+  bool shares = false;  // Its function holds the container.
   std::vector<TensorId> arguments;
   std::vector<TensorId> keywords;
   std::vector<bool> keeps;  // By Op; empty: nothing.
@@ -90,11 +91,14 @@ class Checkpoints {
   // False: nothing was kept of it.
   [[nodiscard]] bool take_results(Checkpoint& checkpoint, NodeId node, std::vector<BufferId>& made);
 
-  SharedContainer container;  // Which every function holds.
+  // Which the functions of one list of layers hold: a text's, not its tower's.
+  SharedContainer container;
 
  private:
   [[nodiscard]] Checkpoint found(const CheckpointGroup& group, std::uint32_t begin, std::uint32_t end);
   void find_boundary(Checkpoint& checkpoint);
+  void find_sharers();
+  [[nodiscard]] ModuleId caller_of(std::uint32_t begin) const;
   void stash_rng(Checkpoint& checkpoint);
 
   // checkpoints_deepspeed.cpp
