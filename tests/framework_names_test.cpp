@@ -54,6 +54,10 @@ TEST_CASE("names: modules that peft adapts by itself, family by family") {
     std::vector<std::string> ours = usual_targets(family);
     std::sort(ours.begin(), ours.end());
     const std::string key(family);
+    if (mapping.contains(key) && mapping[key].is_string()) {  // A pattern (gemma4): whoever wants it names its modules.
+      CHECK(ours.empty());
+      continue;
+    }
     CHECK(ours == (mapping.contains(key) ? mapping[key].get<std::vector<std::string>>() : std::vector<std::string>()));
   }
 }

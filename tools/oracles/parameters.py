@@ -26,7 +26,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, CONFIG_MAPPING
 FAMILIES = ("gpt2 opt bloom gpt_neox falcon llama mistral mixtral qwen2 qwen2_moe qwen3 qwen3_moe gemma gemma2 "
             "gemma3_text gemma4_text phi phi3 deepseek_v2 deepseek_v3 glm4_moe_lite bert roberta xlm-roberta camembert deberta-v2 distilbert electra t5 mt5 vit whisper bart mbart marian m2m_100 pegasus modernbert llama4_text glm4_moe granitemoe gpt_oss "
             "arcee seed_oss olmo olmoe ministral ministral3 cwm glm helium dots1 solar_open hunyuan_v1_moe ernie4_5_moe minicpm3 minimax_m2 mamba2 granitemoehybrid qwen3_next qwen3_5_text qwen3_5_moe_text "
-            "clip_vision_model siglip_vision_model clip siglip llava gemma3 internvl llama4 mistral3 qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe qwen3_5 qwen3_5_moe").split()
+            "clip_vision_model siglip_vision_model clip siglip llava gemma3 internvl llama4 mistral3 gemma4 qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe qwen3_5 qwen3_5_moe").split()
 
 # Fields of every config class that move no byte of a training step.
 INERT = {"transformers_version", "architectures", "id2label", "label2id", "problem_type", "return_dict",
@@ -45,6 +45,7 @@ def model_class(config):
                 "clip_vision_model": "CLIPVisionModel", "siglip_vision_model": "SiglipVisionModel",
                 "llava": "LlavaForConditionalGeneration", "gemma3": "Gemma3ForConditionalGeneration",
                 "internvl": "InternVLForConditionalGeneration", "mistral3": "Mistral3ForConditionalGeneration",
+                "gemma4": "Gemma4ForConditionalGeneration",
                 "qwen2_vl": "Qwen2VLForConditionalGeneration", "qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration",
                 "qwen3_vl": "Qwen3VLForConditionalGeneration", "qwen3_vl_moe": "Qwen3VLMoeForConditionalGeneration",
                 "qwen3_5": "Qwen3_5ForConditionalGeneration", "qwen3_5_moe": "Qwen3_5MoeForConditionalGeneration"}
@@ -104,6 +105,8 @@ def inputs_for(model):
     seen = getattr(config, "vision_config", config)
     if config.model_type == "mistral3":
         return whole_pictures(config, seen)
+    if config.model_type == "gemma4":
+        return padded_pictures(config, seen)
     if hasattr(seen, "spatial_merge_size"):
         return sized_inputs(config, seen)
     if hasattr(seen, "patch_size"):
@@ -150,6 +153,18 @@ def whole_pictures(config, seen):
     ids[:, 1:7] = config.image_token_index
     return {"input_ids": ids, "labels": ids, "use_cache": False, "pixel_values": torch.rand(2, seen.num_channels, height, width),
             "image_sizes": torch.tensor([[height, width]] * 2)}
+
+
+def padded_pictures(config, seen):
+    """One picture a row, of two by three tokens, among as many patches as four by three have."""
+    side = seen.pooling_kernel_size
+    ids = torch.arange(2 * 14).reshape(2, -1) % 100 + 4
+    ids[:, 1:7] = config.image_token_id
+    places = torch.full((2, 12 * side**2, 2), -1)
+    places[:, :6 * side**2, 0] = torch.arange(3 * side).repeat(2 * side)
+    places[:, :6 * side**2, 1] = torch.arange(2 * side).repeat_interleave(3 * side)
+    return {"input_ids": ids, "labels": ids, "use_cache": False, "mm_token_type_ids": (ids == config.image_token_id).long(),
+            "pixel_values": torch.rand(2, 12 * side**2, 3 * seen.patch_size**2), "image_position_ids": places}
 
 
 def calls(model):

@@ -367,6 +367,7 @@ std::vector<const Module*> biased_products(const ModelSpec& model, const Job& jo
     // Of a single column nothing goes through cuBLASLt.
     if (bias.shape.rank != 1 || bias.shape.dims[0] == 1 || !bias.name.ends_with(".bias")) continue;
     const Module& module = model.modules[static_cast<std::size_t>(bias.module)];
+    if (module.path.find(".audio_tower.") != std::string::npos) continue;  // No batch has sound.
     if (module.type == "FalconLinear" || module.type.starts_with("Linear8bitLt")) continue;
     if (rows_only && !multiplies_rows(model, module)) continue;
     const bool multiplies = std::any_of(model.parameters.begin(), model.parameters.end(), [&](const Parameter& weight) {

@@ -15,7 +15,8 @@ def batch(config, training, rows, dtype):
     ids, types = tokens(config, training, rows)
     made = {"input_ids": ids.to("cuda"), "labels": there(tuple(ids.shape))}
     if "image_size" in training:
-        return {**made, **sized(seen, training, rows * images, types, there)}
+        most = config.get("vision_soft_tokens_per_image")
+        return {**made, **sized(seen, training, rows * images, types, there, most)}
     side = seen["image_size"]
     side = side if isinstance(side, int) else side[0]
     # The weights' own dtype is what llama4's product takes in the place of a convolution.
@@ -41,7 +42,7 @@ def tokens(config, training, rows):
 def tokens_of_a_picture(config, training):
     seen = config["vision_config"]
     if "image_size" in training:
-        merge = config.get("spatial_merge_size") or seen["spatial_merge_size"]
+        merge = config.get("spatial_merge_size") or seen.get("pooling_kernel_size") or seen["spatial_merge_size"]
         height, width = (side // seen["patch_size"] for side in training["image_size"])
         return height * width // merge**2
     if "mm_tokens_per_image" in config:
@@ -51,10 +52,28 @@ def tokens_of_a_picture(config, training):
     return places // 4 if config["model_type"] in ("internvl", "llama4") else places
 
 
-def sized(seen, training, pictures, types, there):
+def padded(seen, training, pictures, types, there, most):
+    """Gemma 4's: as many patches as the largest picture may have, and column and row of each, or -1."""
+    import torch
+
+    patch, side = seen["patch_size"], seen["pooling_kernel_size"]
+    down, across = (pixels // patch for pixels in training["image_size"])
+    places = torch.full((pictures, most * side**2, 2), -1)
+    places[:, : down * across, 0] = torch.arange(across).repeat(down)
+    places[:, : down * across, 1] = torch.arange(down).repeat_interleave(across)
+    return {
+        "pixel_values": there((pictures, most * side**2, 3 * patch**2), torch.float32),
+        "image_position_ids": places.to("cuda"),
+        "mm_token_type_ids": types.to("cuda"),
+    }
+
+
+def sized(seen, training, pictures, types, there, most):
     """Of all sizes: patches row by row with the grid of each picture, or whole pictures with their sizes."""
     import torch
 
+    if seen.get("model_type") == "gemma4_vision":
+        return padded(seen, training, pictures, types, there, most)
     height, width = training["image_size"]
     if seen.get("model_type") == "pixtral":
         sizes = torch.tensor([[height, width]] * pictures).to("cuda")

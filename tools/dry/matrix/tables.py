@@ -1394,6 +1394,34 @@ def pictures():
                       name=f"{name}-w{world}-r{rank}", **more)
 
 
+def padded_pictures():
+    """gemma4 with its towers on one GPU, and under data parallelism: no sound in the batch."""
+    sound = ["model.audio_tower.*", "model.embed_audio.*"]
+    few = lambda slide, layers, **more: {  # noqa: E731
+        "text_config": {"num_hidden_layers": layers, **more,
+                        "layer_types": [f"{'sliding' if (at + 1) % (slide + 1) else 'full'}_attention" for at in range(layers)]},
+        "vision_config": {"num_hidden_layers": 4}}
+    tower = ["model.vision_tower.*"]
+    ways = {
+        "all": {},
+        "full": {"checkpoint": "full"},
+        "frozen-tower": {"freeze": tower},
+        "frozen-full": {"freeze": tower, "checkpoint": "full", "micro_batch": 2},
+        "lora": {"lora": {"r": 8, "targets": [f"language_model.layers.{at}.self_attn.q_proj" for at in range(6)]}, "micro_batch": 2},
+        "accum2": {"freeze": tower, "grad_accum": 2},
+    }
+    for model, change in (("gemma-4-e2b", few(4, 10, num_kv_shared_layers=4)), ("gemma-4-e4b", few(5, 12, num_kv_shared_layers=4)),
+                          ("gemma-4-31b", few(5, 6)), ("gemma-4-26b-a4b", few(5, 6))):
+        heard = sound if "-e" in model else []
+        for name, more in ways.items():
+            batch = more.get("micro_batch", 1)
+            said = {key: value for key, value in more.items() if key != "micro_batch"}
+            frozen = [] if "lora" in said else [*said.pop("freeze", []), *heard]
+            size = [672, 960] if name == "accum2" else [768, 768]  # Of as many patches as may be, and of fewer.
+            yield job("pictures", model, 600, batch, change=change, attention=None, dtype="bf16", images=1, image_size=size,
+                      name=f"padded-{name}", **({"freeze": frozen} if frozen else {}), **said)
+
+
 def packed_shards():
     """4-bit weights under fully_shard: kept in bf16 they are cut; in uint8 they are left whole, as accelerate leaves them."""
     nf4 = {"quantization": "nf4", "quant_compute_dtype": "bf16", "checkpoint": "full", "checkpoint_impl": "non_reentrant"}
@@ -1447,6 +1475,7 @@ def jobs():
         *fsdp(),
         *fsdp1(),
         *pictures(),
+        *padded_pictures(),
         *trl_heads(),
         *accelerated(),
         *adapted_by_peft(),

@@ -179,7 +179,7 @@ Gemma4Heard read_gemma4_audio(ConfigReader& config) {
   heard.clips = config.flag("use_clipped_linears", true);
   heard.out = config.size("output_proj_dims", 1536);
   for (const std::string_view key :
-       {"residual_weight", "attention_chunk_size", "attention_context_left", "attention_context_right",
+       {"residual_weight", "rms_norm_eps", "attention_chunk_size", "attention_context_left", "attention_context_right",
         "attention_logit_cap", "attention_invalid_logits_value", "gradient_clipping"}) {
     (void)config.find(key);
   }

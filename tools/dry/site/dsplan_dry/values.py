@@ -9,9 +9,9 @@ import functools
 
 from . import answers, device, imports
 
-LIMIT = 1 << 20  # Elements.
+LIMIT = 1 << 22  # Elements.
 MODES = []
-SEEING = ("llava", "gemma3", "internvl", "llama4", "mistral3", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5",
+SEEING = ("llava", "gemma3", "internvl", "llama4", "mistral3", "gemma4", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5",
           "qwen3_5_moe")
 
 
@@ -64,9 +64,12 @@ def make_mode():
     tell = device.library().dsplan_dry_tell
     tell.argtypes = [ctypes.c_longlong]
 
+    # Whole numbers as shares of one, which gemma4 compares with zero.
+    shares = (aten._to_copy.default, aten.div.Tensor)
+
     def followed(tensor):
         whole = not tensor.is_floating_point() and not tensor.is_complex()
-        return whole and tensor.numel() <= LIMIT and tensor.device.type in ("cuda", "cpu") and not tensor.is_quantized
+        return (whole or hasattr(tensor, "dsplan_share")) and tensor.numel() <= LIMIT and tensor.device.type in ("cuda", "cpu") and not tensor.is_quantized
 
     def read_inside(func, args, kwargs):
         """The numbers that the host reads within the operator, in turn."""
@@ -87,6 +90,8 @@ def make_mode():
             out = func(*args, **kwargs)
             made = [one for one in tree_flatten(out)[0] if isinstance(one, torch.Tensor)]
             on_device = any(one.device.type == "cuda" for one in given + made)
+            if func in shares and made and given and all(map(followed, given)) and given[0].dim() == 3:
+                made[0].dsplan_share = True
             if made and on_device and all(map(followed, given + made)):
                 self.again(func, args, kwargs, made)
             return out
