@@ -211,8 +211,7 @@ void masked_rows(Writer& w) {
   w.save_input(1, "_saved_indices");
   const Bytes flags = storage(w.in(1).shape.elements(), DType::Bool);
   const bool copies = w.node().number == 1;
-  const std::uint8_t copy =
-      copies ? w.forward_temporary(flags, DType::Bool, Visibility::Kernel) : std::uint8_t{0};
+  const std::uint8_t copy = copies ? w.forward_temporary(flags, DType::Bool, Visibility::Kernel) : std::uint8_t{0};
   const Places forward = places_of(w, w.out().shape.dims[0]);
   find_places(w, forward, &Writer::forward, &Writer::forward_drop);
   if (copies) w.forward_drop(copy);

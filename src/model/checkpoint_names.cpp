@@ -149,7 +149,8 @@ void add_experts(std::vector<Expected>& list, const ModelSpec& model, ParameterI
 
 bool is_saved(const ModelBuffer& buffer) {
   // Of gemma4's towers: bounds of linear layers, and what moves and scales tokens of pictures.
-  for (const std::string_view own : {".input_min", ".input_max", ".output_min", ".output_max", "std_bias", "std_scale"}) {
+  for (const std::string_view own :
+       {".input_min", ".input_max", ".output_min", ".output_max", "std_bias", "std_scale"}) {
     if (buffer.name.ends_with(own)) return true;
   }
   return buffer.name.ends_with(".e_score_correction_bias") || buffer.name.ends_with(".layer_scalar") ||

@@ -268,14 +268,16 @@ const std::vector<ConfigKey>& later_decoder_keys() {
 // Encoders of text, sound and pictures, and models that have one.
 const std::vector<ConfigKey>& encoder_keys() {
   static const std::vector<ConfigKey> kRows{
-      {"bert roberta xlm-roberta camembert electra t5 mt5", "is_decoder", kRefused, "null|false", "an encoder as a decoder"},
+      {"bert roberta xlm-roberta camembert electra t5 mt5", "is_decoder", kRefused, "null|false",
+       "an encoder as a decoder"},
       {"bert", "directionality", kInert, "", "of TensorFlow's models"},
       {"bert", "pooler_fc_size", kInert, "", "of TensorFlow's models"},
       {"bert", "pooler_num_attention_heads", kInert, "", "of TensorFlow's models"},
       {"bert", "pooler_num_fc_layers", kInert, "", "of TensorFlow's models"},
       {"bert", "pooler_size_per_head", kInert, "", "of TensorFlow's models"},
       {"bert", "pooler_type", kInert, "", "of TensorFlow's models"},
-      {"bert roberta xlm-roberta camembert electra", "position_embedding_type", kRefused, "\"absolute\"", "relative positions"},
+      {"bert roberta xlm-roberta camembert electra", "position_embedding_type", kRefused, "\"absolute\"",
+       "relative positions"},
       {"deberta-v2", "legacy", kRefused, "true", "the head of masked words that is not legacy"},
       {"deberta-v2", "conv_kernel_size", kRefused, "null|0", "a convolution beside the first layer"},
       {"deberta-v2", "conv_act", kInert, "", "of the convolution that conv_kernel_size switches on"},

@@ -101,6 +101,11 @@ Waves narrowed(GraphBuilder& g, const Waves& given) {
   return {g.cast(given.cos, g.options().dtype), g.cast(given.sin, g.options().dtype)};
 }
 
+// kNone where it has no name.
+ModuleId named_child(const GraphBuilder& g, ModuleId parent, std::string_view name) {
+  return name.empty() ? kNone : g.model().child(parent, name);
+}
+
 class DecoderGraph {
  public:
   DecoderGraph(const ModelSpec& model, const GraphOptions& options)
@@ -239,10 +244,6 @@ class DecoderGraph {
     return logits;
   }
 
-  [[nodiscard]] ModuleId child(ModuleId parent, std::string_view name) const {
-    return name.empty() ? kNone : g_.model().child(parent, name);
-  }
-
   TensorId norm(ModuleId parent, std::string_view name, TensorId x) {
     return norm_module(g_, p_.norm, g_.child(parent, name), x);
   }
@@ -266,7 +267,7 @@ class DecoderGraph {
       g_.drop({branch});
       branch = normed;
     }
-    TensorId added = dropout_module(g_, child(layer, dropout), branch, d_.residual_dropout);
+    TensorId added = dropout_module(g_, named_child(g_, layer, dropout), branch, d_.residual_dropout);
     if (p_.rebinds_dropout) {
       g_.drop({branch});
       branch = g_.keep(added);
@@ -319,12 +320,12 @@ class DecoderGraph {
     const bool two = p_.residual == Residual::ParallelTwoNorms;
     if (two) g_.drop({normed});
     const TensorId from_attention =
-        dropout_module(g_, child(module, p_.attention_dropout), attended.flat, d_.residual_dropout);
+        dropout_module(g_, named_child(g_, module, p_.attention_dropout), attended.flat, d_.residual_dropout);
     g_.drop({attended.flat});
     const TensorId second = two ? norm(module, p_.before_mlp, hidden) : normed;
     const TensorId fed = feed(module, second).out;
     if (two) g_.drop({second});
-    const TensorId from_mlp = dropout_module(g_, child(module, p_.mlp_dropout), fed, d_.residual_dropout);
+    const TensorId from_mlp = dropout_module(g_, named_child(g_, module, p_.mlp_dropout), fed, d_.residual_dropout);
     g_.drop({fed});
     const bool residual_first = p_.residual == Residual::ParallelResidual;
     const TensorId left = residual_first ? hidden : two ? from_mlp : from_attention;
@@ -539,10 +540,9 @@ class DecoderGraph {
                                       : show_pictures(g_, *p_.tower, outer, batch.pixels, ids, embed(ids));
       PictureMasks made;
       if (batch.types != kNone) made = picture_masks(g_, batch.types, d_.sliding_window);
-      hidden = body(ids, kNone, {.embedded = shown.merged,
-                                 .full = made.full,
-                                 .sliding = made.sliding,
-                                 .masked = batch.types != kNone});
+      hidden =
+          body(ids, kNone,
+               {.embedded = shown.merged, .full = made.full, .sliding = made.sliding, .masked = batch.types != kNone});
       g_.drop({shown.flags});
       if (batch.types != kNone) g_.drop({made.blocks});
       held_.push_back(shown.features);
@@ -565,9 +565,9 @@ class DecoderGraph {
                                                              : kNone;
     const Masks masked = given.masked ? Masks{given.full, given.sliding} : masks(position_ids, ones);
     if (p_.multiplies_late) embedded = multiplied(embedded);
-    TensorId hidden = p_.inner_dropout
-                          ? g_.dropout(embedded, d_.embedding_dropout)
-                          : dropout_module(g_, child(model_, p_.embedding_dropout), embedded, d_.embedding_dropout);
+    TensorId hidden = p_.inner_dropout ? g_.dropout(embedded, d_.embedding_dropout)
+                                       : dropout_module(g_, named_child(g_, model_, p_.embedding_dropout), embedded,
+                                                        d_.embedding_dropout);
     if (p_.rebinds_embedding) {
       g_.drop({embedded});
       embedded = g_.keep(hidden);

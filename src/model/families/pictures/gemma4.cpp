@@ -265,7 +265,7 @@ struct Gemma4Embedder {
 };
 
 Gemma4Embedder register_embedder(Composition& whole, ModuleId model, std::string_view name, std::int64_t out,
-                           std::int64_t in) {
+                                 std::int64_t in) {
   Gemma4Embedder made;
   made.outer = whole.module(model, name, "Gemma4MultimodalEmbedder");
   made.projection = whole.linear(made.outer, "embedding_projection", out, in, false);

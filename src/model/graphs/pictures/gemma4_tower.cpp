@@ -29,6 +29,17 @@ TensorId whole_numbers(GraphBuilder& g, Op op, const Shape& shape, std::initiali
   return g.make(op, shape, DType::Int64, of);
 }
 
+// (x - std_bias) * std_scale, in fp32; x stays the caller's.
+TensorId standardised(GraphBuilder& g, TensorId x) {
+  const TensorId bias = g.cast(g.buffer("std_bias"), DType::Float32);
+  const TensorId moved = g.binary(Op::Sub, x, bias);
+  g.drop({bias});
+  const TensorId scale = g.cast(g.buffer("std_scale"), DType::Float32);
+  const TensorId out = g.binary(Op::Mul, moved, scale);
+  g.drop({scale, moved});
+  return out;
+}
+
 class PaddedTower {
  public:
   PaddedTower(GraphBuilder& g, const TowerParts& tower, ModuleId module, std::int64_t pictures)
@@ -49,7 +60,7 @@ class PaddedTower {
     TensorId hidden =
         g_.make(Op::MaskedRows, Shape{tokens, d_.hidden}, DType::Float32, {pooled.wide, pooled.counts}, true);
     g_.drop({pooled.wide});
-    if (t_.standardises) rebinds(g_, hidden, standardised(hidden));
+    if (t_.standardises) rebinds(g_, hidden, standardised(g_, hidden));
     rebinds(g_, hidden, g_.cast(hidden, g_.dtype(embedded)));
     g_.drop({last, embedded, padding, pooled.counts});
     g_.exit(module_);
@@ -317,17 +328,6 @@ class PaddedTower {
     return out;
   }
 
-  // (x - std_bias) * std_scale, in fp32; x stays the caller's.
-  TensorId standardised(TensorId x) {
-    const TensorId bias = g_.cast(g_.buffer("std_bias"), DType::Float32);
-    const TensorId moved = g_.binary(Op::Sub, x, bias);
-    g_.drop({bias});
-    const TensorId scale = g_.cast(g_.buffer("std_scale"), DType::Float32);
-    const TensorId out = g_.binary(Op::Mul, moved, scale);
-    g_.drop({scale, moved});
-    return out;
-  }
-
   GraphBuilder& g_;
   const TowerParts& t_;
   const Dimensions& d_;
@@ -348,7 +348,8 @@ TensorId embedded_pictures(GraphBuilder& g, ModuleId module, TensorId seen) {
 }
 
 // get_image_features: a tensor of tokens for each picture, of which the host is told how many there are.
-std::vector<TensorId> tokens_by_picture(GraphBuilder& g, const TowerParts& tower, ModuleId body, const GridBatch& batch) {
+std::vector<TensorId> tokens_by_picture(GraphBuilder& g, const TowerParts& tower, ModuleId body,
+                                        const GridBatch& batch) {
   const Shape places = g.shape(batch.grids);
   const std::int64_t pictures = places.dims[0];
   TensorId seen = kNone;
@@ -411,8 +412,8 @@ TensorId words_alone(GraphBuilder& g, ModuleId table, const PaddedWords& words, 
   return out;
 }
 
-PaddedShown show_padded(GraphBuilder& g, const TowerParts& tower, ModuleId body, const GridBatch& batch,
-                        TensorId shown, TensorId embedded) {
+PaddedShown show_padded(GraphBuilder& g, const TowerParts& tower, ModuleId body, const GridBatch& batch, TensorId shown,
+                        TensorId embedded) {
   const std::vector<TensorId> parts = tokens_by_picture(g, tower, body, batch);
   const TensorId joint = g.cat(parts, 0);
   PaddedShown made;

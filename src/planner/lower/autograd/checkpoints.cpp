@@ -23,6 +23,25 @@ bool is_returned(const GraphFacts& facts, TensorId tensor) {
   return node.op != Op::Cast || !facts.is_parameter(graph.input(node, 0));
 }
 
+// What calls the layer that runs from there on.
+ModuleId caller_of(const GraphFacts& facts, std::uint32_t begin) {
+  const std::vector<Instruction>& program = facts.graph().program;
+  while (program[begin].kind != Instruction::Kind::Enter) ++begin;
+  return facts.caller(program[begin].module());
+}
+
+void find_sharers(const GraphFacts& facts, std::vector<Checkpoint>& all) {
+  const std::vector<Instruction>& program = facts.graph().program;
+  ModuleId body = kNone;
+  std::uint32_t begin = 0;
+  for (std::uint32_t at = 0; at < program.size() && body == kNone; ++at) {
+    if (program[at].kind == Instruction::Kind::RegionBegins) begin = at;
+    if (program[at].kind == Instruction::Kind::Share) body = caller_of(facts, begin);
+  }
+  if (body == kNone) return;
+  for (Checkpoint& one : all) one.shares = caller_of(facts, one.begin) == body;
+}
+
 }  // namespace
 
 Checkpoints::Checkpoints(TapeContext& on, const Checkpointing& checkpointing)
@@ -37,24 +56,7 @@ Checkpoints::Checkpoints(TapeContext& on, const Checkpointing& checkpointing)
     all_.push_back(
         found(group, begins.at(static_cast<std::size_t>(group.first)), ends.at(static_cast<std::size_t>(group.last))));
   }
-  find_sharers();
-}
-
-// What calls the layer that runs from there on.
-ModuleId Checkpoints::caller_of(std::uint32_t begin) const {
-  while (graph_.program[begin].kind != Instruction::Kind::Enter) ++begin;
-  return on_.facts.caller(graph_.program[begin].module());
-}
-
-void Checkpoints::find_sharers() {
-  ModuleId body = kNone;
-  std::uint32_t begin = 0;
-  for (std::uint32_t at = 0; at < graph_.program.size() && body == kNone; ++at) {
-    if (graph_.program[at].kind == Instruction::Kind::RegionBegins) begin = at;
-    if (graph_.program[at].kind == Instruction::Kind::Share) body = caller_of(begin);
-  }
-  if (body == kNone) return;
-  for (Checkpoint& one : all_) one.shares = caller_of(one.begin) == body;
+  find_sharers(on_.facts, all_);
 }
 
 Checkpoint Checkpoints::found(const CheckpointGroup& group, std::uint32_t begin, std::uint32_t end) {

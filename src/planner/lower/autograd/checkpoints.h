@@ -97,8 +97,6 @@ class Checkpoints {
  private:
   [[nodiscard]] Checkpoint found(const CheckpointGroup& group, std::uint32_t begin, std::uint32_t end);
   void find_boundary(Checkpoint& checkpoint);
-  void find_sharers();
-  [[nodiscard]] ModuleId caller_of(std::uint32_t begin) const;
   void stash_rng(Checkpoint& checkpoint);
 
   // checkpoints_deepspeed.cpp

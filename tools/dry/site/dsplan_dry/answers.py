@@ -41,7 +41,11 @@ def transformers_masks(masks):
 
     def no_padding(old):
         def call(padding_mask, *args, **kwargs):
-            old(padding_mask, *args, **kwargs)
+            from . import values
+
+            seen = old(padding_mask, *args, **kwargs)
+            if values.MODES and padding_mask is not None:  # Its values are there: places that hold no patch.
+                return seen
             return old(None, *args, **kwargs)
         return call
 
