@@ -64,6 +64,18 @@ REASONS = [
         r"/chance-5-moonlight-16b-a3b-",
         "init alone: zero.Init makes the routers' biases in bf16, and they are in fp32 here from the first",
     ),
+    (r"/chance-6-.*-dora-", "init alone: what DoRA's magnitudes are computed from, where peft puts adapters into a model on the device"),
+    (
+        r"/chance-6-whisper-.*-53-",
+        "the leaf that a reentrant checkpoint recomputes from lies channel by channel, as whisper's convolution leaves it, and its gradient "
+        "is copied into that order in every layer: traced, not predicted",
+    ),
+    (r"/chance-6-bart-", "init alone: the root's own buffer is registered behind its model, and ours before it"),
+    (r"/chance-6-nllb-", "a table of positions is computed on the device before the weights are there: into which free blocks tensors are put"),
+    (
+        r"/chance-6-(vit|gemma-3|mistral-small-3|llava|qwen2|internvl|llama-4)",
+        "into which free blocks tensors are put behind a convolution's workspace, which cuDNN alone knows",
+    ),
     (r"/chance-5-falcon-7b-", "not traced: into which free blocks tensors are put"),
     (r"^heldout/", "not traced: rests of free blocks under ZeRO-3 on 32 ranks"),
     (

@@ -4,6 +4,7 @@
 // tensors. Gradients are all-reduced at the boundary in parameter order, in buckets that close once they exceed 5e8
 // elements (engine.py, allreduce_gradients; the configured bucket size is not consulted).
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "planner/lower/runtimes/flat_layout.h"
@@ -255,16 +256,32 @@ class Fp16UnfusedOptimizer final : public Stage0Optimizer {
   OptimizerStep optimizer_;
 };
 
-// fp32: the base optimizer over the parameters themselves.
+// fp32: the base optimizer over the parameters themselves, one of DeepSpeed's or of PyTorch's.
 class Fp32Optimizer final : public Stage0Optimizer {
  public:
   Fp32Optimizer(Stage0Model& model, Emitter& emitter)
-      : model_(model), eager_(emitter), states_(model.spec.parameters.size()) {}
+      : model_(model), eager_(emitter), states_(model.spec.parameters.size()) {
+    if (model.training.optimizer.implementation == Implementation::Fused) return;
+    torch_.emplace(model.training.optimizer, emitter, model.spec.parameters.size(),
+                   StepSources{state_source(model.training), "torch/optim/adam.py, _multi_tensor_adam"});
+  }
 
-  void initialise() override {}
+  void initialise() override {
+    if (torch_) torch_->construct(step_parameters());
+  }
 
   void step(bool first) override {
     if (model_.training.gradient_clipping > 0) clip_fp32_gradients();
+    if (torch_) {
+      torch_->step(step_parameters(), model_.training.optimizer.weight_decay);
+    } else {
+      update(first);
+    }
+    model_.gradients.drop(model_.trained);
+  }
+
+ private:
+  void update(bool first) {
     for (const NamedParameter& p : model_.trained) {
       Variables& states = states_[at(p.id)];
       if (first) create(p, states);
@@ -279,10 +296,19 @@ class Fp32Optimizer final : public Stage0Optimizer {
           .states(states.size())
           .run(Body::Update, "optimizer update");
     }
-    model_.gradients.drop(model_.trained);
   }
 
- private:
+  [[nodiscard]] std::vector<StepParameter> step_parameters() const {
+    std::vector<StepParameter> made;
+    for (const NamedParameter& p : model_.trained) {
+      const Parameter& parameter = model_.spec.parameters[at(p.id)];
+      const BufferId gradient = model_.gradients.holds(p.id) ? model_.gradients[p.id] : kNoBuffer;
+      made.push_back({p.id, model_.whole[at(p.id)].id(), gradient, parameter.shape, p.dtype, false, false,
+                      parameter.split == Split::Replicated});
+    }
+    return made;
+  }
+
   // runtime/utils.py, clip_grad_norm_: all norms stay until it returns. What they come to is summed over all ranks,
   // wrongly or not.
   void clip_fp32_gradients() {
@@ -309,7 +335,8 @@ class Fp32Optimizer final : public Stage0Optimizer {
 
   Stage0Model& model_;
   Eager eager_;
-  std::vector<Variables> states_;  // By ParameterId.
+  std::vector<Variables> states_;  // By ParameterId, of DeepSpeed's own.
+  std::optional<OptimizerStep> torch_;
 };
 
 class Stage0Runtime final : public RuntimeBase {
