@@ -168,11 +168,11 @@ TEST_CASE("pictures: what of a tower has no schedule is refused by name") {
   whole.micro_batch = {2, option("--micro-batch")};
   whole.freeze = {};
   CHECK(why(shown(), whole) ==
-        "model.vision_tower.post_layernorm.weight, which is trained and which no loss reaches: --freeze it");
+        "parts of a tower that are trained and that no loss reaches: --freeze 'model.vision_tower.post_layernorm.*' "
+        "--freeze 'model.vision_tower.encoder.layers.2.*'");
   whole.freeze = {{"*.post_layernorm.*"}, option("--freeze")};
   CHECK(why(shown(), whole) ==
-        "model.vision_tower.encoder.layers.2.self_attn.k_proj.weight, which is trained and which no loss reaches: "
-        "--freeze it");
+        "parts of a tower that are trained and that no loss reaches: --freeze 'model.vision_tower.encoder.layers.2.*'");
   whole.freeze = {{"*.post_layernorm.*", "*tower.encoder.layers.2.*"}, option("--freeze")};
   CHECK(why(shown(), whole) == "none");
   whole.micro_batch = {1, option("--micro-batch")};

@@ -610,16 +610,18 @@ const TowerParts* sized_tower(const ModelSpec& model) {
   return tower == nullptr || tower->merge == 0 ? nullptr : tower;
 }
 
-std::string unreached_parameter(const ModelSpec& model, const std::vector<bool>& trained) {
-  if (model.parts == nullptr || model.parts->tower == nullptr) return {};
+std::vector<std::string> unreached_parameters(const ModelSpec& model, const std::vector<bool>& trained) {
+  std::vector<std::string> globs;
+  if (model.parts == nullptr || model.parts->tower == nullptr) return globs;
   for (const std::string& beginning : model.parts->tower->unreached) {
     for (std::size_t at = 0; at < model.parameters.size(); ++at) {
-      if (trained[at] && model.parameters[at].name.find(beginning) != std::string::npos) {
-        return model.parameters[at].name;
-      }
+      const std::size_t found = model.parameters[at].name.find(beginning);
+      if (!trained[at] || found == std::string::npos) continue;
+      globs.push_back(model.parameters[at].name.substr(0, found + beginning.size()) + "*");
+      break;
     }
   }
-  return {};
+  return globs;
 }
 
 bool is_body(const ModelSpec& model) {

@@ -363,8 +363,10 @@ std::optional<std::string> tower_unsupported(const ModelSpec& model, const Train
       return "one picture at a time, whose trained class token takes its gradient as a part of another";
     }
   }
-  if (const std::string name = unreached_parameter(model, trained); !name.empty()) {
-    return formatted("{}, which is trained and which no loss reaches: --freeze it", name);
+  if (const std::vector<std::string> globs = unreached_parameters(model, trained); !globs.empty()) {
+    std::string options;
+    for (const std::string& glob : globs) options += formatted(" --freeze '{}'", glob);
+    return formatted("parts of a tower that are trained and that no loss reaches:{}", options);
   }
   for (const Module& module : model.modules) {
     if (module.path.ends_with(formatted("{}.linear_1.lora_A", model.parts->tower->projector))) {
