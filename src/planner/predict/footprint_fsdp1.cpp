@@ -135,6 +135,10 @@ std::vector<Flat> flats(const ModelSpec& model, const Job& job) {
   }
   count_gathers(model, job.training, units);
   std::vector<Flat> all;
+  const std::int64_t dp = job.parallelism.dp;
+  for (auto& [module, flat] : units) {
+    if (fsdp.use_orig_params && flat_ranks(job) == 1) flat.elements = up(flat.elements, dp);  // NO_SHARD pads, too.
+  }
   for (auto& [module, flat] : units) all.push_back(std::move(flat));
   return all;
 }
@@ -144,6 +148,27 @@ Bytes numbers_of_clipping(const Training& t) {
   if (t.gradient_clipping <= 0) return Bytes(0);
   const bool held = t.loop == LoopKind::Trainer && !t.fsdp.cpu_offload;
   return Bytes(4 + (held ? bytes_per_element(t.master_dtype) : 0));
+}
+
+TrafficRow row(Collective collective, Group group, Pass pass, DType type, Bytes payload) {
+  return TrafficRow{collective, group, pass, type, TrafficKind::Data, 0, payload, Bytes(0)};
+}
+
+// NO_SHARD: gradients alone are summed.
+std::vector<TrafficRow> whole_traffic(const ModelSpec& model, const Job& job) {
+  const Training& t = job.training;
+  std::vector<TrafficRow> rows;
+  if (job.parallelism.dp == 1) return rows;
+  std::map<DType, Bytes> reduced;
+  for (const Flat& flat : flats(model, job)) {
+    if (flat.trained.empty()) continue;
+    const DType type = t.communication_dtype != t.dtype ? t.communication_dtype : flat.sent;
+    reduced[type] += storage(Elements(flat.elements), type) * (t.fsdp.sync_every ? t.grad_accum : 1);
+  }
+  for (const auto& [type, bytes] : reduced) {
+    rows.push_back(row(Collective::AllReduce, Group::DataParallel, Pass::Backward, type, bytes));
+  }
+  return rows;
 }
 
 }  // namespace
@@ -177,6 +202,7 @@ void fsdp1_footprint(const ModelSpec& model, const Job& job, std::int64_t rank, 
 }
 
 std::vector<TrafficRow> fsdp1_traffic(const ModelSpec& model, const Job& job) {
+  if (flat_ranks(job) == 1) return whole_traffic(model, job);
   const Training& t = job.training;
   const std::int64_t ranks = flat_ranks(job);
   const Group mesh = t.fsdp.replicate > 1 ? Group::DataParallelInside : Group::DataParallel;
@@ -194,9 +220,6 @@ std::vector<TrafficRow> fsdp1_traffic(const ModelSpec& model, const Job& job) {
     const DType type = t.communication_dtype != t.dtype ? t.communication_dtype : flat.sent;
     if (!flat.trained.empty()) reduced[type] += storage(whole, type) * times;
   }
-  const auto row = [&](Collective collective, Group group, Pass pass, DType type, Bytes payload) {
-    return TrafficRow{collective, group, pass, type, TrafficKind::Data, 0, payload, Bytes(0)};
-  };
   std::vector<TrafficRow> rows;
   for (const auto& [type, bytes] : gathered) {
     rows.push_back(row(Collective::AllGather, mesh, Pass::Forward, type, bytes.first));

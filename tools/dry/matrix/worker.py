@@ -553,7 +553,7 @@ def flattened(model, training, world, types):
     wished = training.get("fsdp", {})
     replicate, kept = wished.get("replicate", 1), wished.get("reshard_after_forward") is False
     common = {}
-    if wished.get("no_shard"):
+    if wished.get("shard") == 1:
         strategy = ShardingStrategy.NO_SHARD
     elif replicate > 1:
         strategy = ShardingStrategy._HYBRID_SHARD_ZERO2 if kept else ShardingStrategy.HYBRID_SHARD
@@ -599,7 +599,7 @@ def accelerator_of(model, training, job):
     true = lambda key, usual="false": wished.get(key, usual) == "true"
     plugin = FullyShardedDataParallelPlugin(
         fsdp_version=1,
-        sharding_strategy="NO_SHARD" if wished.get("no_shard") else "SHARD_GRAD_OP" if kept else "FULL_SHARD",
+        sharding_strategy="NO_SHARD" if wished.get("shard") == 1 else "SHARD_GRAD_OP" if kept else "FULL_SHARD",
         backward_prefetch={"pre": "BACKWARD_PRE", "post": "BACKWARD_POST", "none": "NO_PREFETCH"}[
             wished.get("backward_prefetch", "pre")
         ],
@@ -712,6 +712,15 @@ def optimizer_of(wished, trained, redundant=False):
         import bitsandbytes
 
         return bitsandbytes.optim.AdamW8bit(trained, lr=1e-4)
+    if name in ("lion", "lion8bit", "adamw32bit"):
+        import bitsandbytes
+
+        classes = {"lion": "Lion", "lion8bit": "Lion8bit", "adamw32bit": "AdamW"}
+        return getattr(bitsandbytes.optim, classes[name])(trained, lr=1e-4)
+    if name == "adafactor":  # As transformers' Trainer makes it.
+        from transformers.optimization import Adafactor
+
+        return Adafactor(trained, lr=1e-4, scale_parameter=False, relative_step=False)
     for key in ("momentum", "weight_decay"):
         if key in wished:
             how[key] = wished[key]

@@ -49,10 +49,14 @@ Variable FlatClip::local_norm(std::span<const StepParameter> parameters) {
   return norm;
 }
 
+void FlatClip::make_zero() {
+  if (!zero_) zero_ = scalar("zero", Space::Device);
+}
+
 // max_norm / (total_norm + 1e-6) is a sum, a reciprocal and a product. Gradients are multiplied one by one, each by the
 // coefficient in its own dtype.
 void FlatClip::run(std::span<const StepParameter> all, bool keep) {
-  if (!zero_) zero_ = scalar("zero", Space::Device);
+  make_zero();
   const std::vector<StepParameter> parameters = clipped_ones(all);
   const Variable local = local_norm(parameters);
   Variable squares = scalar("squared norm", Space::Device, DType::Float32, Body::Norm);

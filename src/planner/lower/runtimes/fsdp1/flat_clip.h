@@ -16,6 +16,8 @@ class FlatClip {
   FlatClip(Emitter& emitter, GradientNorms& norms, Group group, Space space)
       : eager_(emitter), norms_(norms), group_(group), space_(space) {}
 
+  // What each call begins with.
+  void make_zero();
   // The caller lets go of the norm that it kept.
   void forget() { kept_.reset(Reason::Loop); }
   // `keep`: the caller holds the norm until the next step, as Hugging Face's Trainer does for its log.

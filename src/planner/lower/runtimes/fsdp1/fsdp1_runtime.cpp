@@ -9,6 +9,7 @@
 #include "planner/lower/runtimes/ddp_reducer.h"
 #include "planner/lower/runtimes/fsdp1/flat_clip.h"
 #include "planner/lower/runtimes/fsdp1/unit_hooks.h"
+#include "planner/lower/runtimes/gradient_scaling.h"
 #include "planner/lower/runtimes/runtime_base.h"
 
 namespace dsplan {
@@ -31,7 +32,7 @@ class Fsdp1Runtime final : public RuntimeBase {
   void step(bool first) override;
 
  private:
-  [[nodiscard]] bool hybrid() const { return training().fsdp.replicate > 1; }
+  [[nodiscard]] bool hybrid() const { return training().fsdp.replicate > 1 && !keeps_whole(job_); }
   [[nodiscard]] Space of_optimizer() const { return training().fsdp.cpu_offload ? Space::Pageable : Space::Device; }
 
   [[nodiscard]] bool recomputes_nested() const {
@@ -48,6 +49,7 @@ class Fsdp1Runtime final : public RuntimeBase {
   void sync_module_states(const FlatUnit& unit, std::vector<BufferId> whole, const std::vector<BufferId>& buffers);
   void cast_buffers(std::vector<BufferId>& buffers);
   [[nodiscard]] std::vector<StepParameter> step_parameters();
+  void clip(const std::vector<StepParameter>& all);
 
   std::vector<FlatUnit> units_;  // In the order of modules.
   UnitHooks hooks_;
@@ -56,6 +58,7 @@ class Fsdp1Runtime final : public RuntimeBase {
   std::vector<bool> synced_;            // By buffer of the model.
   OptimizerStep optimizer_;
   FlatClip clip_;
+  GradientClip clip_whole_;
   std::function<void(ModuleId)> move_buffers_;  // While the model is on the host.
 };
 
@@ -67,7 +70,8 @@ Fsdp1Runtime::Fsdp1Runtime(const Job& job, const ModelSpec& model, std::int64_t 
       places_(model.parameters.size()),
       synced_(model.buffers.size(), false),
       optimizer_(job.training.optimizer, emitter, model.parameters.size(), {}, of_optimizer()),
-      clip_(emitter, gradient_norms_, hybrid() ? Group::DataParallelInside : Group::DataParallel, of_optimizer()) {
+      clip_(emitter, gradient_norms_, hybrid() ? Group::DataParallelInside : Group::DataParallel, of_optimizer()),
+      clip_whole_(emitter, job.training.level, 1, {1, Group::DataParallel, of_optimizer()}) {
   sums_gradients_on = kGatherStream;
   leave = [this](ModuleId module) {
     FlatHandle* const handle = of_module_[static_cast<std::size_t>(module)];
@@ -122,7 +126,7 @@ void Fsdp1Runtime::sync_module_states(const FlatUnit& unit, std::vector<BufferId
     states.push_back(buffers[at]);
   }
   states.insert(states.end(), whole.begin(), whole.end());
-  const std::int64_t replicas = training().fsdp.replicate;
+  const std::int64_t replicas = hybrid() ? training().fsdp.replicate : 1;
   broadcast_coalesced(eager_, states, world() / replicas, hybrid() ? Group::DataParallelInside : Group::DataParallel);
   if (hybrid()) broadcast_coalesced(eager_, whole, replicas, Group::Replicas);
 }
@@ -184,13 +188,22 @@ std::vector<StepParameter> Fsdp1Runtime::step_parameters() {
   return all;
 }
 
+// Where no unit is sharded clip_grad_norm_ calls torch.nn.utils'.
+void Fsdp1Runtime::clip(const std::vector<StepParameter>& all) {
+  const bool keeps = training().loop == LoopKind::Trainer;
+  if (!keeps_whole(job_)) {
+    clip_.forget();
+    return clip_.run(all, keeps);
+  }
+  clip_.make_zero();
+  clip_whole_.forget();
+  clip_whole_.run(all, keeps);
+}
+
 // Of flat parameters' names no pattern of the Trainer's finds one: they all decay.
 void Fsdp1Runtime::step(bool /*first*/) {
   const std::vector<StepParameter> all = step_parameters();
-  if (training().gradient_clipping > 0) {
-    clip_.forget();
-    clip_.run(all, training().loop == LoopKind::Trainer);
-  }
+  if (training().gradient_clipping > 0) clip(all);
   if (!training().fsdp.use_orig_params) {
     optimizer_.step(all, training().optimizer.weight_decay);
   } else {
