@@ -151,15 +151,22 @@ def rest():
             for world, rank in ((2, 1), (4, 0)):
                 yield f"{name}-{way}-w{world}-r{rank}", config, world, rank, fsdp, more, told
     for kind in ("adam8bit", "adafactor", "lion", "adagrad", "rmsprop", "lion8bit", "adamw32bit"):
+        other = {"implementation": "foreach"} if kind in ("adagrad", "rmsprop") else {}
         for name, config, world, rank in (("llama", LLAMA, 2, 1), ("gpt2", GPT2, 4, 0), ("qwen2", QWEN, 24, 23)):
             for way, fsdp in {"flat": MIXED, "orig": {**WIDE, **ORIG}}.items():
-                yield f"{name}-{kind}-{way}-w{world}-r{rank}", config, world, rank, fsdp, {"optimizer": {"name": kind}}, None
-        yield f"llama-{kind}-whole-w1-r0", LLAMA, 1, 0, ORIG, {"optimizer": {"name": kind}}, None
+                yield f"{name}-{kind}-{way}-w{world}-r{rank}", config, world, rank, fsdp, {"optimizer": {"name": kind, **other}}, None
+        yield f"llama-{kind}-whole-w1-r0", LLAMA, 1, 0, ORIG, {"optimizer": {"name": kind, **other}}, None
     half = {"param_dtype": "fp16", "reduce_dtype": "fp16", "buffer_dtype": "fp16"}
     fp16 = {"mixed_precision": "fp16", "dtype": "fp32"}
+    foreach = {"optimizer": {"name": "adamw", "implementation": "foreach"}}
+    ways = {"flat": ({}, {}), "orig": (ORIG, {**CLIPS, **foreach}), "accum": (ORIG, {"grad_accum": 2}),
+            "foreach": (ORIG, foreach), "loaded": (ORIG, {"dtype": "fp16"}),
+            "full": ({"backward_prefetch": "pre"}, {**FULL, **CLIPS, **foreach, "dtype": "fp16"})}
     for name, config, world, rank in (("llama", LLAMA, 2, 1), ("gpt2", GPT2, 1, 0)):
         yield f"{name}-half-w{world}-r{rank}", config, world, rank, half, {"dtype": "fp32"}, None
-        for way, (fsdp, more) in {"flat": ({}, {}), "orig": (ORIG, CLIPS), "accum": (ORIG, {"grad_accum": 2})}.items():
+        for way, (fsdp, more) in ways.items():
+            if config is GPT2 and "grad_accum" in more:  # A tied weight's gradients, at which PyTorch stops.
+                continue
             yield f"{name}-fp16-{way}-w{world}-r{rank}", config, world, rank, {**given, **fsdp}, {**fp16, **more}, usual
 
 

@@ -10,6 +10,7 @@
 #include "planner/fsdp/flat_facts.h"
 #include "planner/fsdp/fsdp_facts.h"
 #include "planner/lower/runtimes/named_parameters.h"
+#include "planner/lower/runtimes/optimizer_step.h"
 #include "planner/lower/runtimes/runtime_base.h"
 #include "planner/lower/runtimes/zero3/zero3.h"
 #include "planner/zero/zero_facts.h"
@@ -273,7 +274,11 @@ std::optional<std::string> fsdp1_unsupported(const ModelSpec& model, const Job& 
   const Training& training = job.training;
   if (training.torch < Version{2, 11, 0}) return "FSDP1 before PyTorch 2.11, not compared with PyTorch yet";
   if (job.parallelism.tp > 1) return "FSDP1 under tensor parallelism";
-  if (training.dtype == DType::Float16 || training.communication_dtype == DType::Float16) return "FSDP1 in fp16";
+  // found_inf has one dimension there, which the states' counters have not (optim/adam.py, _fused_adam).
+  if (training.grad_scaler && training.gradient_clipping > 0 && fused_in_torch(training.optimizer)) {
+    return "a fused optimizer and clipping with ShardedGradScaler, at which PyTorch 2.11 stops (say adamw_torch)";
+  }
+  if (training.grad_scaler && training.fsdp.cpu_offload) return "ShardedGradScaler with CPUOffload under FSDP1";
   if (training.autocast && *training.autocast != training.dtype) {
     return "autocast over flat parameters in another dtype, of which it would keep no copies";
   }

@@ -140,7 +140,10 @@ class Worker:
                         loss = self.loss()
                 self.facts.setdefault("kernels", kernels_of(loss))
                 with self.measured(prefix + "backward" + tail):
-                    self.engine.backward(loss) if self.engine else loss.backward()
+                    if self.engine or self.scales():
+                        (self.engine or self.accelerator).backward(loss)
+                    else:
+                        loss.backward()
                     del loss
             if self.engine and micro + 1 < count:
                 with self.measured(prefix + "micro_step" + tail):
@@ -156,7 +159,12 @@ class Worker:
                 elif self.training.get("max_grad_norm"):
                     torch.nn.utils.clip_grad_norm_(self.net.parameters(), self.training["max_grad_norm"])
                 self.optimizer.step()
-                self.optimizer.zero_grad(set_to_none=self.training.get("zero_grad_set_to_none", True))
+                none = {} if self.scales() else {"set_to_none": self.training.get("zero_grad_set_to_none", True)}
+                self.optimizer.zero_grad(**none)
+
+    def scales(self):
+        """By accelerate's GradScaler."""
+        return bool(self.accelerator) and self.training.get("mixed_precision") == "fp16"
 
     def micro_batches(self):
         if self.deepspeed:
@@ -356,6 +364,8 @@ class Worker:
             trained = [{"params": decays[0]}, {"params": decays[1], "weight_decay": 0.0}]
         redundant = self.job.get("ddp", {}).get("zero_redundancy")
         self.optimizer = optimizer_of(self.training.get("optimizer", {}), trained, redundant)
+        if self.scales():
+            self.optimizer = self.accelerator.prepare(self.optimizer)
 
     def count(self, model):
         size = lambda p: getattr(p, "ds_numel", p.numel())

@@ -25,7 +25,11 @@ class Fsdp1Runtime final : public RuntimeBase {
   [[nodiscard]] ParameterPlace place(ParameterId parameter) const override;
   void enter(ModuleId module, Pass pass) override;
   void exit(ModuleId module, Pass pass) override;
-  void backward_begins(bool boundary) override { hooks_.backward_begins(boundary || training().fsdp.sync_every); }
+  void backward_begins(bool boundary) override {
+    hooks_.backward_begins(boundary || training().fsdp.sync_every);
+    if (training().grad_scaler) scaler_.scale();
+  }
+  void backward_ends(bool /*boundary*/) override { scaler_.backward_done(); }
   // It goes into the flat parameter's as it is.
   [[nodiscard]] bool holds_gradient(ParameterId) const override { return true; }
   void gradient_ready(ParameterId parameter, BufferId gradient) override;
@@ -59,6 +63,7 @@ class Fsdp1Runtime final : public RuntimeBase {
   OptimizerStep optimizer_;
   FlatClip clip_;
   GradientClip clip_whole_;
+  LossScaler scaler_;
   std::function<void(ModuleId)> move_buffers_;  // While the model is on the host.
 };
 
@@ -71,7 +76,8 @@ Fsdp1Runtime::Fsdp1Runtime(const Job& job, const ModelSpec& model, std::int64_t 
       synced_(model.buffers.size(), false),
       optimizer_(job.training.optimizer, emitter, model.parameters.size(), {}, of_optimizer()),
       clip_(emitter, gradient_norms_, hybrid() ? Group::DataParallelInside : Group::DataParallel, of_optimizer()),
-      clip_whole_(emitter, job.training.level, 1, {1, Group::DataParallel, of_optimizer()}) {
+      clip_whole_(emitter, job.training.level, 1, {1, Group::DataParallel, of_optimizer()}),
+      scaler_(emitter, job.parallelism.dp) {
   sums_gradients_on = kGatherStream;
   leave = [this](ModuleId module) {
     FlatHandle* const handle = of_module_[static_cast<std::size_t>(module)];
@@ -112,6 +118,11 @@ void Fsdp1Runtime::initialise(const std::vector<BufferId>& buffers) {
   for (FlatHandle* handle : order) handle->flatten(loading_, move_buffers_, sync);
   move_buffers_ = nullptr;
   for (const auto& handle : hooks_.handles()) handle->widen();
+  std::vector<StepParameter> all = step_parameters();
+  if (training().fsdp.use_orig_params) {
+    std::sort(all.begin(), all.end(), [](const StepParameter& a, const StepParameter& b) { return a.id < b.id; });
+  }
+  optimizer_.construct(all);
 }
 
 // _sync_module_params_and_buffers: buffers that nobody has sent yet, of nested units too, and the unit's parameters. It
@@ -203,7 +214,11 @@ void Fsdp1Runtime::clip(const std::vector<StepParameter>& all) {
 // Of flat parameters' names no pattern of the Trainer's finds one: they all decay.
 void Fsdp1Runtime::step(bool /*first*/) {
   const std::vector<StepParameter> all = step_parameters();
-  if (training().gradient_clipping > 0) clip(all);
+  if (training().gradient_clipping > 0) {
+    if (training().grad_scaler) scaler_.unscale(all);
+    clip(all);
+  }
+  if (training().grad_scaler) scaler_.before_step(all, fused_in_torch(training().optimizer));
   if (!training().fsdp.use_orig_params) {
     optimizer_.step(all, training().optimizer.weight_decay);
   } else {
@@ -217,6 +232,7 @@ void Fsdp1Runtime::step(bool /*first*/) {
       optimizer_.step(members, group.weight_decay);
     }
   }
+  scaler_.after_step();
   hooks_.drop_gradients();
 }
 
