@@ -177,6 +177,9 @@ class OfTensors {
     }
     // torch/csrc/.../ForeachReduceOp.cu: an fp32 for each chunk of 65,536 elements of the largest tensor, by tensor.
     if (job.parallelism.tp == 1) sizes_["sums of squares by chunk"] = {4 * trained};
+    if (t.runtime == Runtime::Fsdp1 && !t.fsdp.use_orig_params) {
+      sizes_["sums of squares by chunk"] = {4 * static_cast<std::int64_t>(flat_units(model, job).size())};
+    }
     // Flat parameters are padded to 2 W elements (stage_1_and_2.py, nccl_start_alignment_factor): zeros behind the
     // last.
     if (job.parallelism.tp == 1 && t.zero.stage > 0 && t.zero.stage < 3) {

@@ -12,7 +12,12 @@ namespace {
 
 struct Flat {
   std::int64_t elements = 0;
-  std::vector<std::pair<std::int64_t, std::int64_t>> trained;  // Where each parameter begins and ends.
+  struct Trained {
+    std::int64_t from;
+    std::int64_t to;
+    const Parameter* parameter;
+  };
+  std::vector<Trained> trained;
   bool root = false;
   std::int64_t backward = 1;  // How often backward gathers it, with what checkpoints run again.
   DType kept = DType::Float32;
@@ -131,7 +136,7 @@ std::vector<Flat> flats(const ModelSpec& model, const Job& job) {
                                                     [&](const auto& glob) { return glob_matches(glob, p.name); });
     if (frozen) continue;
     if (fsdp.widens_shards) flat.kept = DType::Float32;
-    flat.trained.emplace_back(begin, flat.elements);
+    flat.trained.push_back({begin, flat.elements, &p});
   }
   count_gathers(model, job.training, units);
   std::vector<Flat> all;
@@ -176,9 +181,7 @@ std::vector<TrafficRow> whole_traffic(const ModelSpec& model, const Job& job) {
 void fsdp1_footprint(const ModelSpec& model, const Job& job, std::int64_t rank, Footprint& result) {
   const Training& t = job.training;
   const std::int64_t ranks = flat_ranks(job);
-  const Optimizer& o = t.optimizer;
-  const int copies = o.kind != OptimizerKind::Sgd ? 2 : o.momentum > 0 ? 1 : 0;
-  const Bytes step(o.kind != OptimizerKind::Sgd && o.implementation == Implementation::Fused ? 4 : 0);
+  std::vector<GivenTensor> given;  // To the optimizer.
   for (const Flat& flat : flats(model, job)) {
     const std::int64_t mine = part(flat, ranks);
     const Bytes kept = storage(Elements(mine), flat.kept);
@@ -189,15 +192,18 @@ void fsdp1_footprint(const ModelSpec& model, const Job& job, std::int64_t rank, 
     // Gradients of views are dropped by name alone: the flat one waits for the next forward.
     if (t.fsdp.use_orig_params) result.persistent[Role::Gradients] += kept;
     if (!t.fsdp.use_orig_params) {
-      result.persistent[Role::Optimizer] += kept * copies + step;
+      given.push_back({Shape{mine}, flat.kept});
       continue;
     }
     const std::int64_t begin = mine * (rank % ranks);
-    for (const auto& [from, to] : flat.trained) {
-      const std::int64_t in = std::min(to, begin + mine) - std::max(from, begin);
-      if (in > 0) result.persistent[Role::Optimizer] += storage(Elements(in), flat.kept) * copies + step;
+    for (const Flat::Trained& one : flat.trained) {
+      const std::int64_t in = std::min(one.to, begin + mine) - std::max(one.from, begin);
+      const bool embeds = model.modules[static_cast<std::size_t>(one.parameter->module)].type == "Embedding";
+      if (in > 0) given.push_back({ranks == 1 ? one.parameter->shape : Shape{in}, flat.kept, embeds});
     }
   }
+  if (!given.empty()) result.persistent[Role::Optimizer] += states_of(t.optimizer, given);
+  if (t.grad_scaler) result.persistent[Role::Optimizer] += Bytes(8);
   result.persistent[Role::Temporaries] += numbers_of_clipping(t);
 }
 

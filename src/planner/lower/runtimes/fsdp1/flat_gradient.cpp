@@ -18,8 +18,6 @@ constexpr What kPaddedGradient{Role::RuntimeBuffers, "padded flat gradient",
 constexpr What kShardGradient{Role::Gradients, "sharded gradient",
                               "fsdp/_runtime_utils.py, _get_reduce_scatter_tensors"};
 constexpr What kCastShard{Role::Gradients, "sharded gradient", "fsdp/_runtime_utils.py, _cast_grad_to_param_dtype"};
-constexpr What kReducedGradient{Role::RuntimeBuffers, "flat gradient in the dtype that is reduced",
-                                "fsdp/_runtime_utils.py, _post_backward_hook"};
 constexpr What kCastGradient{Role::Gradients, "flat gradient", "fsdp/_runtime_utils.py, _cast_grad_to_param_dtype"};
 constexpr What kViewGradient{Role::Temporaries, "gradient of a view, replaced at once",
                              "fsdp/_flat_param.py, _use_unsharded_grad_views"};
@@ -113,7 +111,8 @@ void FlatGradient::reduce_whole() {
   const OnStream on(eager_.emitter(), kReduceStream);
   const Variable computed = whole_.share();
   if (eager_.emitter().dtype(whole_.id()) != share_.unit.reduced) {
-    whole_ = eager_.cast(computed, share_.unit.reduced, kReducedGradient, "cast flat gradient");
+    const What& what = share_.unit.reduced == share_.kept ? kCastGradient : kReduceInput;
+    whole_ = eager_.cast(computed, share_.unit.reduced, what, "cast flat gradient");
   }
   eager_.all_reduce(whole_, share_.copies, Group::DataParallel);
   if (share_.unit.reduced != share_.kept) {

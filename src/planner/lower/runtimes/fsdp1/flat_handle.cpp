@@ -68,6 +68,11 @@ void write_back(Eager& eager, const std::vector<FlatSlice>& slices, const Variab
   for (const FlatSlice& slice : slices) eager.copy(part(shard, slice), part(stale, slice), "write views back");
 }
 
+bool is_embedding(const ModelSpec& model, ParameterId id) {
+  const ModuleId module = model.parameters[static_cast<std::size_t>(id)].module;
+  return model.modules[static_cast<std::size_t>(module)].type == "Embedding";
+}
+
 void promise_updates(const FlatHandle& handle, Emitter& emitter) {
   for (const StepParameter& p : handle.step_parameters()) {
     emitter.promise_update(p.parameter.buffer, p.parameter.offset, p.parameter.bytes);
@@ -213,7 +218,9 @@ std::vector<StepParameter> FlatHandle::step_parameters() const {
   const auto add = [&](ParameterId id, Elements from, Elements elements) {
     const bool views = share.whole && share.training.fsdp.use_orig_params;
     const Shape shape = views ? model_.parameters[static_cast<std::size_t>(id)].shape : Shape{elements.value()};
-    made.push_back({id, part(shard_, from, elements), part(reduced, from, elements), shape, share.kept});
+    StepParameter one{id, part(shard_, from, elements), part(reduced, from, elements), shape, share.kept};
+    one.embedding = share.training.fsdp.use_orig_params && is_embedding(model_, id);
+    made.push_back(one);
   };
   if (share.training.fsdp.use_orig_params) {
     for (const FlatSlice& slice : slices_of(share.unit, share.rank)) {
