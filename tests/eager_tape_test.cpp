@@ -440,8 +440,9 @@ Job flattened(const Case& c, const FlatPolicy& policy, bool views) {
 }
 
 // Each way alone and on top of the ones before.
-void check_flat(const Case& c, const Model& model, const FlatPolicy& policy, bool views,
-                const std::function<void(Job&)>& keep = [](Job&) {}) {
+void check_flat(
+    const Case& c, const Model& model, const FlatPolicy& policy, bool views,
+    const std::function<void(Job&)>& keep = [](Job&) {}) {
   const auto choices = checkpoint_choices(static_cast<std::int32_t>(model_of(model).dims.layers));
   const std::vector<std::function<void(Job&)>> ways{
       [](Job&) {},

@@ -163,7 +163,8 @@ void check_whole(const ModelSpec& model, const Way& way, std::int64_t ranks) {
     INFO(model.name, ", ", way.name, ", ", ranks, " whole");
     job.training.fsdp.replicate = ranks;
     const std::string refused = unsupported(model, job).value_or("");
-    if (refused.find("CPUOffload by NO_SHARD") == 0 || refused.find("accumulated under no_sync()") < refused.size()) continue;
+    if (refused.find("CPUOffload by NO_SHARD") == 0 || refused.find("accumulated under no_sync()") < refused.size())
+      continue;
     REQUIRE(refused == "");
     const Schedule schedule = audited::ranks(model, job).back();
     check_flat_traffic(model, job, schedule);

@@ -177,9 +177,6 @@ class OfTensors {
     }
     // torch/csrc/.../ForeachReduceOp.cu: an fp32 for each chunk of 65,536 elements of the largest tensor, by tensor.
     if (job.parallelism.tp == 1) sizes_["sums of squares by chunk"] = {4 * trained};
-    if (t.runtime == Runtime::Fsdp1 && !t.fsdp.use_orig_params) {
-      sizes_["sums of squares by chunk"] = {4 * static_cast<std::int64_t>(flat_units(model, job).size())};
-    }
     // Flat parameters are padded to 2 W elements (stage_1_and_2.py, nccl_start_alignment_factor): zeros behind the
     // last.
     if (job.parallelism.tp == 1 && t.zero.stage > 0 && t.zero.stage < 3) {
@@ -198,6 +195,7 @@ class OfTensors {
     add_buffers(model, t);
     add_packed(model);
     if (t.runtime == Runtime::Fsdp2) add_whole(model, job);
+    add_flat(model, job);
     if (job.hardware && job.hardware->multiprocessors > 0) add_norms(model, job);
     sizes_["parameter of the backup optimizer"] = {4, width};
     sizes_["stand-in of a parameter on the host"] = {4};  // torch.empty(0), as a scalar.
@@ -205,6 +203,12 @@ class OfTensors {
     const std::int64_t unit = 1024 * t.zero.aio_intra_op_parallelism;
     const std::int64_t buffer = (t.zero.offload_param.buffer_size.value() * width + unit - 1) / unit * unit;
     sizes_["swap buffers before they are locked"] = {buffer * t.zero.offload_param.buffer_count};
+  }
+
+  // FSDP1 without views: a tensor for each unit.
+  void add_flat(const ModelSpec& model, const Job& job) {
+    if (job.training.runtime != Runtime::Fsdp1 || job.training.fsdp.use_orig_params) return;
+    sizes_["sums of squares by chunk"] = {4 * static_cast<std::int64_t>(flat_units(model, job).size())};
   }
 
   // Before fully_shard cuts it, and what a scatter sends: as many rows to each rank, the last ones padded.

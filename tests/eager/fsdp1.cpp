@@ -337,6 +337,13 @@ class Gathered : public Flattened {
     prefetch(unit, state);
   }
 
+  [[nodiscard]] bool has_trained_views(const Flat& unit) const {
+    for (std::size_t at = 0; at < unit.originals.size(); ++at) {
+      if (unit.originals[at] && trained(unit.originals[at]) && in_shard(unit, at) > 0) return true;
+    }
+    return false;
+  }
+
   std::vector<Flat*> forward_order_;
   std::vector<Flat*> backward_order_;
   bool reduces_ = true;
@@ -464,13 +471,6 @@ class Fsdp1 : public Gathered {
     const Tensor sent = width == plan_.reduced ? computed : cast(plan_.reduced);
     unit.parameter->grad = plan_.reduced == unit.kept ? sent : cast(unit.kept);
     unit.views_have = true;
-  }
-
-  [[nodiscard]] bool has_trained_views(const Flat& unit) const {
-    for (std::size_t at = 0; at < unit.originals.size(); ++at) {
-      if (unit.originals[at] && trained(unit.originals[at]) && in_shard(unit, at) > 0) return true;
-    }
-    return false;
   }
 
   // What has not the parameter's shape and dtype comes into an empty `.grad`.

@@ -235,9 +235,10 @@ std::optional<std::string> accumulated_ties_unsupported(const ModelSpec& model, 
   if (!waits || !mixes) return std::nullopt;
   for (const Parameter& parameter : model.parameters) {
     if (parameter.tied_to == kNone || !training.trains(parameter)) continue;
-    return formatted("{}, a shared parameter, accumulated under no_sync() by NO_SHARD with use_orig_params in another "
-                     "dtype, at which PyTorch stops",
-                     parameter.name);
+    return formatted(
+        "{}, a shared parameter, accumulated under no_sync() by NO_SHARD with use_orig_params in another "
+        "dtype, at which PyTorch stops",
+        parameter.name);
   }
   return std::nullopt;
 }

@@ -123,8 +123,9 @@ Variable LossScaler::scalar(DType dtype, What what, Body body) {
 
 void LossScaler::scale() {
   if (divides_) {
-    divided_loss_ = scalar(DType::Float32, {Role::Temporaries, "loss by micro-batches", "accelerate: accelerator.py, "
-                                                                                        "backward"});
+    divided_loss_ = scalar(DType::Float32, {Role::Temporaries, "loss by micro-batches",
+                                            "accelerate: accelerator.py, "
+                                            "backward"});
   }
   if (!scale_) {  // _lazy_init_scale_growth_tracker
     scale_ = scalar(DType::Float32, {Role::Optimizer, "loss scale"});
@@ -161,8 +162,10 @@ void LossScaler::unscale(std::span<const StepParameter> parameters) {
   reciprocal.reset();
   unscale_grads(parameters, std::move(inv_scale));
   if (ranks_ == 1) return;
-  eager_.work().read(found_inf_).write(found_inf_).control(Collective::AllReduce, DType::Float32, Bytes(4),
-                                                           Group::DataParallel);
+  eager_.work()
+      .read(found_inf_)
+      .write(found_inf_)
+      .control(Collective::AllReduce, DType::Float32, Bytes(4), Group::DataParallel);
 }
 
 void LossScaler::before_step(std::span<const StepParameter> parameters, bool fused) {

@@ -83,8 +83,8 @@ void FlatGradient::use_whole_views() {
   for (const FlatSlice& slice : slices_of(share_.unit, share_.rank)) {
     const Parameter& parameter = model_.parameters[static_cast<std::size_t>(slice.id)];
     const bool shaped = share_.whole || parameter.shape.rank == 1;  // Views of NO_SHARD have their own shapes.
-    const bool same = shaped && parameter.shape.elements() == slice.elements &&
-                      share_.kept == share_.unit.gathered && !share_.training.fsdp.cpu_offload;
+    const bool same = shaped && parameter.shape.elements() == slice.elements && share_.kept == share_.unit.gathered &&
+                      !share_.training.fsdp.cpu_offload;
     if (same) continue;
     const Space space = share_.training.fsdp.cpu_offload ? Space::Pageable : Space::Device;
     const Variable made = eager_.scratch(storage(slice.elements, share_.kept), share_.kept, kViewGradient, space);

@@ -19,8 +19,8 @@ struct FlatShare {
   std::int64_t ranks;  // That have other shards each.
   std::int64_t rank;   // Among these.
   Group group;
-  bool whole;            // NO_SHARD: the rank keeps all of it,
-  std::int64_t copies;   // as do so many.
+  bool whole;           // NO_SHARD: the rank keeps all of it,
+  std::int64_t copies;  // as do so many.
 };
 
 class FlatGradient {

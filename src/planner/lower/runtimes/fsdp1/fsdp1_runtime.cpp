@@ -9,11 +9,18 @@
 #include "planner/lower/runtimes/ddp_reducer.h"
 #include "planner/lower/runtimes/fsdp1/flat_clip.h"
 #include "planner/lower/runtimes/fsdp1/unit_hooks.h"
-#include "planner/lower/runtimes/gradient_scaling.h"
 #include "planner/lower/runtimes/runtime_base.h"
 
 namespace dsplan {
 namespace {
+
+Space of_optimizer(const Job& job) { return job.training.fsdp.cpu_offload ? Space::Pageable : Space::Device; }
+
+bool recomputes_nested(const Training& training) {
+  const std::vector<CheckpointGroup>& groups = training.checkpoint.groups;
+  return std::any_of(groups.begin(), groups.end(),
+                     [](const CheckpointGroup& group) { return group.kind == CheckpointKind::Reentrant; });
+}
 
 class Fsdp1Runtime final : public RuntimeBase {
  public:
@@ -37,14 +44,6 @@ class Fsdp1Runtime final : public RuntimeBase {
 
  private:
   [[nodiscard]] bool hybrid() const { return training().fsdp.replicate > 1 && !keeps_whole(job_); }
-  [[nodiscard]] Space of_optimizer() const { return training().fsdp.cpu_offload ? Space::Pageable : Space::Device; }
-
-  [[nodiscard]] bool recomputes_nested() const {
-    const std::vector<CheckpointGroup>& groups = training().checkpoint.groups;
-    return std::any_of(groups.begin(), groups.end(),
-                       [](const CheckpointGroup& group) { return group.kind == CheckpointKind::Reentrant; });
-  }
-
   struct Place {
     FlatHandle* handle = nullptr;
     std::size_t piece = 0;
@@ -53,7 +52,6 @@ class Fsdp1Runtime final : public RuntimeBase {
   void sync_module_states(const FlatUnit& unit, std::vector<BufferId> whole, const std::vector<BufferId>& buffers);
   void cast_buffers(std::vector<BufferId>& buffers);
   [[nodiscard]] std::vector<StepParameter> step_parameters();
-  void clip(const std::vector<StepParameter>& all);
 
   std::vector<FlatUnit> units_;  // In the order of modules.
   UnitHooks hooks_;
@@ -62,7 +60,6 @@ class Fsdp1Runtime final : public RuntimeBase {
   std::vector<bool> synced_;            // By buffer of the model.
   OptimizerStep optimizer_;
   FlatClip clip_;
-  GradientClip clip_whole_;
   LossScaler scaler_;
   std::function<void(ModuleId)> move_buffers_;  // While the model is on the host.
 };
@@ -74,9 +71,8 @@ Fsdp1Runtime::Fsdp1Runtime(const Job& job, const ModelSpec& model, std::int64_t 
       of_module_(model.modules.size(), nullptr),
       places_(model.parameters.size()),
       synced_(model.buffers.size(), false),
-      optimizer_(job.training.optimizer, emitter, model.parameters.size(), {}, of_optimizer()),
-      clip_(emitter, gradient_norms_, hybrid() ? Group::DataParallelInside : Group::DataParallel, of_optimizer()),
-      clip_whole_(emitter, job.training.level, 1, {1, Group::DataParallel, of_optimizer()}),
+      optimizer_(job.training.optimizer, emitter, model.parameters.size(), {}, of_optimizer(job)),
+      clip_(emitter, gradient_norms_, job, of_optimizer(job)),
       scaler_(emitter, job.parallelism.dp) {
   sums_gradients_on = kGatherStream;
   leave = [this](ModuleId module) {
@@ -166,7 +162,7 @@ void Fsdp1Runtime::enter(ModuleId module, Pass pass) {
   if (pass == Pass::Forward) hooks_.pre_forward(*handle, Run::Recorded);
   if (pass == Pass::Backward) hooks_.pre_backward(*handle);
   if (pass != Pass::Recompute) return;
-  const bool nested = recomputes_nested();
+  const bool nested = recomputes_nested(training());
   if (handle->unit().within_layer) return hooks_.pre_forward(*handle, nested ? Run::Again : Run::AgainForSaved);
   // A checkpoint lies inside the unit, whose hook hangs on its output: it comes before a reentrant one runs again.
   hooks_.pre_backward(*handle);
@@ -180,7 +176,7 @@ void Fsdp1Runtime::exit(ModuleId module, Pass pass) {
   if (handle == nullptr) return;
   const FlatUnit& unit = handle->unit();
   if (pass == Pass::Forward) {
-    hooks_.post_forward(*handle, unit.within_layer && recomputes_nested() ? Run::Unrecorded : Run::Recorded);
+    hooks_.post_forward(*handle, unit.within_layer && recomputes_nested(training()) ? Run::Unrecorded : Run::Recorded);
   }
   if (pass == Pass::Recompute && unit.within_layer) hooks_.post_forward(*handle, Run::Again);
   if (pass == Pass::Backward && module != 0 && !unit.trains) hooks_.input_has_gradient(*handle, unit.follows_unit);
@@ -199,24 +195,13 @@ std::vector<StepParameter> Fsdp1Runtime::step_parameters() {
   return all;
 }
 
-// Where no unit is sharded clip_grad_norm_ calls torch.nn.utils'.
-void Fsdp1Runtime::clip(const std::vector<StepParameter>& all) {
-  const bool keeps = training().loop == LoopKind::Trainer;
-  if (!keeps_whole(job_)) {
-    clip_.forget();
-    return clip_.run(all, keeps);
-  }
-  clip_.make_zero();
-  clip_whole_.forget();
-  clip_whole_.run(all, keeps);
-}
-
 // Of flat parameters' names no pattern of the Trainer's finds one: they all decay.
 void Fsdp1Runtime::step(bool /*first*/) {
   const std::vector<StepParameter> all = step_parameters();
   if (training().gradient_clipping > 0) {
     if (training().grad_scaler) scaler_.unscale(all);
-    clip(all);
+    clip_.forget();
+    clip_.run(all, training().loop == LoopKind::Trainer);
   }
   if (training().grad_scaler) scaler_.before_step(all, fused_in_torch(training().optimizer));
   if (!training().fsdp.use_orig_params) {

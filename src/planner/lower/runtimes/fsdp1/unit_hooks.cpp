@@ -18,6 +18,11 @@ FlatHandle* following(const std::vector<FlatHandle*>& order, const FlatHandle& h
   return next->hooks.needs_unshard && !next->hooks.prefetched ? next : nullptr;
 }
 
+// _should_free_in_backward. What NO_SHARD has cast goes in any case (post_reshard), but it counts for no limit.
+bool frees_in_backward(const FlatHandle& handle, bool reduces) {
+  return reduces || handle.share.training.fsdp.reshard_after_forward == 1 || handle.share.whole;
+}
+
 bool is_again(UnitHooks::Run run) { return run == UnitHooks::Run::Again || run == UnitHooks::Run::AgainForSaved; }
 
 }  // namespace
@@ -136,17 +141,12 @@ void UnitHooks::input_has_gradient(FlatHandle& handle, bool behind) {
   }
 }
 
-// _should_free_in_backward. What NO_SHARD has cast goes in any case (post_reshard), but it counts for no limit.
-bool UnitHooks::frees_in_backward(const FlatHandle& handle) const {
-  return reduces_ || training_.fsdp.reshard_after_forward == 1 || handle.share.whole;
-}
-
 // _post_backward_hook, which hangs on the flat parameter's AccumulateGrad, and runs on the stream of torch.split's
 // node.
 void UnitHooks::post_backward(FlatHandle& handle) {
   if (!handle.gradient.join()) return;
   handle.use_sharded_views();
-  if (frees_in_backward(handle)) {
+  if (frees_in_backward(handle, reduces_)) {
     handle.free_whole(false);
     if (!handle.share.whole) free_event(kGatherStream);
   }
@@ -160,7 +160,7 @@ void UnitHooks::post_backward(FlatHandle& handle) {
 // _post_backward_reshard_only_hook, or _catch_all_reshard, which gathers nothing ahead.
 void UnitHooks::reshard_only(FlatHandle& handle, bool prefetches) {
   handle.use_sharded_views();
-  if (frees_in_backward(handle)) {
+  if (frees_in_backward(handle, reduces_)) {
     handle.free_whole();
     if (!handle.share.whole) free_event(kComputeStream);
   }

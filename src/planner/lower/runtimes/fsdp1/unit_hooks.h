@@ -38,7 +38,6 @@ class UnitHooks {
  private:
   void unshard(FlatHandle& handle);
   void free_event(StreamId on);
-  [[nodiscard]] bool frees_in_backward(const FlatHandle& handle) const;
   void post_backward(FlatHandle& handle);
   void reshard_only(FlatHandle& handle, bool prefetches);
   void prefetch_backward(const FlatHandle& handle, BackwardPrefetch now);
