@@ -162,4 +162,4 @@ int compare_all(const char* witness) {
 
 TEST_CASE("fsdp: PyTorch's own allocations, event by event") { CHECK(compare_all("fsdp.json") >= 283); }
 
-TEST_CASE("fsdp1: PyTorch's own allocations, event by event") { CHECK(compare_all("fsdp1.json") >= 202); }
+TEST_CASE("fsdp1: PyTorch's own allocations, event by event") { CHECK(compare_all("fsdp1.json") >= 438); }
