@@ -387,6 +387,14 @@ TEST_CASE("fsdp1: what is not followed yet, and fully_shard's words, are refused
        }),
        "outside of no_sync()");
   says(lacks([](Training& t) { t.freeze = {"*mlp*"}; }), "without use_orig_params");
+  CHECK(lacks([](Training& t) { t.torch = {2, 6, 0}; }).empty());
+  says(lacks([](Training& t) { t.torch = {2, 5, 1}; }), "before PyTorch 2.6");
+  says(lacks([](Training& t) {
+         t.fsdp.replicate = 4;
+         t.fsdp.use_orig_params = t.fsdp.widens_shards = true;
+         t.torch = {2, 8, 0};
+       }),
+       "before 2.9 stops");
   says(lacks([](Training& t) {
          t.fsdp.replicate = 4;
          t.fsdp.cpu_offload = true;
@@ -397,7 +405,7 @@ TEST_CASE("fsdp1: what is not followed yet, and fully_shard's words, are refused
          t.grad_scaler = true;
          t.gradient_clipping = 1;
        }),
-       "at which PyTorch 2.11 stops");
+       "at which PyTorch stops");
   says(lacks([](Training& t) { t.grad_scaler = t.fsdp.cpu_offload = true; }), "ShardedGradScaler with CPUOffload");
   says(lacks([](Training& t) {
          t.freeze = {"model.layers.0.*"};

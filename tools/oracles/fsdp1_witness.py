@@ -156,6 +156,12 @@ def rest():
             for way, fsdp in {"flat": MIXED, "orig": {**WIDE, **ORIG}}.items():
                 yield f"{name}-{kind}-{way}-w{world}-r{rank}", config, world, rank, fsdp, {"optimizer": {"name": kind, **other}}, None
         yield f"llama-{kind}-whole-w1-r0", LLAMA, 1, 0, ORIG, {"optimizer": {"name": kind, **other}}, None
+    liger = {"loss": "liger", "liger_version": "0.8.5"}
+    for name, config, world, rank in (("llama", LLAMA, 2, 1), ("tied", TIED, 4, 0), ("qwen2", QWEN, 1, 0)):
+        for way, (fsdp, more, told) in {"plain": (MIXED, {}, None), "orig": ({**WIDE, **ORIG}, {"grad_accum": 2}, None),
+                                        "accelerate": ({**given, **ORIG}, {**bf16, **CLIPS}, usual),
+                                        "full": (given, {**bf16, **FULL}, usual)}.items():
+            yield f"{name}-liger-{way}-w{world}-r{rank}", config, world, rank, fsdp, {**liger, **more}, told
     half = {"param_dtype": "fp16", "reduce_dtype": "fp16", "buffer_dtype": "fp16"}
     fp16 = {"mixed_precision": "fp16", "dtype": "fp32"}
     foreach = {"optimizer": {"name": "adamw", "implementation": "foreach"}}

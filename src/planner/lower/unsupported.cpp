@@ -228,7 +228,7 @@ std::optional<std::string> unit_unsupported(const ModelSpec& model, const Traini
 }
 
 // _use_sharded_grad_views of NO_SHARD gives a shared parameter the gradient that no_sync() has left, in whose dtype it
-// is not: PyTorch 2.11 stops in the second micro-batch's forward.
+// is not: PyTorch stops in the second micro-batch's forward.
 std::optional<std::string> accumulated_ties_unsupported(const ModelSpec& model, const Training& training) {
   const bool waits = training.grad_accum > 1 && !training.fsdp.sync_every && training.fsdp.use_orig_params;
   const bool mixes = training.dtype != training.master_dtype;
@@ -273,18 +273,22 @@ std::optional<std::string> flattened_unsupported(const ModelSpec& model, const J
 // What FullyShardedDataParallel is not followed in yet.
 std::optional<std::string> fsdp1_unsupported(const ModelSpec& model, const Job& job) {
   const Training& training = job.training;
-  if (training.torch < Version{2, 11, 0}) return "FSDP1 before PyTorch 2.11, not compared with PyTorch yet";
+  // From 2.6 to 2.11 torch/distributed/fsdp decides the same, but for _writeback_tensor.
+  if (training.torch < Version{2, 6, 0}) return "FSDP1 before PyTorch 2.6, not compared with PyTorch yet";
+  if (training.torch < Version{2, 9, 0} && keeps_whole(job) && training.fsdp.use_orig_params &&
+      training.fsdp.widens_shards) {
+    return "NO_SHARD with use_orig_params of a model that accelerate casts to fp32, at which PyTorch before 2.9 stops";
+  }
   if (job.parallelism.tp > 1) return "FSDP1 under tensor parallelism";
   // found_inf has one dimension there, which the states' counters have not (optim/adam.py, _fused_adam).
   if (training.grad_scaler && training.gradient_clipping > 0 && fused_in_torch(training.optimizer)) {
-    return "a fused optimizer and clipping with ShardedGradScaler, at which PyTorch 2.11 stops (say adamw_torch)";
+    return "a fused optimizer and clipping with ShardedGradScaler, at which PyTorch stops (say adamw_torch)";
   }
   if (training.grad_scaler && training.fsdp.cpu_offload) return "ShardedGradScaler with CPUOffload under FSDP1";
   if (training.autocast && *training.autocast != training.dtype) {
     return "autocast over flat parameters in another dtype, of which it would keep no copies";
   }
   if (!training.zero_grad_to_none) return "zero_grad(set_to_none=False) under FSDP1";
-  if (training.loss == Loss::Liger) return "Liger's loss under FSDP1";
   if (training.fsdp.cpu_offload && training.fsdp.sync_every && training.grad_accum > 1) {
     return "gradients summed on the host outside of no_sync(), which FSDP1 does not do right";
   }

@@ -1116,6 +1116,11 @@ def whole_flats():
         for model, seq, batch, world, rank in (("tinyllama-1.1b", 512, 2, 8, 0), ("qwen3-0.6b", 1000, 2, 24, 23), ("gpt2", 500, 2, 1, 0)):
             for name, policy in (("", orig), ("-flat", {})):
                 yield one("fsdp1-accelerate", model, seq, batch, world, rank, policy, kind + name, **clips, **optimizer)
+    liger = {"loss": "liger", "liger_version": "0.8.5"}
+    for model, seq, batch, world, rank in (("tinyllama-1.1b", 512, 2, 8, 0), ("llama-3.2-1b", 2048, 2, 24, 23), ("llama-3-8b", 1024, 1, 64, 40),
+                                           ("llama-3.2-1b", 1024, 1, 1, 0)):
+        for name, policy, more in (("", orig, clips), ("-full", {}, {**full, "grad_accum": 2})):
+            yield one("fsdp1-accelerate", model, seq, batch, world, rank, policy, "liger" + name, **liger, **more)
     fp16 = {"mixed_precision": "fp16", "dtype": "fp32"}
     foreach = {"optimizer": {"name": "adamw", "implementation": "foreach"}}
     for model, seq, batch, world, rank in (("tinyllama-1.1b", 512, 2, 8, 0), ("qwen3-0.6b", 1000, 2, 24, 23), ("gpt2", 500, 2, 1, 0)):

@@ -242,6 +242,8 @@ class Worker:
                 model = self.raw()
         if self.training.get("liger_kernels"):
             self.put_liger_kernels(model)
+        if self.training.get("loss") == "liger" and not self.training.get("liger_kernels") and self.runtime() == "fsdp1":
+            self.put_liger_loss(model)
         if self.training.get("loss") == "trl":
             from trl.trainer.utils import add_fused_lm_head
 
@@ -407,7 +409,7 @@ class Worker:
         """`outputs` of the loop that most scripts have stay alive until the next forward has returned."""
         import torch
 
-        if self.training.get("loss") == "liger" and not self.training.get("liger_kernels"):
+        if self.training.get("loss") == "liger" and not self.training.get("liger_kernels") and self.runtime() != "fsdp1":
             return self.liger_loss()
         if self.training.get("loss") == "trl":
             return self.supervised_loss()
@@ -450,6 +452,15 @@ class Worker:
             fused_linear_cross_entropy=self.training.get("loss") == "liger",
             **{kind: kind in kinds for kind in ("rope", "rms_norm", "swiglu")},
         )
+
+    def put_liger_loss(self, model):
+        """Before it is wrapped, whose hooks hang on the call."""
+        import importlib
+        import types
+
+        self.wished_liger()
+        family = importlib.import_module(f"liger_kernel.transformers.model.{model.config.model_type}")
+        model.forward = types.MethodType(family.lce_forward, model)
 
     def liger_loss(self):
         """Liger's forward of a causal model, for its loss alone."""
