@@ -614,8 +614,7 @@ TEST_CASE("accelerate: a plugin of version 1 is FullyShardedDataParallel") {
   CHECK(has(refusal_of("  fsdp_backward_prefetch: PRE\n"), "no backward prefetch of FSDP1"));
   CHECK(has(refusal_of("", "parallelism_config:\n  parallelism_config_dp_shard_size: 8\n"), "accelerate's mesh"));
   const Request whole = request("  fsdp_sharding_strategy: NO_SHARD\n");
-  REQUIRE(whole.not_modelled.size() == 1);
-  CHECK(whole.not_modelled[0].feature == "NO_SHARD");
+  CHECK(whole.fsdp.shard.value == "1");
 }
 
 TEST_CASE("accelerate: meshes, FSDP1's keys, and what is saved under version 2") {

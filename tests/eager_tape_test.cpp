@@ -440,7 +440,9 @@ Job flattened(const Case& c, const FlatPolicy& policy, bool views) {
 }
 
 // Each way alone and on top of the ones before.
-void check_flat(const Case& c, const Model& model, const FlatPolicy& policy, bool views) {
+void check_flat(
+    const Case& c, const Model& model, const FlatPolicy& policy, bool views,
+    const std::function<void(Job&)>& keep = [](Job&) {}) {
   const auto choices = checkpoint_choices(static_cast<std::int32_t>(model_of(model).dims.layers));
   const std::vector<std::function<void(Job&)>> ways{
       [](Job&) {},
@@ -459,8 +461,10 @@ void check_flat(const Case& c, const Model& model, const FlatPolicy& policy, boo
       [&](Job& job) { job.training.checkpoint.groups = reentrant(choices[1]); },
   };
   Job all = flattened(c, policy, views);
+  keep(all);
   for (const auto& way : ways) {
     Job alone = flattened(c, policy, views);
+    keep(alone);
     way(alone);
     way(all);
     check(c, model_of(model), alone);
@@ -531,6 +535,20 @@ void check_flat_replicas(const Model& model, const FlatPolicy& policy, bool view
   check(c, model_of(model), job);
 }
 
+// NO_SHARD, and one rank.
+void check_flat_whole(const Model& model, const FlatPolicy& policy, bool views) {
+  for (const std::int64_t world : {1, 3}) {
+    const Case c{.name = "FSDP1, whole", .model = model, .world = world};
+    const auto keep = [&](Job& job) { job.training.fsdp.replicate = world; };
+    check_flat(c, model, policy, views, keep);
+    if (policy.kept != DType::Float32 || policy.computed != DType::BFloat16) continue;
+    Job job = flattened(c, policy, views);
+    keep(job);
+    job.training.fsdp.casts_buffers = job.training.fsdp.widens_shards = true;
+    check(c, model_of(model), job);
+  }
+}
+
 void check_flat_on_host(const Model& model, const FlatPolicy& policy, bool views) {
   Case c{.name = "FSDP1, on the host", .model = model, .world = 3};
   Job job = flattened(c, policy, views);
@@ -573,6 +591,7 @@ TEST_CASE("eager tape: FullyShardedDataParallel with replicas, on the host, cast
     for (const FlatPolicy& policy : kFlatPolicies) {
       for (const bool views : {false, true}) {
         check_flat_replicas(model, policy, views);
+        check_flat_whole(model, policy, views);
         check_flat_on_host(model, policy, views);
         check_flat_widened(model, policy, views);
       }

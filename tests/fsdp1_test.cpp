@@ -154,6 +154,26 @@ void check_flat(const ModelSpec& model, const Way& way, std::int64_t ranks) {
   }
 }
 
+// NO_SHARD and one rank: units whole, gradients alone on their way.
+void check_whole(const ModelSpec& model, const Way& way, std::int64_t ranks) {
+  for (Job job : {flat(ranks, DType::Float32, DType::BFloat16, DType::Float32),
+                  flat(ranks, DType::BFloat16, DType::BFloat16, DType::BFloat16),
+                  flat(ranks, DType::Float32, DType::BFloat16, DType::BFloat16)}) {
+    way.change(job.training.fsdp, job.training);
+    INFO(model.name, ", ", way.name, ", ", ranks, " whole");
+    job.training.fsdp.replicate = ranks;
+    const std::string refused = unsupported(model, job).value_or("");
+    if (refused.find("CPUOffload by NO_SHARD") == 0 || refused.find("accumulated under no_sync()") < refused.size())
+      continue;
+    REQUIRE(refused == "");
+    const Schedule schedule = audited::ranks(model, job).back();
+    check_flat_traffic(model, job, schedule);
+    MemoryMeter memory(schedule);
+    replay(schedule, memory);
+    CHECK(memory.by_role() == footprint(model, job, schedule.rank).persistent);
+  }
+}
+
 // Of 7 ranks, in bf16.
 void check_pieces(const FlatUnit& unit, bool views) {
   Elements end;
@@ -317,6 +337,15 @@ TEST_CASE("fsdp1: replicas") {
   check_flat_traffic(model, job, audited::ranks(model, job).front());
 }
 
+TEST_CASE("fsdp1: NO_SHARD in every way has the formulas' states and traffic") {
+  for (const char* name : {"tiny-gpt2", "tiny-llama"}) {
+    const ModelSpec model = lowered::bundled(name);
+    for (const Way& way : kFlatWays) {
+      for (const std::int64_t ranks : {1, 3}) check_whole(model, way, ranks);
+    }
+  }
+}
+
 TEST_CASE("fsdp1: views are aligned to 16 bytes, and the flat parameter to the ranks") {
   const ModelSpec model = lowered::bundled("tiny-gpt2");
   Job job = flat(7, DType::Float32, DType::BFloat16, DType::BFloat16);
@@ -358,6 +387,26 @@ TEST_CASE("fsdp1: what is not followed yet, and fully_shard's words, are refused
        }),
        "outside of no_sync()");
   says(lacks([](Training& t) { t.freeze = {"*mlp*"}; }), "without use_orig_params");
+  CHECK(lacks([](Training& t) { t.torch = {2, 6, 0}; }).empty());
+  says(lacks([](Training& t) { t.torch = {2, 5, 1}; }), "before PyTorch 2.6");
+  says(lacks([](Training& t) {
+         t.fsdp.replicate = 4;
+         t.fsdp.use_orig_params = t.fsdp.widens_shards = true;
+         t.torch = {2, 8, 0};
+       }),
+       "before 2.9 stops");
+  says(lacks([](Training& t) {
+         t.fsdp.replicate = 4;
+         t.fsdp.cpu_offload = true;
+         t.master_dtype = DType::BFloat16;
+       }),
+       "copies on the device saved tensors keep");
+  says(lacks([](Training& t) {
+         t.grad_scaler = true;
+         t.gradient_clipping = 1;
+       }),
+       "at which PyTorch stops");
+  says(lacks([](Training& t) { t.grad_scaler = t.fsdp.cpu_offload = true; }), "ShardedGradScaler with CPUOffload");
   says(lacks([](Training& t) {
          t.freeze = {"model.layers.0.*"};
          t.fsdp.use_orig_params = true;

@@ -195,6 +195,7 @@ class OfTensors {
     add_buffers(model, t);
     add_packed(model);
     if (t.runtime == Runtime::Fsdp2) add_whole(model, job);
+    add_flat(model, job);
     if (job.hardware && job.hardware->multiprocessors > 0) add_norms(model, job);
     sizes_["parameter of the backup optimizer"] = {4, width};
     sizes_["stand-in of a parameter on the host"] = {4};  // torch.empty(0), as a scalar.
@@ -202,6 +203,12 @@ class OfTensors {
     const std::int64_t unit = 1024 * t.zero.aio_intra_op_parallelism;
     const std::int64_t buffer = (t.zero.offload_param.buffer_size.value() * width + unit - 1) / unit * unit;
     sizes_["swap buffers before they are locked"] = {buffer * t.zero.offload_param.buffer_count};
+  }
+
+  // FSDP1 without views: a tensor for each unit.
+  void add_flat(const ModelSpec& model, const Job& job) {
+    if (job.training.runtime != Runtime::Fsdp1 || job.training.fsdp.use_orig_params) return;
+    sizes_["sums of squares by chunk"] = {4 * static_cast<std::int64_t>(flat_units(model, job).size())};
   }
 
   // Before fully_shard cuts it, and what a scatter sends: as many rows to each rank, the last ones padded.

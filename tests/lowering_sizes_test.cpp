@@ -340,6 +340,17 @@ void add_flat(std::vector<Case>& all) {
   });
   add("made on the device", 3, DType::Float32, DType::Float32,
       [](Job& job) { job.training.model_init = ModelInit::Device; });
+  add("NO_SHARD", 3, DType::Float32, DType::Float32, [](Job& job) {
+    job.training.fsdp.replicate = 3;
+    job.training.fsdp.use_orig_params = true;
+    job.training.gradient_clipping = 1;
+  });
+  add("one rank", 1, DType::Float32, DType::BFloat16, prepare);
+  add("NO_SHARD on the host", 3, DType::Float32, DType::BFloat16, [prepare](Job& job) {
+    prepare(job);
+    job.training.fsdp.replicate = 3;
+    job.training.fsdp.cpu_offload = true;
+  });
 }
 
 // Norms of what is large enough that several blocks of a kernel share it.

@@ -27,6 +27,7 @@ struct Flat {
   Block moved = {};         // On its way from the host: flat_param.data,
   Block shown = {};         // and what views show.
   Block reduced = {};       // _saved_grad_shard, then `.grad`.
+  bool summed = false;      // The parameter's own gradient has been reduced, in the shard's dtype.
   bool views_have = false;  // Views have a `.grad`.
   bool prefetched = false;
   bool needs_forward = false;
@@ -61,6 +62,7 @@ class Flattened : public Runtime {
     return found == units_.end() ? nullptr : &*found;
   }
   [[nodiscard]] std::int64_t rank() const { return plan_.rank % ranks_; }
+  [[nodiscard]] bool whole() const { return ranks_ == 1; }  // NO_SHARD
   [[nodiscard]] std::int64_t made() const { return dsplan::bytes_per_element(plan_.flat.made); }
 
   // The part of a piece that this rank has.
@@ -107,13 +109,13 @@ class Flattened : public Runtime {
       unit.total += leaf->elements();
       unit.trains = unit.trains || trained(leaf);
     }
-    if (plan_.flat.views) pad(ranks_);
+    if (plan_.flat.views) pad(whole() ? plan_.world : ranks_);
     unit.shard = (unit.total + ranks_ - 1) / ranks_;
     unit.kept = unit.trains ? plan_.kept : made();
     unit.low = std::make_shared<Storage>(0);
     unit.whole = std::make_shared<Storage>(0);
     unit.parameter = std::make_shared<TensorImpl>();
-    unit.parameter->storage = unit.whole;
+    unit.parameter->storage = whole() ? unit.low : unit.whole;
     unit.parameter->sizes = {unit.total};
     unit.parameter->strides = {1};
     unit.parameter->dtype = plan_.dtype;
@@ -134,9 +136,11 @@ class Flattened : public Runtime {
     Block flat = block("flat parameter", unit.total * made());
     pads.clear();
     const std::int64_t real = std::min(unit.shard, unit.total - std::min(unit.total, unit.shard * rank()));
-    if (real > 0) unit.local = block("chunk", real * made());
+    if (whole()) unit.local = flat;
+    if (real > 0 && !whole()) unit.local = block("chunk", real * made());
     if (real < unit.shard) unit.local = block("chunk, padded", unit.shard * made());
     flat.reset();
+    if (plan_.flat.offloads && whole() && !plan_.flat.views) unit.stale = unit.local;
     if (plan_.flat.offloads) unit.local.reset();
     for (const Tensor& original : unit.originals) {
       if (original) original->storage.reset();
@@ -156,7 +160,7 @@ class Flattened : public Runtime {
 
   // _sync_module_params_and_buffers: buffers once, though the call comes twice where there are replicas.
   void send(const Flat& unit) {
-    for (int call = 0; call < (plan_.replicate > 1 ? 2 : 1); ++call) {
+    for (int call = 0; call < (plan_.replicate > 1 && !whole() ? 2 : 1); ++call) {
       std::map<DType, std::pair<int, std::int64_t>> of_type;
       std::vector<DType> order;
       const auto add = [&](DType type, std::int64_t bytes) {
@@ -190,7 +194,7 @@ class Flattened : public Runtime {
   void widen(Flat& unit) {
     if (unit.kept == made() || plan_.flat.offloads) return;
     Block wide = block("shard in fp32", unit.shard * unit.kept);
-    if (plan_.flat.views) unit.stale = unit.local;
+    if (plan_.flat.views || whole()) unit.stale = unit.local;
     unit.local = std::move(wide);
   }
 
@@ -216,6 +220,7 @@ class Gathered : public Flattened {
       if (plan_.flat.prefetches_forward) unit.needs_forward = true;
       if (plan_.flat.prefetches_forward) unit.prefetched = false;
       // _reset_flat_param_grad_info_if_needed
+      if (plan_.flat.views && !unit.views_have && whole()) unit.parameter->grad.reset();
       if (plan_.flat.views && !unit.views_have && !unit.parameter->grad) unit.reduced.reset();
     }
   }
@@ -229,6 +234,8 @@ class Gathered : public Flattened {
     }
     for (const Flat& unit : units_) {
       if (mixes(unit)) passing("_mp_shard", bytes(unit.shard));
+      if (!mixes(unit) && whole()) unit.parameter->storage = unit.local;
+      if (whole()) continue;
       passing("_full_param_padded", bytes(unit.shard * ranks_));
       if (mixes(unit)) passing("_full_prec_full_param_padded", unit.shard * ranks_ * unit.kept);
     }
@@ -237,6 +244,13 @@ class Gathered : public Flattened {
   [[nodiscard]] bool mixes(const Flat& unit) const { return unit.kept != plan_.width(); }
 
   void unshard(Flat& unit, State state) {
+    if (whole()) {  // flat_param.data is what was cast, or the shard.
+      pre_unshard(unit);
+      if (!plan_.flat.views) unit.stale.reset();
+      unit.resharded = false;
+      if (state == State::Forward) use_unsharded_views(unit);
+      return;
+    }
     if (!unit.whole->is_there() || plan_.flat.offloads) pre_unshard(unit);
     if (!unit.whole->is_there()) {
       const Doing doing("all-gather output");
@@ -292,9 +306,9 @@ class Gathered : public Flattened {
     for (const std::size_t at : names) net_.parameters[at] = with;
   }
 
-  static void use_sharded_views(Flat& unit) {
+  void use_sharded_views(Flat& unit) const {
     unit.shown.reset();
-    unit.stale.reset();
+    if (!whole() || plan_.flat.views) unit.stale.reset();
   }
 
   void prefetch(const Flat& unit, State state) {
@@ -317,9 +331,17 @@ class Gathered : public Flattened {
   void reshard(Flat& unit, State state) {
     use_sharded_views(unit);
     unit.resharded = true;
+    if (whole()) unit.low->free();
     if (reduces_ || plan_.flat.reshards) unit.whole->free();
     unit.prefetched = false;
     prefetch(unit, state);
+  }
+
+  [[nodiscard]] bool has_trained_views(const Flat& unit) const {
+    for (std::size_t at = 0; at < unit.originals.size(); ++at) {
+      if (unit.originals[at] && trained(unit.originals[at]) && in_shard(unit, at) > 0) return true;
+    }
+    return false;
   }
 
   std::vector<Flat*> forward_order_;
@@ -355,8 +377,9 @@ class Fsdp1 : public Gathered {
     if (unit == nullptr || unit->ran) return;
     if (unit->index <= 0) unit->index = static_cast<std::int64_t>(backward_order_.size());
     backward_order_.push_back(unit);
-    const bool skips_views = plan_.flat.views && !plan_.flat.reshards;
+    const bool skips_views = plan_.flat.views && !plan_.flat.reshards && !whole();
     if (!skips_views) use_sharded_views(*unit);
+    if (whole()) unit->low->free();  // post_reshard
     if (module != 0 && plan_.flat.reshards) unit->whole->free();
     unit->prefetched = false;
     if (!grad_enabled()) return;
@@ -386,11 +409,12 @@ class Fsdp1 : public Gathered {
       unit.ran = unit.needs_backward = false;
       unit.index = -1;
       if (plan_.flat.offloads && reduces_) unit.reduced.reset();
+      if (plan_.flat.offloads && reduces_) unit.parameter->grad.reset();
     }
   }
 
   void step() override {
-    if (plan_.clips) clip();
+    if (plan_.clips) whole() ? clip_whole() : clip();
     const std::vector<std::int64_t> given = given_to_optimizer();
     if (state_.empty() && !plan_.flat.offloads) {
       for (const std::int64_t bytes : given) {
@@ -404,8 +428,10 @@ class Fsdp1 : public Gathered {
     }
     roots.clear();
     for (Flat& unit : units_) {  // zero_grad
+      unit.summed = false;
       unit.views_have = false;
       if (!plan_.flat.views) unit.reduced.reset();
+      if (!plan_.flat.views && whole()) unit.parameter->grad.reset();
     }
   }
 
@@ -416,6 +442,7 @@ class Fsdp1 : public Gathered {
       if (plan_.flat.views) use_unsharded_grad_views(unit);
       return;
     }
+    if (whole()) return reduce_no_shard(unit);
     const Tensor computed = std::move(unit.parameter->grad);
     unit.parameter->grad.reset();
     Block cast;
@@ -429,11 +456,21 @@ class Fsdp1 : public Gathered {
     unit.views_have = has_trained_views(unit);  // _use_sharded_grad_views
   }
 
-  [[nodiscard]] bool has_trained_views(const Flat& unit) const {
-    for (std::size_t at = 0; at < unit.originals.size(); ++at) {
-      if (unit.originals[at] && trained(unit.originals[at]) && in_shard(unit, at) > 0) return true;
-    }
-    return false;
+  // _reduce_grad_no_shard: `.grad` itself is cast, summed over the ranks and cast back.
+  void reduce_no_shard(Flat& unit) {
+    const auto cast = [&](std::int64_t width) {
+      const Tensor made = std::make_shared<TensorImpl>();
+      made->storage = block("gradient, cast", unit.total * width);
+      made->sizes = {unit.total};
+      made->strides = {1};
+      made->dtype = plan_.dtype;
+      return made;
+    };
+    const Tensor computed = unit.parameter->grad;
+    const std::int64_t width = std::exchange(unit.summed, true) ? unit.kept : plan_.width();
+    const Tensor sent = width == plan_.reduced ? computed : cast(plan_.reduced);
+    unit.parameter->grad = plan_.reduced == unit.kept ? sent : cast(unit.kept);
+    unit.views_have = true;
   }
 
   // What has not the parameter's shape and dtype comes into an empty `.grad`.
@@ -442,7 +479,8 @@ class Fsdp1 : public Gathered {
     for (std::size_t at = 0; at < unit.originals.size(); ++at) {
       const std::int64_t has = in_shard(unit, at);
       if (!unit.originals[at] || has <= 0 || plan_.flat.offloads) continue;
-      const bool as_it_is = unit.originals[at]->sizes == Sizes{has} && unit.kept == plan_.width();
+      const bool shaped = whole() || unit.originals[at]->sizes == Sizes{has};
+      const bool as_it_is = shaped && unit.kept == plan_.width();
       if (!as_it_is) passing("empty gradient", has * unit.kept);
     }
   }
@@ -462,6 +500,34 @@ class Fsdp1 : public Gathered {
     if (!plan_.flat.views) return given;
     for (const auto& [parameter, bytes] : views) given.push_back(bytes);
     return given;
+  }
+
+  // torch.nn.utils.clip_grad_norm_, behind the zero with which FullyShardedDataParallel's begins.
+  void clip_whole() {
+    if (!zero_) zero_ = block("zero", 4);
+    norm_.reset();
+    const std::vector<std::int64_t> given = given_to_optimizer();
+    const std::int64_t one = plan_.kept;
+    const std::int64_t longest = *std::max_element(given.begin(), given.end()) / one;
+    const auto count = static_cast<std::int64_t>(given.size());
+    std::vector<Block> norms;
+    {
+      const Block sums = block("sums by chunk", 4 * count * ((longest + 65535) / 65536));
+      for (std::int64_t at = 0; at < count; ++at) norms.push_back(block("norm of a gradient", one));
+    }
+    Block norm;
+    {
+      const Block stacked = block("norms of gradients", one * count);
+      norm = block("norm", one);
+    }
+    norms.clear();
+    Block sum = block("norm, not zero", one);
+    Block reciprocal = block("its reciprocal", one);
+    const Block coefficient = block("coefficient", one);
+    sum.reset();
+    reciprocal.reset();
+    const Block clamped = block("coefficient, clamped", one);
+    if (plan_.keeps_norm) norm_ = std::move(norm);
   }
 
   // FullyShardedDataParallel.clip_grad_norm_, of gradients on the device or on the host.

@@ -27,6 +27,14 @@ AGAIN = {"checkpoint": "full", "checkpoint_impl": "reentrant"}
 CLIPS = {"max_grad_norm": 1.0}
 PEFT = {"wrap": "adapters+layers"}
 LORA = {"lora": {"r": 4, "targets": ["q_proj", "v_proj"]}}
+QWEN3_MOE = {"model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"], "vocab_size": 531, "hidden_size": 72,
+             "intermediate_size": 136, "moe_intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 3,
+             "num_key_value_heads": 1, "head_dim": 24, "num_experts": 6, "num_experts_per_tok": 2, "hidden_act": "silu",
+             "max_position_embeddings": 256, "tie_word_embeddings": False}
+MIXTRAL = {"model_type": "mixtral", "architectures": ["MixtralForCausalLM"], "vocab_size": 509, "hidden_size": 80,
+           "intermediate_size": 104, "num_hidden_layers": 2, "num_attention_heads": 5, "num_key_value_heads": 1,
+           "num_local_experts": 4, "num_experts_per_tok": 2, "hidden_act": "silu", "max_position_embeddings": 256,
+           "tie_word_embeddings": False}
 WORLDS = ((2, 0), (3, 2), (4, 1), (8, 7))
 
 
@@ -61,6 +69,111 @@ def cases():
     for name, config, world, rank in (("llama", LLAMA, 4, 3), ("gpt2", GPT2, 3, 0)):
         for way, (fsdp, more) in inside(config).items():
             yield f"{name}-{way}-w{world}-r{rank}", config, world, rank, fsdp, more, None
+    yield from whole()
+    yield from rest()
+
+
+def whole():
+    """NO_SHARD, which is what one rank has whatever it asks for."""
+    every, usual = {"gradient_sync": "every"}, {"fsdp_version": 1}
+    ways = {
+        "plain": ({}, {}),
+        "orig": (ORIG, {}),
+        "mixed": (MIXED, {}),
+        "wide-orig": ({**WIDE, **ORIG}, CLIPS),
+        "wide": (WIDE, CLIPS),
+        "buffers": ({**MIXED, **ORIG, "buffer_dtype": "bf16"}, {}),
+        "fp32-reduce": ({"reduce_dtype": "fp32"}, {}),
+        "clip": ({}, CLIPS),
+        "clip-orig": (ORIG, {**CLIPS, "grad_accum": 2}),
+        "root": ({"wrap": "root", **MIXED}, {}),
+        "post": ({**WIDE, "backward_prefetch": "post"}, {}),
+        "none": ({**MIXED, **ORIG, "backward_prefetch": "none"}, {}),
+        "ahead": ({**MIXED, **ORIG, "forward_prefetch": "true"}, {}),
+        "unlimited": ({**MIXED, "limit_all_gathers": "false", "forward_prefetch": "true"}, {}),
+        "accumulated": (MIXED, {"grad_accum": 3}),
+        "accumulated-orig": ({**WIDE, **ORIG}, {"grad_accum": 2}),
+        "accumulated-every": ({**WIDE, **every}, {"grad_accum": 3}),
+        "accumulated-every-orig": ({**MIXED, **ORIG, **every}, {"grad_accum": 2, **CLIPS}),
+        "accumulated-every-plain": ({**ORIG, **every}, {"grad_accum": 2}),
+        "full": ({**MIXED, **ORIG}, FULL),
+        "reentrant": ({**MIXED, **ORIG}, {**AGAIN, "grad_accum": 2}),
+        "device": ({**WIDE, **ORIG}, {"model_init": "device"}),
+        "sent": ({**WIDE, **ORIG, "sync_module_states": "true"}, {}),
+        "foreach": ({**MIXED, **ORIG}, {"optimizer": {"name": "adamw", "implementation": "foreach"}}),
+        "loop": (WIDE, {"optimizer": {"name": "adamw", "implementation": "for-loop"}}),
+        "frozen": ({**MIXED, **ORIG}, {"freeze": ["*mlp*"]}),
+        "frozen-every": ({**WIDE, **ORIG, **every}, {"freeze": ["*mlp*"], "grad_accum": 2, **CLIPS}),
+        "offload": ({"cpu_offload": True}, {}),
+        "offload-mixed": ({**WIDE, **ORIG, "cpu_offload": True}, CLIPS),
+        "offload-accumulated": ({**MIXED, "cpu_offload": True}, {"grad_accum": 2}),
+        "inside-full": ({**MIXED, **ORIG, "wrap": "LlamaMLP+LlamaDecoderLayer+GPT2MLP+GPT2Block"}, FULL),
+    }
+    for name, config, world, rank in (("llama", LLAMA, 1, 0), ("tied", TIED, 3, 2), ("gpt2", GPT2, 1, 0)):
+        for way, (fsdp, more) in ways.items():
+            shard = {"shard": 1} if world > 1 else {}
+            if "+" in fsdp.get("wrap", ""):
+                fsdp = {**fsdp, "wrap": "GPT2MLP+GPT2Block" if config is GPT2 else "LlamaMLP+LlamaDecoderLayer"}
+            yield f"{name}-whole-{way}-w{world}-r{rank}", config, world, rank, {**fsdp, **shard}, more, None
+    for name, config, world, rank in (("llama", LLAMA, 1, 0), ("gpt2", GPT2, 4, 1)):
+        for way, (fsdp, more, told) in prepared().items():
+            if config is GPT2 and "lora" in more:
+                continue
+            shard = {"shard": 1} if world > 1 else {}
+            fsdp = {"sync_module_states": "true", "backward_prefetch": "none", **fsdp, **shard}
+            yield f"{name}-whole-accelerate-{way}-w{world}-r{rank}", config, world, rank, fsdp, more, told
+    for way, (fsdp, more, told) in adapted().items():
+        fsdp = {"sync_module_states": "true", "backward_prefetch": "none", **PEFT, **fsdp}
+        yield f"llama-whole-peft-{way}-w1-r0", LLAMA, 1, 0, fsdp, more, told
+
+
+def rest():
+    """Mixtures of experts; optimizers; Liger's loss; fp16."""
+    bf16, usual = {"mixed_precision": "bf16"}, {"fsdp_version": 1}
+    given = {"sync_module_states": "true", "backward_prefetch": "none"}
+    for name, config in (("qwen3-moe", QWEN3_MOE), ("mixtral", MIXTRAL)):
+        ways = {
+            "plain": ({}, {}, None),
+            "wide-orig": ({**WIDE, **ORIG}, CLIPS, None),
+            "mixed": (MIXED, {"grad_accum": 2}, None),
+            "full": ({**MIXED, **ORIG}, FULL, None),
+            "again": ({**MIXED, **ORIG}, AGAIN, None),
+            "kept": ({**MIXED, **KEPT}, {}, None),
+            "root": ({**MIXED, "wrap": "root"}, {}, None),
+            "eager": ({**MIXED, **ORIG}, {"experts": "eager"}, None),
+            "batched": (MIXED, {"experts": "batched_mm"}, None),
+            "accelerate": ({**given, **ORIG}, {**bf16, "experts": "batched_mm"}, usual),
+            "accelerate-eager": ({**given, **ORIG}, {**bf16, "experts": "eager", **CLIPS}, usual),
+            "accelerate-grouped": ({**given, **ORIG}, bf16, usual),
+            "accelerate-no-precision": ({**given, **ORIG}, FULL, usual),
+        }
+        for way, (fsdp, more, told) in ways.items():
+            for world, rank in ((2, 1), (4, 0)):
+                yield f"{name}-{way}-w{world}-r{rank}", config, world, rank, fsdp, more, told
+    for kind in ("adam8bit", "adafactor", "lion", "adagrad", "rmsprop", "lion8bit", "adamw32bit"):
+        other = {"implementation": "foreach"} if kind in ("adagrad", "rmsprop") else {}
+        for name, config, world, rank in (("llama", LLAMA, 2, 1), ("gpt2", GPT2, 4, 0), ("qwen2", QWEN, 24, 23)):
+            for way, fsdp in {"flat": MIXED, "orig": {**WIDE, **ORIG}}.items():
+                yield f"{name}-{kind}-{way}-w{world}-r{rank}", config, world, rank, fsdp, {"optimizer": {"name": kind, **other}}, None
+        yield f"llama-{kind}-whole-w1-r0", LLAMA, 1, 0, ORIG, {"optimizer": {"name": kind, **other}}, None
+    liger = {"loss": "liger", "liger_version": "0.8.5"}
+    for name, config, world, rank in (("llama", LLAMA, 2, 1), ("tied", TIED, 4, 0), ("qwen2", QWEN, 1, 0)):
+        for way, (fsdp, more, told) in {"plain": (MIXED, {}, None), "orig": ({**WIDE, **ORIG}, {"grad_accum": 2}, None),
+                                        "accelerate": ({**given, **ORIG}, {**bf16, **CLIPS}, usual),
+                                        "full": (given, {**bf16, **FULL}, usual)}.items():
+            yield f"{name}-liger-{way}-w{world}-r{rank}", config, world, rank, fsdp, {**liger, **more}, told
+    half = {"param_dtype": "fp16", "reduce_dtype": "fp16", "buffer_dtype": "fp16"}
+    fp16 = {"mixed_precision": "fp16", "dtype": "fp32"}
+    foreach = {"optimizer": {"name": "adamw", "implementation": "foreach"}}
+    ways = {"flat": ({}, {}), "orig": (ORIG, {**CLIPS, **foreach}), "accum": (ORIG, {"grad_accum": 2}),
+            "foreach": (ORIG, foreach), "loaded": (ORIG, {"dtype": "fp16"}),
+            "full": ({"backward_prefetch": "pre"}, {**FULL, **CLIPS, **foreach, "dtype": "fp16"})}
+    for name, config, world, rank in (("llama", LLAMA, 2, 1), ("gpt2", GPT2, 1, 0)):
+        yield f"{name}-half-w{world}-r{rank}", config, world, rank, half, {"dtype": "fp32"}, None
+        for way, (fsdp, more) in ways.items():
+            if config is GPT2 and "grad_accum" in more:  # A tied weight's gradients, at which PyTorch stops.
+                continue
+            yield f"{name}-fp16-{way}-w{world}-r{rank}", config, world, rank, {**given, **fsdp}, {**fp16, **more}, usual
 
 
 def plain():

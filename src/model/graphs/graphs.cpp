@@ -525,7 +525,8 @@ std::optional<std::string> mixture_unsupported(const ModelSpec& model, const Tra
   if (model.parts->experts.biased && training.experts == ExpertsImplementation::BatchedMm) {
     return formatted("experts \"batched_mm\" of {}, which adds biases to a view in place", model.family);
   }
-  if (training.autocast && training.experts == ExpertsImplementation::GroupedMm) {
+  const bool narrow = training.runtime == Runtime::Fsdp1 && training.dtype == training.autocast;
+  if (training.autocast && !narrow && training.experts == ExpertsImplementation::GroupedMm) {
     return "a mixture's grouped product under autocast (--experts eager and batched_mm have none)";
   }
   return std::nullopt;

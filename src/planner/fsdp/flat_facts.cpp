@@ -19,8 +19,9 @@ void set_dtypes(FlatUnit& unit, const Parameter& first, const Training& training
 }
 
 // _init_flat_param_and_metadata.
-void lay_out(FlatUnit& unit, const ModelSpec& model, const Training& training, std::vector<ParameterId> parameters,
-             std::int64_t ranks) {
+void lay_out(FlatUnit& unit, const ModelSpec& model, const Job& job, std::vector<ParameterId> parameters) {
+  const Training& training = job.training;
+  const std::int64_t ranks = sharding_ranks(job);
   std::sort(parameters.begin(), parameters.end());
   const auto pad_to = [&](std::int64_t multiple) {
     const std::int64_t over = unit.total.value() % multiple;
@@ -39,7 +40,7 @@ void lay_out(FlatUnit& unit, const ModelSpec& model, const Training& training, s
     unit.trains = unit.trains || trained;
     unit.total += elements;
   }
-  if (training.fsdp.use_orig_params) pad_to(ranks);
+  if (training.fsdp.use_orig_params) pad_to(keeps_whole(job) ? job.parallelism.dp : ranks);
   unit.shard = Elements((unit.total.value() + ranks - 1) / ranks);
   if (unit.trains && training.fsdp.widens_shards) unit.kept = training.master_dtype;
 }
@@ -64,6 +65,8 @@ void set_neighbours(std::vector<FlatUnit>& units, const ModelSpec& model) {
 
 }  // namespace
 
+bool keeps_whole(const Job& job) { return sharding_ranks(job) == 1; }
+
 std::vector<FlatUnit> flat_units(const ModelSpec& model, const Job& job) {
   const std::vector<FsdpGroup> groups = fsdp_groups(model, job.training.fsdp);
   std::vector<const FsdpGroup*> of(model.modules.size(), nullptr);
@@ -77,7 +80,7 @@ std::vector<FlatUnit> flat_units(const ModelSpec& model, const Job& job) {
     if (of[at] == nullptr || of[at]->parameters.empty()) continue;
     FlatUnit unit;
     unit.module = static_cast<ModuleId>(at);
-    lay_out(unit, model, job.training, of[at]->parameters, sharding_ranks(job));
+    lay_out(unit, model, job, of[at]->parameters);
     std::deque<ModuleId> queue{unit.module};
     while (!queue.empty()) {
       unit.breadth.push_back(queue.front());

@@ -41,6 +41,9 @@ struct FlatUnit {
 // In the order of their modules, the model's own first.
 [[nodiscard]] std::vector<FlatUnit> flat_units(const ModelSpec& model, const Job& job);
 
+// NO_SHARD, which is what PyTorch makes of one rank, too (_init_utils.py, _init_core_state): each keeps whole units.
+[[nodiscard]] bool keeps_whole(const Job& job);
+
 // What a rank has of a piece.
 struct FlatSlice {
   ParameterId id = kNone;

@@ -10,6 +10,7 @@
 #include "planner/fsdp/flat_facts.h"
 #include "planner/fsdp/fsdp_facts.h"
 #include "planner/lower/runtimes/named_parameters.h"
+#include "planner/lower/runtimes/optimizer_step.h"
 #include "planner/lower/runtimes/runtime_base.h"
 #include "planner/lower/runtimes/zero3/zero3.h"
 #include "planner/zero/zero_facts.h"
@@ -226,10 +227,25 @@ std::optional<std::string> unit_unsupported(const ModelSpec& model, const Traini
   return std::nullopt;
 }
 
+// _use_sharded_grad_views of NO_SHARD gives a shared parameter the gradient that no_sync() has left, in whose dtype it
+// is not: PyTorch stops in the second micro-batch's forward.
+std::optional<std::string> accumulated_ties_unsupported(const ModelSpec& model, const Training& training) {
+  const bool waits = training.grad_accum > 1 && !training.fsdp.sync_every && training.fsdp.use_orig_params;
+  const bool mixes = training.dtype != training.master_dtype;
+  if (!waits || !mixes) return std::nullopt;
+  for (const Parameter& parameter : model.parameters) {
+    if (parameter.tied_to == kNone || !training.trains(parameter)) continue;
+    return formatted(
+        "{}, a shared parameter, accumulated under no_sync() by NO_SHARD with use_orig_params in another "
+        "dtype, at which PyTorch stops",
+        parameter.name);
+  }
+  return std::nullopt;
+}
+
 // A model, or parts of one, that FullyShardedDataParallel's hooks are not followed through yet.
 std::optional<std::string> flattened_unsupported(const ModelSpec& model, const Job& job) {
   const Training& training = job.training;
-  if (model.dims.experts > 0) return "mixtures of experts under FSDP1, not compared with PyTorch yet";
   if (const auto packed = packed_shards_unsupported(model, training)) return packed;
   for (const FsdpGroup& group : fsdp_groups(model, training.fsdp)) {
     const auto calls = std::count_if(model.calls.begin(), model.calls.end(), [&](const ModuleCall& call) {
@@ -237,8 +253,14 @@ std::optional<std::string> flattened_unsupported(const ModelSpec& model, const J
     });
     if (calls > 1) return "a unit of FSDP1 that is called several times";
   }
+  if (keeps_whole(job)) {
+    if (const auto stops = accumulated_ties_unsupported(model, training)) return stops;
+  }
   const std::vector<FlatUnit> units = flat_units(model, job);
   for (const FlatUnit& unit : units) {
+    if (keeps_whole(job) && training.fsdp.cpu_offload && unit.gathered == unit.kept) {
+      return "CPUOffload by NO_SHARD of parameters that are not cast, whose copies on the device saved tensors keep";
+    }
     if (const auto one = unit_unsupported(model, training, unit)) return one;
     if (!unit.trains && !has_trained_inside(model, units, unit.module)) {
       return "units of FSDP1 in and below which nothing is trained";
@@ -251,24 +273,27 @@ std::optional<std::string> flattened_unsupported(const ModelSpec& model, const J
 // What FullyShardedDataParallel is not followed in yet.
 std::optional<std::string> fsdp1_unsupported(const ModelSpec& model, const Job& job) {
   const Training& training = job.training;
-  if (training.torch < Version{2, 11, 0}) return "FSDP1 before PyTorch 2.11, not compared with PyTorch yet";
+  // From 2.6 to 2.11 torch/distributed/fsdp decides the same, but for _writeback_tensor.
+  if (training.torch < Version{2, 6, 0}) return "FSDP1 before PyTorch 2.6, not compared with PyTorch yet";
+  if (training.torch < Version{2, 9, 0} && keeps_whole(job) && training.fsdp.use_orig_params &&
+      training.fsdp.widens_shards) {
+    return "NO_SHARD with use_orig_params of a model that accelerate casts to fp32, at which PyTorch before 2.9 stops";
+  }
   if (job.parallelism.tp > 1) return "FSDP1 under tensor parallelism";
-  if (sharding_ranks(job) == 1) return "FSDP1 over one rank, which PyTorch turns into NO_SHARD";
-  if (training.dtype == DType::Float16 || training.communication_dtype == DType::Float16) return "FSDP1 in fp16";
+  // found_inf has one dimension there, which the states' counters have not (optim/adam.py, _fused_adam).
+  if (training.grad_scaler && training.gradient_clipping > 0 && fused_in_torch(training.optimizer)) {
+    return "a fused optimizer and clipping with ShardedGradScaler, at which PyTorch stops (say adamw_torch)";
+  }
+  if (training.grad_scaler && training.fsdp.cpu_offload) return "ShardedGradScaler with CPUOffload under FSDP1";
   if (training.autocast && *training.autocast != training.dtype) {
     return "autocast over flat parameters in another dtype, of which it would keep no copies";
   }
   if (!training.zero_grad_to_none) return "zero_grad(set_to_none=False) under FSDP1";
-  if (training.loss == Loss::Liger) return "Liger's loss under FSDP1";
   if (training.fsdp.cpu_offload && training.fsdp.sync_every && training.grad_accum > 1) {
     return "gradients summed on the host outside of no_sync(), which FSDP1 does not do right";
   }
   if (training.model_init != ModelInit::Host && training.model_init != ModelInit::Device) {
     return "FSDP1 of a model that is made on no device";
-  }
-  const OptimizerKind kind = training.optimizer.kind;
-  if (kind != OptimizerKind::Adam && kind != OptimizerKind::AdamW && kind != OptimizerKind::Sgd) {
-    return "optimizers other than Adam and SGD under FSDP1";
   }
   for (const CheckpointGroup& group : training.checkpoint.groups) {
     if (group.kind == CheckpointKind::DeepSpeed) return "DeepSpeed's checkpoints under FSDP1";

@@ -123,6 +123,18 @@ Bytes pytorch_state(const Optimizer& optimizer, const std::vector<CountedParamet
   return quantised ? sum + Bytes(optimizer.kind == OptimizerKind::Lion8bit ? 1024 : 2048) : sum;
 }
 
+}  // namespace
+
+Bytes states_of(const Optimizer& optimizer, const std::vector<GivenTensor>& tensors) {
+  std::vector<CountedParameter> counted;
+  for (const GivenTensor& one : tensors) {
+    counted.push_back({one.shape.elements().value(), one.shape, true, false, one.embedding, one.dtype});
+  }
+  return pytorch_state(optimizer, counted);
+}
+
+namespace {
+
 // And DeepSpeed's base optimizer in fp32.
 Bytes separate_state(const Training& training, const std::vector<CountedParameter>& parameters) {
   if (training.runtime == Runtime::PyTorch) return pytorch_state(training.optimizer, parameters);

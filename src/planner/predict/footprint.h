@@ -33,6 +33,13 @@ struct Footprint {
 // What of it fully_shard decides, and the rows of its traffic.
 void fsdp_footprint(const ModelSpec& model, const Job& job, std::int64_t rank, Footprint& result);
 [[nodiscard]] std::vector<TrafficRow> fsdp_traffic(const ModelSpec& model, const Job& job);
+// States of tensors that an optimizer is given as they are.
+struct GivenTensor {
+  Shape shape;
+  DType dtype = DType::Float32;
+  bool embedding = false;
+};
+[[nodiscard]] Bytes states_of(const Optimizer& optimizer, const std::vector<GivenTensor>& tensors);
 void fsdp1_footprint(const ModelSpec& model, const Job& job, std::int64_t rank, Footprint& result);
 [[nodiscard]] std::vector<TrafficRow> fsdp1_traffic(const ModelSpec& model, const Job& job);
 // How often fully_shard gathers one layer's parameters in a backward pass: from the shards among all ranks, and from

@@ -12,7 +12,12 @@ namespace {
 
 struct Flat {
   std::int64_t elements = 0;
-  std::vector<std::pair<std::int64_t, std::int64_t>> trained;  // Where each parameter begins and ends.
+  struct Trained {
+    std::int64_t from;
+    std::int64_t to;
+    const Parameter* parameter;
+  };
+  std::vector<Trained> trained;
   bool root = false;
   std::int64_t backward = 1;  // How often backward gathers it, with what checkpoints run again.
   DType kept = DType::Float32;
@@ -131,10 +136,14 @@ std::vector<Flat> flats(const ModelSpec& model, const Job& job) {
                                                     [&](const auto& glob) { return glob_matches(glob, p.name); });
     if (frozen) continue;
     if (fsdp.widens_shards) flat.kept = DType::Float32;
-    flat.trained.emplace_back(begin, flat.elements);
+    flat.trained.push_back({begin, flat.elements, &p});
   }
   count_gathers(model, job.training, units);
   std::vector<Flat> all;
+  const std::int64_t dp = job.parallelism.dp;
+  for (auto& [module, flat] : units) {
+    if (fsdp.use_orig_params && flat_ranks(job) == 1) flat.elements = up(flat.elements, dp);  // NO_SHARD pads, too.
+  }
   for (auto& [module, flat] : units) all.push_back(std::move(flat));
   return all;
 }
@@ -146,14 +155,33 @@ Bytes numbers_of_clipping(const Training& t) {
   return Bytes(4 + (held ? bytes_per_element(t.master_dtype) : 0));
 }
 
+TrafficRow row(Collective collective, Group group, Pass pass, DType type, Bytes payload) {
+  return TrafficRow{collective, group, pass, type, TrafficKind::Data, 0, payload, Bytes(0)};
+}
+
+// NO_SHARD: gradients alone are summed.
+std::vector<TrafficRow> whole_traffic(const ModelSpec& model, const Job& job) {
+  const Training& t = job.training;
+  std::vector<TrafficRow> rows;
+  if (job.parallelism.dp == 1) return rows;
+  std::map<DType, Bytes> reduced;
+  for (const Flat& flat : flats(model, job)) {
+    if (flat.trained.empty()) continue;
+    const DType type = t.communication_dtype != t.dtype ? t.communication_dtype : flat.sent;
+    reduced[type] += storage(Elements(flat.elements), type) * (t.fsdp.sync_every ? t.grad_accum : 1);
+  }
+  for (const auto& [type, bytes] : reduced) {
+    rows.push_back(row(Collective::AllReduce, Group::DataParallel, Pass::Backward, type, bytes));
+  }
+  return rows;
+}
+
 }  // namespace
 
 void fsdp1_footprint(const ModelSpec& model, const Job& job, std::int64_t rank, Footprint& result) {
   const Training& t = job.training;
   const std::int64_t ranks = flat_ranks(job);
-  const Optimizer& o = t.optimizer;
-  const int copies = o.kind != OptimizerKind::Sgd ? 2 : o.momentum > 0 ? 1 : 0;
-  const Bytes step(o.kind != OptimizerKind::Sgd && o.implementation == Implementation::Fused ? 4 : 0);
+  std::vector<GivenTensor> given;  // To the optimizer.
   for (const Flat& flat : flats(model, job)) {
     const std::int64_t mine = part(flat, ranks);
     const Bytes kept = storage(Elements(mine), flat.kept);
@@ -164,19 +192,23 @@ void fsdp1_footprint(const ModelSpec& model, const Job& job, std::int64_t rank, 
     // Gradients of views are dropped by name alone: the flat one waits for the next forward.
     if (t.fsdp.use_orig_params) result.persistent[Role::Gradients] += kept;
     if (!t.fsdp.use_orig_params) {
-      result.persistent[Role::Optimizer] += kept * copies + step;
+      given.push_back({Shape{mine}, flat.kept});
       continue;
     }
     const std::int64_t begin = mine * (rank % ranks);
-    for (const auto& [from, to] : flat.trained) {
-      const std::int64_t in = std::min(to, begin + mine) - std::max(from, begin);
-      if (in > 0) result.persistent[Role::Optimizer] += storage(Elements(in), flat.kept) * copies + step;
+    for (const Flat::Trained& one : flat.trained) {
+      const std::int64_t in = std::min(one.to, begin + mine) - std::max(one.from, begin);
+      const bool embeds = model.modules[static_cast<std::size_t>(one.parameter->module)].type == "Embedding";
+      if (in > 0) given.push_back({ranks == 1 ? one.parameter->shape : Shape{in}, flat.kept, embeds});
     }
   }
+  if (!given.empty()) result.persistent[Role::Optimizer] += states_of(t.optimizer, given);
+  if (t.grad_scaler) result.persistent[Role::Optimizer] += Bytes(8);
   result.persistent[Role::Temporaries] += numbers_of_clipping(t);
 }
 
 std::vector<TrafficRow> fsdp1_traffic(const ModelSpec& model, const Job& job) {
+  if (flat_ranks(job) == 1) return whole_traffic(model, job);
   const Training& t = job.training;
   const std::int64_t ranks = flat_ranks(job);
   const Group mesh = t.fsdp.replicate > 1 ? Group::DataParallelInside : Group::DataParallel;
@@ -194,9 +226,6 @@ std::vector<TrafficRow> fsdp1_traffic(const ModelSpec& model, const Job& job) {
     const DType type = t.communication_dtype != t.dtype ? t.communication_dtype : flat.sent;
     if (!flat.trained.empty()) reduced[type] += storage(whole, type) * times;
   }
-  const auto row = [&](Collective collective, Group group, Pass pass, DType type, Bytes payload) {
-    return TrafficRow{collective, group, pass, type, TrafficKind::Data, 0, payload, Bytes(0)};
-  };
   std::vector<TrafficRow> rows;
   for (const auto& [type, bytes] : gathered) {
     rows.push_back(row(Collective::AllGather, mesh, Pass::Forward, type, bytes.first));

@@ -57,7 +57,7 @@ class FlatPlugin : FsdpPlugin {
                                            formatted("accelerate has {}", joined(kStrategies, ", "))));
     }
     const std::string_view name = kStrategies[*found];
-    if (name == "no_shard") return not_modelled(wished.place, "NO_SHARD", "fsdp_sharding_strategy");
+    if (name == "no_shard") return usually(request_.fsdp.shard, "1", wished.place);
     const bool hybrid = name.starts_with("hybrid");
     if (hybrid) usually(request_.fsdp.shard, "node", wished.place);
     const bool reshards = name == "full_shard" || name == "hybrid_shard";

@@ -307,7 +307,10 @@ void resolve_flattened(Resolver& resolver) {
               {"fsdp.reshard_root", "fsdp.reshard_tail", "fsdp.reshard_last", "fsdp.output_dtype", "fsdp.ignored",
                "fsdp.state_dict"},
               "is fully_shard's word, which FSDP1 does not take", "it needs --runtime fsdp2");
-  (void)resolve_mesh(resolver);
+  const Setting<std::string> shard = said(resolver, resolver.request.fsdp.shard, "fsdp.shard");
+  if (resolve_mesh(resolver) == 1 && resolver.job.parallelism.dp > 1 && shard.value_or("") == "node") {
+    resolver.not_modelled(shard.place, "HYBRID_SHARD on nodes of one device, whose gradients PyTorch does not average,");
+  }
   resolve_wrap(resolver);
   wrap_adapters(resolver);
   const FsdpInput& in = resolver.request.fsdp;

@@ -523,9 +523,11 @@ void check_loss_scaling(Resolver& resolver) {
   Training& training = resolver.training();
   const Setting<std::string>* launched = mixed_precision(resolver);
   const Setting<bool>* trained = trainer_precision(resolver);
-  if (training.runtime != Runtime::PyTorch || training.autocast != DType::Float16) return;
+  const bool flat = training.runtime == Runtime::Fsdp1;
+  if ((training.runtime != Runtime::PyTorch && !flat) || training.autocast != DType::Float16) return;
   if (resolver.request.autocast.given() || (launched == nullptr && trained == nullptr)) return;
   training.grad_scaler = true;
+  if (flat) return;  // ShardedGradScaler takes them, and shards are in fp32.
   const Optimizer& optimizer = training.optimizer;
   const bool adam_or_sgd = optimizer.kind == OptimizerKind::Adam || optimizer.kind == OptimizerKind::AdamW ||
                            optimizer.kind == OptimizerKind::Sgd;

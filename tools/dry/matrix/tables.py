@@ -1074,6 +1074,61 @@ def adapted_by_peft():
             yield one(model, seq, 1, world, rank, policy, name, **nf4, **more)
 
 
+def whole_flats():
+    """NO_SHARD, one rank, mixtures, fp16 and other optimizers under FullyShardedDataParallel."""
+    orig, clips = {"use_orig_params": "true"}, {"max_grad_norm": 1.0}
+    given = {"sync_module_states": "true", "backward_prefetch": "none"}
+    full = {"checkpoint": "full", "checkpoint_impl": "non_reentrant"}
+    mixed = {"param_dtype": "bf16", "reduce_dtype": "bf16"}
+
+    def one(stratum, model, seq, batch, world, rank, policy, name, **more):
+        told = {"accelerate": {"fsdp_version": 1}} if stratum == "fsdp1-accelerate" else {}
+        policy = {**(given if told else {}), **policy, **({"shard": 1} if name.startswith("whole") and world > 1 else {})}
+        settings = {"dtype": "fp32" if "param_dtype" in policy else "bf16", **({"mixed_precision": "bf16"} if told else {}), **more}
+        return job(stratum, model, seq, batch, runtime="fsdp1", fsdp=policy, world=world, rank=rank,
+                   name=f"{name}-w{world}-r{rank}", **told, **settings)
+
+    for model, seq, batch, world, rank in (("tinyllama-1.1b", 512, 2, 1, 0), ("qwen3-0.6b", 1000, 2, 1, 0), ("gpt2", 500, 2, 8, 5),
+                                           ("llama-3.2-1b", 1024, 1, 1, 0)):
+        again = {"checkpoint": "full", "checkpoint_impl": "reentrant"}
+        for name, policy, more in (("", orig, clips), ("-flat", {}, {}), ("-full", orig, {**full, **clips}), ("-again", {}, again),
+                                   ("-fp32", orig, {"dtype": "fp32", **clips}), ("-accum", {}, {"grad_accum": 3, **clips}),
+                                   ("-offload", {**orig, "cpu_offload": True}, clips),
+                                   ("-foreach", orig, {"optimizer": {"name": "adamw", "implementation": "foreach"}, **clips})):
+            yield one("fsdp1-accelerate", model, seq, batch, world, rank, policy, "whole" + name, **more)
+        for name, policy, more in (("", {}, {}), ("-mixed", mixed, clips), ("-mixed-orig", {**mixed, **orig}, full),
+                                   ("-every", {**mixed, "gradient_sync": "every"}, {"grad_accum": 2}),
+                                   ("-root", {**mixed, "wrap": "root"}, {})):
+            yield one("fsdp1", model, seq, batch, world, rank, policy, "whole" + name, **more)
+    lora = {"lora": {"r": 16, "targets": ALL_LINEARS}}
+    for model, seq in (("tinyllama-1.1b", 512), ("llama-3-8b", 1024)):
+        yield one("fsdp1-accelerate", model, seq, 1, 1, 0, {**orig, "wrap": "adapters+layers"}, "whole-peft", **lora, **full, **clips)
+    for model, layers in (("qwen3-30b-a3b", 4), ("mixtral-8x7b", 2), ("qwen1.5-moe-a2.7b", 3)):
+        few = {"change": {"num_hidden_layers": layers}, "attention": None}
+        for world, rank in ((8, 0), (24, 23), (64, 40)):
+            for name, policy, more in (("", orig, clips), ("-full", orig, {**full, "seq": 2048}), ("-flat", {}, {"grad_accum": 2})):
+                seq = more.pop("seq", 1024)
+                yield one("fsdp1-accelerate", model, seq, 1, world, rank, policy, "experts" + name, **more, **few)
+            yield one("fsdp1", model, 512, 2, world, rank, mixed, "experts", **few)
+        yield one("fsdp1-accelerate", model, 512, 1, 8, 3, orig, "experts-loop", experts="eager", **few)
+    for kind in ("adam8bit", "adafactor", "lion", "lion8bit"):
+        optimizer = {"optimizer": {"name": kind}, "needs": "bitsandbytes"} if kind != "adafactor" else {"optimizer": {"name": kind}}
+        for model, seq, batch, world, rank in (("tinyllama-1.1b", 512, 2, 8, 0), ("qwen3-0.6b", 1000, 2, 24, 23), ("gpt2", 500, 2, 1, 0)):
+            for name, policy in (("", orig), ("-flat", {})):
+                yield one("fsdp1-accelerate", model, seq, batch, world, rank, policy, kind + name, **clips, **optimizer)
+    liger = {"loss": "liger", "liger_version": "0.8.5"}
+    for model, seq, batch, world, rank in (("tinyllama-1.1b", 512, 2, 8, 0), ("llama-3.2-1b", 2048, 2, 24, 23), ("llama-3-8b", 1024, 1, 64, 40),
+                                           ("llama-3.2-1b", 1024, 1, 1, 0)):
+        for name, policy, more in (("", orig, clips), ("-full", {}, {**full, "grad_accum": 2})):
+            yield one("fsdp1-accelerate", model, seq, batch, world, rank, policy, "liger" + name, **liger, **more)
+    fp16 = {"mixed_precision": "fp16", "dtype": "fp32"}
+    foreach = {"optimizer": {"name": "adamw", "implementation": "foreach"}}
+    for model, seq, batch, world, rank in (("tinyllama-1.1b", 512, 2, 8, 0), ("qwen3-0.6b", 1000, 2, 24, 23), ("gpt2", 500, 2, 1, 0)):
+        for name, policy, more in (("", orig, {**foreach, **clips}), ("-flat", {}, {}), ("-loaded", orig, {**full, "dtype": "fp16"}),
+                                   ("-accum", {}, {"grad_accum": 2, **foreach, **clips})):
+            yield one("fsdp1-accelerate", model, seq, batch, world, rank, policy, "fp16" + name, **{**fp16, **more})
+
+
 def fsdp():
     """fully_shard. Models of odd widths leave uneven shards; the last ranks of a large world may have none at all."""
     mixed = {"param_dtype": "bf16", "reduce_dtype": "fp32"}
@@ -1474,6 +1529,7 @@ def jobs():
         *offload(),
         *fsdp(),
         *fsdp1(),
+        *whole_flats(),
         *pictures(),
         *padded_pictures(),
         *trl_heads(),

@@ -140,7 +140,10 @@ class Worker:
                         loss = self.loss()
                 self.facts.setdefault("kernels", kernels_of(loss))
                 with self.measured(prefix + "backward" + tail):
-                    self.engine.backward(loss) if self.engine else loss.backward()
+                    if self.engine or self.scales():
+                        (self.engine or self.accelerator).backward(loss)
+                    else:
+                        loss.backward()
                     del loss
             if self.engine and micro + 1 < count:
                 with self.measured(prefix + "micro_step" + tail):
@@ -156,7 +159,12 @@ class Worker:
                 elif self.training.get("max_grad_norm"):
                     torch.nn.utils.clip_grad_norm_(self.net.parameters(), self.training["max_grad_norm"])
                 self.optimizer.step()
-                self.optimizer.zero_grad(set_to_none=self.training.get("zero_grad_set_to_none", True))
+                none = {} if self.scales() else {"set_to_none": self.training.get("zero_grad_set_to_none", True)}
+                self.optimizer.zero_grad(**none)
+
+    def scales(self):
+        """By accelerate's GradScaler."""
+        return bool(self.accelerator) and self.training.get("mixed_precision") == "fp16"
 
     def micro_batches(self):
         if self.deepspeed:
@@ -234,6 +242,8 @@ class Worker:
                 model = self.raw()
         if self.training.get("liger_kernels"):
             self.put_liger_kernels(model)
+        if self.training.get("loss") == "liger" and not self.training.get("liger_kernels") and self.runtime() == "fsdp1":
+            self.put_liger_loss(model)
         if self.training.get("loss") == "trl":
             from trl.trainer.utils import add_fused_lm_head
 
@@ -356,6 +366,8 @@ class Worker:
             trained = [{"params": decays[0]}, {"params": decays[1], "weight_decay": 0.0}]
         redundant = self.job.get("ddp", {}).get("zero_redundancy")
         self.optimizer = optimizer_of(self.training.get("optimizer", {}), trained, redundant)
+        if self.scales():
+            self.optimizer = self.accelerator.prepare(self.optimizer)
 
     def count(self, model):
         size = lambda p: getattr(p, "ds_numel", p.numel())
@@ -397,7 +409,7 @@ class Worker:
         """`outputs` of the loop that most scripts have stay alive until the next forward has returned."""
         import torch
 
-        if self.training.get("loss") == "liger" and not self.training.get("liger_kernels"):
+        if self.training.get("loss") == "liger" and not self.training.get("liger_kernels") and self.runtime() != "fsdp1":
             return self.liger_loss()
         if self.training.get("loss") == "trl":
             return self.supervised_loss()
@@ -440,6 +452,15 @@ class Worker:
             fused_linear_cross_entropy=self.training.get("loss") == "liger",
             **{kind: kind in kinds for kind in ("rope", "rms_norm", "swiglu")},
         )
+
+    def put_liger_loss(self, model):
+        """Before it is wrapped, whose hooks hang on the call."""
+        import importlib
+        import types
+
+        self.wished_liger()
+        family = importlib.import_module(f"liger_kernel.transformers.model.{model.config.model_type}")
+        model.forward = types.MethodType(family.lce_forward, model)
 
     def liger_loss(self):
         """Liger's forward of a causal model, for its loss alone."""
@@ -553,7 +574,7 @@ def flattened(model, training, world, types):
     wished = training.get("fsdp", {})
     replicate, kept = wished.get("replicate", 1), wished.get("reshard_after_forward") is False
     common = {}
-    if wished.get("no_shard"):
+    if wished.get("shard") == 1:
         strategy = ShardingStrategy.NO_SHARD
     elif replicate > 1:
         strategy = ShardingStrategy._HYBRID_SHARD_ZERO2 if kept else ShardingStrategy.HYBRID_SHARD
@@ -599,7 +620,7 @@ def accelerator_of(model, training, job):
     true = lambda key, usual="false": wished.get(key, usual) == "true"
     plugin = FullyShardedDataParallelPlugin(
         fsdp_version=1,
-        sharding_strategy="NO_SHARD" if wished.get("no_shard") else "SHARD_GRAD_OP" if kept else "FULL_SHARD",
+        sharding_strategy="NO_SHARD" if wished.get("shard") == 1 else "SHARD_GRAD_OP" if kept else "FULL_SHARD",
         backward_prefetch={"pre": "BACKWARD_PRE", "post": "BACKWARD_POST", "none": "NO_PREFETCH"}[
             wished.get("backward_prefetch", "pre")
         ],
@@ -712,6 +733,15 @@ def optimizer_of(wished, trained, redundant=False):
         import bitsandbytes
 
         return bitsandbytes.optim.AdamW8bit(trained, lr=1e-4)
+    if name in ("lion", "lion8bit", "adamw32bit"):
+        import bitsandbytes
+
+        classes = {"lion": "Lion", "lion8bit": "Lion8bit", "adamw32bit": "AdamW"}
+        return getattr(bitsandbytes.optim, classes[name])(trained, lr=1e-4)
+    if name == "adafactor":  # As transformers' Trainer makes it.
+        from transformers.optimization import Adafactor
+
+        return Adafactor(trained, lr=1e-4, scale_parameter=False, relative_step=False)
     for key in ("momentum", "weight_decay"):
         if key in wished:
             how[key] = wished[key]

@@ -122,6 +122,11 @@ Variable LossScaler::scalar(DType dtype, What what, Body body) {
 }
 
 void LossScaler::scale() {
+  if (divides_) {
+    divided_loss_ = scalar(DType::Float32, {Role::Temporaries, "loss by micro-batches",
+                                            "accelerate: accelerator.py, "
+                                            "backward"});
+  }
   if (!scale_) {  // _lazy_init_scale_growth_tracker
     scale_ = scalar(DType::Float32, {Role::Optimizer, "loss scale"});
     growth_tracker_ = scalar(DType::Int32, {Role::Optimizer, "growth tracker"});
@@ -134,8 +139,10 @@ void LossScaler::scale() {
 void LossScaler::unscale_grads(std::span<const StepParameter> parameters, Variable inv_scale) {
   Variable found_inf = scalar(DType::Float32, {Role::Temporaries, "found inf"});
   found_inf_ = scalar(DType::Float32, {Role::Temporaries, "found inf"});
-  Variable inv_scale_here = scalar(DType::Float32, {Role::Temporaries, "inverse of the loss scale"});
-  for (const auto& group : grouped_by_dtype(with_gradient(parameters))) {
+  const std::vector<StepParameter> all = with_gradient(parameters);
+  Variable inv_scale_here;
+  if (!all.empty()) inv_scale_here = scalar(DType::Float32, {Role::Temporaries, "inverse of the loss scale"});
+  for (const auto& group : grouped_by_dtype(all)) {
     Work unscale = eager_.work();
     for (const StepParameter& p : group) unscale.read(p.gradient);
     for (const StepParameter& p : group) unscale.write(p.gradient);
@@ -154,6 +161,11 @@ void LossScaler::unscale(std::span<const StepParameter> parameters) {
   Variable inv_scale = scalar(DType::Float32, {Role::Temporaries, "inverse of the loss scale"});
   reciprocal.reset();
   unscale_grads(parameters, std::move(inv_scale));
+  if (ranks_ == 1) return;
+  eager_.work()
+      .read(found_inf_)
+      .write(found_inf_)
+      .control(Collective::AllReduce, DType::Float32, Bytes(4), Group::DataParallel);
 }
 
 void LossScaler::before_step(std::span<const StepParameter> parameters, bool fused) {

@@ -52,9 +52,15 @@ class GradientClip {
 class LossScaler {
  public:
   explicit LossScaler(Emitter& emitter) : eager_(emitter) {}
+  // accelerate's ShardedGradScaler: unscale_ asks the other ranks what they have found, and step does not
+  // (torch/distributed/fsdp/sharded_grad_scaler.py). The loss is divided before (accelerator.py, backward).
+  LossScaler(Emitter& emitter, std::int64_t ranks) : eager_(emitter), ranks_(ranks), divides_(true) {}
 
   void scale();
-  void backward_done() { scaled_loss_.reset(); }
+  void backward_done() {
+    scaled_loss_.reset();
+    divided_loss_.reset();
+  }
   void unscale(std::span<const StepParameter> parameters);
   // `fused`: the optimizer's own kernel unscales and looks for infinities.
   void before_step(std::span<const StepParameter> parameters, bool fused);
@@ -65,8 +71,11 @@ class LossScaler {
   void unscale_grads(std::span<const StepParameter> parameters, Variable inv_scale);
 
   Eager eager_;
+  std::int64_t ranks_ = 1;
+  bool divides_ = false;
   Variable scale_;  // Made by the first loss, kept for ever, as is the next.
   Variable growth_tracker_;
+  Variable divided_loss_;
   Variable scaled_loss_;
   Variable found_inf_;  // Until update().
   Variable found_sum_;  // Attributes of a fused optimizer during its step, as is the next.

@@ -27,6 +27,13 @@ struct StepParameter {
   bool replicated = false;     // All tensor-parallel ranks have it alike; only norms care.
 };
 
+// Whose kernel unscales gradients and looks for infinities by itself (_step_supports_amp_scaling).
+[[nodiscard]] inline bool fused_in_torch(const Optimizer& optimizer) {
+  return optimizer.implementation == Implementation::Fused &&
+         (optimizer.kind == OptimizerKind::Adam || optimizer.kind == OptimizerKind::AdamW ||
+          optimizer.kind == OptimizerKind::Sgd);
+}
+
 // Lists of tensors of one device and dtype, as _group_tensors_by_device_and_dtype returns them: in the reverse order of
 // first appearance (an unordered_map of few keys), each list in the order of the parameters.
 [[nodiscard]] std::vector<std::vector<StepParameter>> grouped_by_dtype(std::span<const StepParameter> parameters);

@@ -105,7 +105,7 @@ class PyTorchRuntime final : public RuntimeBase {
       if (training().grad_scaler) scaler_.unscale(all);
       clip_.run(all, keeps_norm());
     }
-    if (training().grad_scaler) scaler_.before_step(all, fused_in_torch());
+    if (training().grad_scaler) scaler_.before_step(all, fused_in_torch(training().optimizer));
     for (const ParameterGroup& group : parameter_groups(model_, training(), trained_)) {
       optimizer_.step(step_parameters(shares_.own_of(group.members)), group.weight_decay);
     }
@@ -133,13 +133,6 @@ class PyTorchRuntime final : public RuntimeBase {
   // `.grad`; kNoBuffer: None.
   [[nodiscard]] Part gradient(ParameterId parameter) const {
     return views_.is_view(parameter) ? views_.part(parameter) : Part(gradients_[parameter]);
-  }
-
-  [[nodiscard]] bool fused_in_torch() const {
-    const Optimizer& optimizer = training().optimizer;
-    return optimizer.implementation == Implementation::Fused &&
-           (optimizer.kind == OptimizerKind::Adam || optimizer.kind == OptimizerKind::AdamW ||
-            optimizer.kind == OptimizerKind::Sgd);
   }
 
   // `.grad` of everything that is trained, by parameter group: one, or as transformers' Trainer makes them.

@@ -3,6 +3,9 @@
 #include <utility>
 #include <vector>
 
+#include "planner/fsdp/flat_facts.h"
+#include "planner/fsdp/fsdp_facts.h"
+
 namespace dsplan {
 namespace {
 
@@ -17,6 +20,14 @@ std::vector<StepParameter> clipped_ones(std::span<const StepParameter> parameter
 }
 
 }  // namespace
+
+FlatClip::FlatClip(Emitter& emitter, GradientNorms& norms, const Job& job, Space space)
+    : eager_(emitter),
+      norms_(norms),
+      group_(sharding_ranks(job) < job.parallelism.dp ? Group::DataParallelInside : Group::DataParallel),
+      space_(space),
+      whole_(keeps_whole(job)),
+      of_whole_(emitter, job.training.level, 1, {1, Group::DataParallel, space}) {}
 
 // `run` and its clipping kernels do the arithmetic: for an executor the scalars on the way are zeros.
 Variable FlatClip::scalar(Label label, Space space, DType type, Body body) {
@@ -53,6 +64,7 @@ Variable FlatClip::local_norm(std::span<const StepParameter> parameters) {
 // coefficient in its own dtype.
 void FlatClip::run(std::span<const StepParameter> all, bool keep) {
   if (!zero_) zero_ = scalar("zero", Space::Device);
+  if (whole_) return of_whole_.run(all, keep);
   const std::vector<StepParameter> parameters = clipped_ones(all);
   const Variable local = local_norm(parameters);
   Variable squares = scalar("squared norm", Space::Device, DType::Float32, Body::Norm);

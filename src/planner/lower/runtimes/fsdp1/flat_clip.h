@@ -6,18 +6,21 @@
 
 #include "planner/lower/eager.h"
 #include "planner/lower/runtimes/control_values.h"
+#include "planner/lower/runtimes/gradient_scaling.h"
 #include "planner/lower/runtimes/optimizer_step.h"
 
 namespace dsplan {
 
 class FlatClip {
  public:
-  // Ranks of `group` have other shards each; `space`: where the gradients lie.
-  FlatClip(Emitter& emitter, GradientNorms& norms, Group group, Space space)
-      : eager_(emitter), norms_(norms), group_(group), space_(space) {}
+  // `space`: where the gradients lie.
+  FlatClip(Emitter& emitter, GradientNorms& norms, const Job& job, Space space);
 
   // The caller lets go of the norm that it kept.
-  void forget() { kept_.reset(Reason::Loop); }
+  void forget() {
+    kept_.reset(Reason::Loop);
+    of_whole_.forget();
+  }
   // `keep`: the caller holds the norm until the next step, as Hugging Face's Trainer does for its log.
   void run(std::span<const StepParameter> parameters, bool keep);
 
@@ -27,9 +30,11 @@ class FlatClip {
 
   Eager eager_;
   GradientNorms& norms_;
-  Group group_;
+  Group group_;  // Of the ranks that have other shards each.
   Space space_;
-  Variable zero_;  // _zero_scalar, of the first call.
+  bool whole_;             // NO_SHARD, of which
+  GradientClip of_whole_;  // torch.nn.utils' function takes the gradients as they are.
+  Variable zero_;          // _zero_scalar, of the first call.
   Variable kept_;
 };
 

@@ -18,6 +18,7 @@ constexpr What kPaddedGradient{Role::RuntimeBuffers, "padded flat gradient",
 constexpr What kShardGradient{Role::Gradients, "sharded gradient",
                               "fsdp/_runtime_utils.py, _get_reduce_scatter_tensors"};
 constexpr What kCastShard{Role::Gradients, "sharded gradient", "fsdp/_runtime_utils.py, _cast_grad_to_param_dtype"};
+constexpr What kCastGradient{Role::Gradients, "flat gradient", "fsdp/_runtime_utils.py, _cast_grad_to_param_dtype"};
 constexpr What kViewGradient{Role::Temporaries, "gradient of a view, replaced at once",
                              "fsdp/_flat_param.py, _use_unsharded_grad_views"};
 
@@ -29,7 +30,9 @@ FlatShare::FlatShare(const FlatUnit& of, const Job& job, std::int64_t of_all)
       kept(of.kept),
       ranks(sharding_ranks(job)),
       rank(of_all % ranks),
-      group(ranks < job.parallelism.dp ? Group::DataParallelInside : Group::DataParallel) {}
+      group(ranks < job.parallelism.dp ? Group::DataParallelInside : Group::DataParallel),
+      whole(keeps_whole(job)),
+      copies(job.parallelism.dp) {}
 
 void FlatGradient::make_on_host() {
   on_host_ = eager_.empty_on_host(storage(share_.unit.shard, share_.kept), share_.kept, kHostGradient, true);
@@ -79,8 +82,9 @@ void FlatGradient::use_whole_views() {
   const OnStream on(eager_.emitter(), kGatherStream);
   for (const FlatSlice& slice : slices_of(share_.unit, share_.rank)) {
     const Parameter& parameter = model_.parameters[static_cast<std::size_t>(slice.id)];
-    const bool same = parameter.shape.rank == 1 && parameter.shape.elements() == slice.elements &&
-                      share_.kept == share_.unit.gathered && !share_.training.fsdp.cpu_offload;
+    const bool shaped = share_.whole || parameter.shape.rank == 1;  // Views of NO_SHARD have their own shapes.
+    const bool same = shaped && parameter.shape.elements() == slice.elements && share_.kept == share_.unit.gathered &&
+                      !share_.training.fsdp.cpu_offload;
     if (same) continue;
     const Space space = share_.training.fsdp.cpu_offload ? Space::Pageable : Space::Device;
     const Variable made = eager_.scratch(storage(slice.elements, share_.kept), share_.kept, kViewGradient, space);
@@ -90,6 +94,7 @@ void FlatGradient::use_whole_views() {
 
 void FlatGradient::drop() {
   sharded_.reset();
+  if (share_.whole) whole_.reset();
   views_have_ = false;
 }
 
@@ -100,8 +105,27 @@ void FlatGradient::drop_unseen() {
   }
 }
 
+// _reduce_grad_no_shard: what is reduced stays `.grad`, to which the next backward adds.
+void FlatGradient::reduce_whole() {
+  eager_.emitter().wait_stream(kReduceStream, kGatherStream);
+  const OnStream on(eager_.emitter(), kReduceStream);
+  const Variable computed = whole_.share();
+  if (eager_.emitter().dtype(whole_.id()) != share_.unit.reduced) {
+    const What& what = share_.unit.reduced == share_.kept ? kCastGradient : kReduceInput;
+    whole_ = eager_.cast(computed, share_.unit.reduced, what, "cast flat gradient");
+  }
+  eager_.all_reduce(whole_, share_.copies, Group::DataParallel);
+  if (share_.unit.reduced != share_.kept) {
+    const Variable narrow = whole_.share();
+    whole_ = eager_.cast(narrow, share_.kept, kCastGradient, "cast flat gradient");
+  }
+  if (share_.training.fsdp.cpu_offload) return eager_.copy(on_host_, whole_, "copy gradient to host");
+  tell_uses(eager_.emitter(), whole_.id(), false);  // The step reads it on another stream.
+}
+
 // _post_backward_hook behind its reshard, and _reduce_grad.
 void FlatGradient::reduce() {
+  if (share_.whole) return reduce_whole();
   Emitter& emitter = eager_.emitter();
   emitter.wait_stream(kReduceStream, kGatherStream);
   const OnStream on(emitter, kReduceStream);

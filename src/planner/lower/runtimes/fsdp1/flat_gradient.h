@@ -19,6 +19,8 @@ struct FlatShare {
   std::int64_t ranks;  // That have other shards each.
   std::int64_t rank;   // Among these.
   Group group;
+  bool whole;           // NO_SHARD: the rank keeps all of it,
+  std::int64_t copies;  // as do so many.
 };
 
 class FlatGradient {
@@ -40,10 +42,13 @@ class FlatGradient {
   void drop();
   // Of use_orig_params: no view has it, so that nobody keeps it.
   void drop_unseen();
-  [[nodiscard]] const Variable& for_step() const { return share_.training.fsdp.cpu_offload ? on_host_ : sharded_; }
+  [[nodiscard]] const Variable& for_step() const {
+    return share_.training.fsdp.cpu_offload ? on_host_ : share_.whole ? whole_ : sharded_;
+  }
 
  private:
   void accumulate(Variable shard);
+  void reduce_whole();
 
   const FlatShare& share_;
   const ModelSpec& model_;

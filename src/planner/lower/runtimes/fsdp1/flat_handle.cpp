@@ -68,6 +68,11 @@ void write_back(Eager& eager, const std::vector<FlatSlice>& slices, const Variab
   for (const FlatSlice& slice : slices) eager.copy(part(shard, slice), part(stale, slice), "write views back");
 }
 
+bool is_embedding(const ModelSpec& model, ParameterId id) {
+  const ModuleId module = model.parameters[static_cast<std::size_t>(id)].module;
+  return model.modules[static_cast<std::size_t>(module)].type == "Embedding";
+}
+
 void promise_updates(const FlatHandle& handle, Emitter& emitter) {
   for (const StepParameter& p : handle.step_parameters()) {
     emitter.promise_update(p.parameter.buffer, p.parameter.offset, p.parameter.bytes);
@@ -105,14 +110,20 @@ void FlatHandle::flatten(ModelLoading& loading, const std::function<void(ModuleI
   make_padding(eager_, share.unit, kept, pieces);
   Variable flat = eager_.empty(storage(share.unit.total, kept), kept, kFlatParameter);
   eager_.work().read(std::span<const Variable>(pieces)).write(flat).run(Body::Copy, "flatten parameters");
-  flat.mark_scratch();
   for (std::size_t at = 0; at < pieces.size(); ++at) {
     if (share.unit.pieces[at].id == kNone) pieces[at].reset(Reason::PythonFrame);
   }
-  shard_ = cut(eager_, share.unit, flat, share.rank);
-  flat.reset(Reason::PythonFrame);
-  if (share.training.fsdp.cpu_offload)
+  if (share.whole) {
+    shard_ = std::move(flat);
+  } else {
+    flat.mark_scratch();
+    shard_ = cut(eager_, share.unit, flat, share.rank);
+    flat.reset(Reason::PythonFrame);
+  }
+  if (share.training.fsdp.cpu_offload) {
+    if (share.whole && !share.training.fsdp.use_orig_params) shown_ = shard_.share();
     shard_ = eager_.clone(shard_, kHostShard, "copy to host", kNone, Space::Pageable);
+  }
   let_go(pieces, Reason::PythonFrame);
 }
 
@@ -125,6 +136,8 @@ void FlatHandle::widen() {
       tell_uses(eager_.emitter(), shard_.id(), false);
       stale_ = std::move(shard_);
       wide.mark_scratch();  // It is written back before anyone reads it.
+    } else if (share.whole && space == Space::Device) {
+      shown_ = std::move(shard_);
     }
     shard_ = std::move(wide);
   }
@@ -142,6 +155,7 @@ void FlatHandle::init_attributes() {
     promise_updates(*this, eager_.emitter());
   }
   if (mixes_) once(share.unit.shard, share.unit.gathered);
+  if (share.whole) return;
   once(share.unit.shard * share.ranks, share.unit.gathered);
   if (mixes_) once(share.unit.shard * share.ranks, share.kept);
 }
@@ -172,6 +186,11 @@ bool FlatHandle::pre_unshard() {
 
 void FlatHandle::unshard() {
   if (whole_) return cast_.reset(Reason::PythonFrame);
+  if (share.whole) {  // What was cast or moved is the whole of it, and else the shard itself.
+    whole_ = cast_ ? std::move(cast_) : shard_.share();
+    shown_.reset(Reason::ModuleExit);
+    return;
+  }
   whole_ =
       eager_.empty(storage(share.unit.shard * share.ranks, share.unit.gathered), share.unit.gathered, kGatheredFlat);
   eager_.all_gather(whole_, cast_ ? Part(cast_) : Part(shard_), share.ranks, share.group);
@@ -179,7 +198,7 @@ void FlatHandle::unshard() {
 }
 
 void FlatHandle::free_whole(bool told) {
-  if (whole_ && !told) tell_uses(eager_.emitter(), whole_.id(), false);
+  if (whole_ && !told && !share.whole) tell_uses(eager_.emitter(), whole_.id(), false);
   whole_.reset(Reason::ModuleExit);
 }
 
@@ -197,8 +216,11 @@ std::vector<StepParameter> FlatHandle::step_parameters() const {
   };
   std::vector<StepParameter> made;
   const auto add = [&](ParameterId id, Elements from, Elements elements) {
-    const Shape shape{elements.value()};
-    made.push_back({id, part(shard_, from, elements), part(reduced, from, elements), shape, share.kept});
+    const bool views = share.whole && share.training.fsdp.use_orig_params;
+    const Shape shape = views ? model_.parameters[static_cast<std::size_t>(id)].shape : Shape{elements.value()};
+    StepParameter one{id, part(shard_, from, elements), part(reduced, from, elements), shape, share.kept};
+    one.embedding = share.training.fsdp.use_orig_params && is_embedding(model_, id);
+    made.push_back(one);
   };
   if (share.training.fsdp.use_orig_params) {
     for (const FlatSlice& slice : slices_of(share.unit, share.rank)) {

@@ -65,6 +65,7 @@ class FlatHandle {
   Variable moved_;  // Of a shard on the host what views show while the unit is gathered.
   Variable cast_;   // _mp_shard
   Variable whole_;  // _full_param_padded
+  Variable shown_;  // Of NO_SHARD what views show until they are made anew: nobody lets go of them before.
 };
 
 }  // namespace dsplan

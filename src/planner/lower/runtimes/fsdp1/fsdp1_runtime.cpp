@@ -14,6 +14,14 @@
 namespace dsplan {
 namespace {
 
+Space of_optimizer(const Job& job) { return job.training.fsdp.cpu_offload ? Space::Pageable : Space::Device; }
+
+bool recomputes_nested(const Training& training) {
+  const std::vector<CheckpointGroup>& groups = training.checkpoint.groups;
+  return std::any_of(groups.begin(), groups.end(),
+                     [](const CheckpointGroup& group) { return group.kind == CheckpointKind::Reentrant; });
+}
+
 class Fsdp1Runtime final : public RuntimeBase {
  public:
   Fsdp1Runtime(const Job& job, const ModelSpec& model, std::int64_t rank, Emitter& emitter);
@@ -24,22 +32,18 @@ class Fsdp1Runtime final : public RuntimeBase {
   [[nodiscard]] ParameterPlace place(ParameterId parameter) const override;
   void enter(ModuleId module, Pass pass) override;
   void exit(ModuleId module, Pass pass) override;
-  void backward_begins(bool boundary) override { hooks_.backward_begins(boundary || training().fsdp.sync_every); }
+  void backward_begins(bool boundary) override {
+    hooks_.backward_begins(boundary || training().fsdp.sync_every);
+    if (training().grad_scaler) scaler_.scale();
+  }
+  void backward_ends(bool /*boundary*/) override { scaler_.backward_done(); }
   // It goes into the flat parameter's as it is.
   [[nodiscard]] bool holds_gradient(ParameterId) const override { return true; }
   void gradient_ready(ParameterId parameter, BufferId gradient) override;
   void step(bool first) override;
 
  private:
-  [[nodiscard]] bool hybrid() const { return training().fsdp.replicate > 1; }
-  [[nodiscard]] Space of_optimizer() const { return training().fsdp.cpu_offload ? Space::Pageable : Space::Device; }
-
-  [[nodiscard]] bool recomputes_nested() const {
-    const std::vector<CheckpointGroup>& groups = training().checkpoint.groups;
-    return std::any_of(groups.begin(), groups.end(),
-                       [](const CheckpointGroup& group) { return group.kind == CheckpointKind::Reentrant; });
-  }
-
+  [[nodiscard]] bool hybrid() const { return training().fsdp.replicate > 1 && !keeps_whole(job_); }
   struct Place {
     FlatHandle* handle = nullptr;
     std::size_t piece = 0;
@@ -56,6 +60,7 @@ class Fsdp1Runtime final : public RuntimeBase {
   std::vector<bool> synced_;            // By buffer of the model.
   OptimizerStep optimizer_;
   FlatClip clip_;
+  LossScaler scaler_;
   std::function<void(ModuleId)> move_buffers_;  // While the model is on the host.
 };
 
@@ -66,8 +71,9 @@ Fsdp1Runtime::Fsdp1Runtime(const Job& job, const ModelSpec& model, std::int64_t 
       of_module_(model.modules.size(), nullptr),
       places_(model.parameters.size()),
       synced_(model.buffers.size(), false),
-      optimizer_(job.training.optimizer, emitter, model.parameters.size(), {}, of_optimizer()),
-      clip_(emitter, gradient_norms_, hybrid() ? Group::DataParallelInside : Group::DataParallel, of_optimizer()) {
+      optimizer_(job.training.optimizer, emitter, model.parameters.size(), {}, of_optimizer(job)),
+      clip_(emitter, gradient_norms_, job, of_optimizer(job)),
+      scaler_(emitter, job.parallelism.dp) {
   sums_gradients_on = kGatherStream;
   leave = [this](ModuleId module) {
     FlatHandle* const handle = of_module_[static_cast<std::size_t>(module)];
@@ -108,6 +114,11 @@ void Fsdp1Runtime::initialise(const std::vector<BufferId>& buffers) {
   for (FlatHandle* handle : order) handle->flatten(loading_, move_buffers_, sync);
   move_buffers_ = nullptr;
   for (const auto& handle : hooks_.handles()) handle->widen();
+  std::vector<StepParameter> all = step_parameters();
+  if (training().fsdp.use_orig_params) {
+    std::sort(all.begin(), all.end(), [](const StepParameter& a, const StepParameter& b) { return a.id < b.id; });
+  }
+  optimizer_.construct(all);
 }
 
 // _sync_module_params_and_buffers: buffers that nobody has sent yet, of nested units too, and the unit's parameters. It
@@ -122,7 +133,7 @@ void Fsdp1Runtime::sync_module_states(const FlatUnit& unit, std::vector<BufferId
     states.push_back(buffers[at]);
   }
   states.insert(states.end(), whole.begin(), whole.end());
-  const std::int64_t replicas = training().fsdp.replicate;
+  const std::int64_t replicas = hybrid() ? training().fsdp.replicate : 1;
   broadcast_coalesced(eager_, states, world() / replicas, hybrid() ? Group::DataParallelInside : Group::DataParallel);
   if (hybrid()) broadcast_coalesced(eager_, whole, replicas, Group::Replicas);
 }
@@ -151,7 +162,7 @@ void Fsdp1Runtime::enter(ModuleId module, Pass pass) {
   if (pass == Pass::Forward) hooks_.pre_forward(*handle, Run::Recorded);
   if (pass == Pass::Backward) hooks_.pre_backward(*handle);
   if (pass != Pass::Recompute) return;
-  const bool nested = recomputes_nested();
+  const bool nested = recomputes_nested(training());
   if (handle->unit().within_layer) return hooks_.pre_forward(*handle, nested ? Run::Again : Run::AgainForSaved);
   // A checkpoint lies inside the unit, whose hook hangs on its output: it comes before a reentrant one runs again.
   hooks_.pre_backward(*handle);
@@ -165,7 +176,7 @@ void Fsdp1Runtime::exit(ModuleId module, Pass pass) {
   if (handle == nullptr) return;
   const FlatUnit& unit = handle->unit();
   if (pass == Pass::Forward) {
-    hooks_.post_forward(*handle, unit.within_layer && recomputes_nested() ? Run::Unrecorded : Run::Recorded);
+    hooks_.post_forward(*handle, unit.within_layer && recomputes_nested(training()) ? Run::Unrecorded : Run::Recorded);
   }
   if (pass == Pass::Recompute && unit.within_layer) hooks_.post_forward(*handle, Run::Again);
   if (pass == Pass::Backward && module != 0 && !unit.trains) hooks_.input_has_gradient(*handle, unit.follows_unit);
@@ -188,9 +199,11 @@ std::vector<StepParameter> Fsdp1Runtime::step_parameters() {
 void Fsdp1Runtime::step(bool /*first*/) {
   const std::vector<StepParameter> all = step_parameters();
   if (training().gradient_clipping > 0) {
+    if (training().grad_scaler) scaler_.unscale(all);
     clip_.forget();
     clip_.run(all, training().loop == LoopKind::Trainer);
   }
+  if (training().grad_scaler) scaler_.before_step(all, fused_in_torch(training().optimizer));
   if (!training().fsdp.use_orig_params) {
     optimizer_.step(all, training().optimizer.weight_decay);
   } else {
@@ -204,6 +217,7 @@ void Fsdp1Runtime::step(bool /*first*/) {
       optimizer_.step(members, group.weight_decay);
     }
   }
+  scaler_.after_step();
   hooks_.drop_gradients();
 }
 

@@ -18,6 +18,11 @@ FlatHandle* following(const std::vector<FlatHandle*>& order, const FlatHandle& h
   return next->hooks.needs_unshard && !next->hooks.prefetched ? next : nullptr;
 }
 
+// _should_free_in_backward. What NO_SHARD has cast goes in any case (post_reshard), but it counts for no limit.
+bool frees_in_backward(const FlatHandle& handle, bool reduces) {
+  return reduces || handle.share.training.fsdp.reshard_after_forward == 1 || handle.share.whole;
+}
+
 bool is_again(UnitHooks::Run run) { return run == UnitHooks::Run::Again || run == UnitHooks::Run::AgainForSaved; }
 
 }  // namespace
@@ -86,11 +91,11 @@ void UnitHooks::post_forward(FlatHandle& handle, Run run) {
   if (is_again(run) && handle.hooks.ran_pre_backward) return;
   if (handle.hooks.forward_index.value_or(0) == 0) handle.hooks.forward_index = post_forward_order_.size();
   post_forward_order_.push_back(&handle);
-  const bool reshards = training_.fsdp.reshard_after_forward == 1;
+  const bool reshards = training_.fsdp.reshard_after_forward == 1 || handle.share.whole;
   if (reshards) handle.use_sharded_views();
-  if (!is_root(handle) && reshards) {
+  if (reshards && (handle.share.whole || !is_root(handle))) {
     handle.free_whole();
-    free_event(kComputeStream);
+    if (!handle.share.whole) free_event(kComputeStream);
   }
   handle.hooks.prefetched = false;
   if (run == Run::Unrecorded) return;
@@ -141,9 +146,9 @@ void UnitHooks::input_has_gradient(FlatHandle& handle, bool behind) {
 void UnitHooks::post_backward(FlatHandle& handle) {
   if (!handle.gradient.join()) return;
   handle.use_sharded_views();
-  if (reduces_ || training_.fsdp.reshard_after_forward == 1) {  // _should_free_in_backward
+  if (frees_in_backward(handle, reduces_)) {
     handle.free_whole(false);
-    free_event(kGatherStream);
+    if (!handle.share.whole) free_event(kGatherStream);
   }
   handle.hooks.prefetched = false;
   prefetch_backward(handle, BackwardPrefetch::Post);
@@ -155,9 +160,9 @@ void UnitHooks::post_backward(FlatHandle& handle) {
 // _post_backward_reshard_only_hook, or _catch_all_reshard, which gathers nothing ahead.
 void UnitHooks::reshard_only(FlatHandle& handle, bool prefetches) {
   handle.use_sharded_views();
-  if (reduces_ || training_.fsdp.reshard_after_forward == 1) {
+  if (frees_in_backward(handle, reduces_)) {
     handle.free_whole();
-    free_event(kComputeStream);
+    if (!handle.share.whole) free_event(kComputeStream);
   }
   handle.hooks.prefetched = false;
   if (prefetches) prefetch_backward(handle, BackwardPrefetch::Post);
