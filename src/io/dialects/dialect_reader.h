@@ -24,8 +24,9 @@ struct Spoken {
 // Reads values into what is said; faults are collected.
 class DialectValues {
  public:
-  DialectValues(Said& said, Diagnostics& faults)
-      : said_(said), request_(said.request), foreign_(said.foreign), faults_(faults) {}
+  // `launcher`: the table is accelerate's own.
+  DialectValues(Said& said, bool launcher, Diagnostics& faults)
+      : said_(said), request_(said.request), foreign_(said.foreign), launcher_(launcher), faults_(faults) {}
 
   void honour(const Spoken& said);
   // Remembers what is not modelled, unless the value asks for nothing.
@@ -37,6 +38,7 @@ class DialectValues {
  private:
   void plain(const Spoken& said);
   void switch_on(const Spoken& said);
+  void older_sharding(const Spoken& said);
   void checkpointing(const Spoken& said, bool on);
   void deepspeed(const Spoken& said);
   void targets(const Spoken& said);
@@ -44,16 +46,21 @@ class DialectValues {
   void bits(const Spoken& said, std::int64_t count);
   void environment(const Spoken& said);
   void distribution(const Spoken& said);
+  void distribute();
+  void drop_plugin();
   void attention(const Spoken& said);
   void not_modelled(const Spoken& said, std::string feature);
 
   Said& said_;
   Request& request_;
   ForeignInput& foreign_;
+  bool launcher_;
   Diagnostics& faults_;
   std::optional<Place> packs_;  // adapter: qlora
+  std::optional<Place> older_;  // A key that transformers 4 alone has.
   // accelerate's DeepSpeedPlugin, which becomes a configuration where no file is named.
   std::optional<DeepSpeedInput> plugin_;
+  Place plugin_place_;  // Of its first key.
 };
 
 // A key of accelerate's deepspeed_config (accelerate/utils/dataclasses.py, DeepSpeedPlugin).

@@ -185,12 +185,22 @@ void take_mixed_precision(const Spoken& said, Request& request, Diagnostics& fau
   }
 }
 
-void take_preference(const Spoken& said, ForeignInput& foreign, Diagnostics& faults) {
+void take_preference(const Spoken& said, Said& into, Diagnostics& faults) {
+  ForeignInput& foreign = into.foreign;
   if (said.value.is(Value::Kind::Null)) return;
   const std::optional<double> number = lax_number(said.value);
   if (!number || said.value.is(Value::Kind::Bool)) return wrong(said, "a number", faults);
   const bool of_rows = said.written.ends_with("desirable_weight");  // KTO's alone.
-  if (of_rows || !foreign.trainer.given()) foreign.trainer = {of_rows ? "kto" : "dpo", said.place};
+  if (!of_rows && foreign.trainer.given()) return;
+  foreign.trainer = {of_rows ? "kto" : "dpo", said.place};
+  if (of_rows) return;
+  into.request.notices.push_back(
+      {Notice::Kind::Announcement,
+       said.place,
+       formatted(
+           "\"{}\" is taken for DPO's; KTO, ORPO, CPO and others have it, too: a launch line says which, as `trl kto`",
+           said.written),
+       {}});
 }
 
 void take_words(const Spoken& said, ForeignInput& foreign, Diagnostics& faults) {
@@ -252,6 +262,21 @@ void DialectValues::plain(const Spoken& said) {
   if (faults_.count() != before) return;  // Once is enough.
   if (said.key.also) std::visit(putter, said.key.also.of(request_));
   if (said.key.foreign) std::visit(putter, said.key.foreign.of(foreign_));
+}
+
+void DialectValues::older_sharding(const Spoken& said) {
+  plain(said);
+  ShardingInput& into = foreign_.trainers;
+  if (lax_number(said.value).value_or(1) == 0 || into.version.given()) return;
+  into.version = {"1", said.place};
+  older_ = said.place;
+  request_.notices.push_back(
+      {Notice::Kind::Announcement,
+       said.place,
+       formatted(
+           "\"{}\" is a key of transformers 4, whose FSDP is version 1, and which loads in fp32 unless it is told",
+           said.written),
+       {}});
 }
 
 void DialectValues::switch_on(const Spoken& said) {
@@ -348,24 +373,56 @@ void DialectValues::attention(const Spoken& said) {
   request_.attention = {std::string(meant), said.place};
 }
 
+// Of the launcher's switches and its file's distributed_type the switch goes first (commands/launch.py).
 void DialectValues::distribution(const Spoken& said) {
+  if (said.key.values.empty()) {
+    if (!flag(said, faults_).value_or(false)) return;
+    foreign_.distribution = {said.written == "use_deepspeed" ? "DEEPSPEED"
+                             : said.written == "use_fsdp"    ? "FSDP"
+                                                             : "MULTI_GPU",
+                             said.place};
+    return;
+  }
   const std::string text = said.value.is(Value::Kind::Bool) && !said.value.boolean ? "NO" : text_of(said.value);
   if (!one_of(text, said.key.values)) {
     const std::vector<std::string_view> choices = listed(said.key.values);
     return faults_.add(
         said.place.says(formatted("\"{}\" is no {}", text, said.written), did_you_mean(nearest(text, choices))));
   }
+  foreign_.distribution = {text, said.place};
+}
+
+// One process is started for NO, whatever num_processes says, and what is said of DeepSpeed is for DEEPSPEED alone.
+void DialectValues::distribute() {
+  const std::string& text = *foreign_.distribution;
+  const Place& place = foreign_.distribution.place;
   if (text == "FSDP") {
-    foreign_.launched.on = {true, said.place};
-  } else if (text == "DEEPSPEED") {
-    request_.runtime = {"deepspeed", said.place};
-    if (!plugin_) plugin_.emplace();
+    foreign_.launched.on = {true, place};
   } else if (text == "NO") {
-    request_.gpus = {1, said.place};
-  } else if (text != "MULTI_GPU") {
-    request_.not_modelled.push_back(
-        {said.place, When::Always, std::string(said.written), formatted("accelerate's {}", text)});
+    request_.gpus = {1, place};
+  } else if (text != "MULTI_GPU" && text != "DEEPSPEED") {
+    request_.not_modelled.push_back({place, When::Always, "distributed_type", formatted("accelerate's {}", text)});
   }
+  if (text == "DEEPSPEED") {
+    request_.runtime = {"deepspeed", place};
+    request_.has_training_file =
+        true;  // It fills "auto" in, as transformers does (accelerator.py, _prepare_deepspeed).
+    if (!plugin_) plugin_.emplace();
+  }
+}
+
+// Without DEEPSPEED.
+void DialectValues::drop_plugin() {
+  const Place place = request_.deepspeed.given() ? request_.deepspeed.place : plugin_place_;
+  request_.deepspeed = {};
+  request_.zero_stage = {};
+  request_.model_init = {};
+  plugin_.reset();
+  request_.notices.push_back(
+      {Notice::Kind::Inert,
+       place,
+       "\"deepspeed_config\" has no effect here: it needs distributed_type: DEEPSPEED, or --use_deepspeed",
+       {}});
 }
 
 // A flag that is off packs nothing, whatever another one says.
@@ -383,6 +440,10 @@ void DialectValues::finish() {
   if (packs_ && foreign_.bits.value_or(0) != 4) {
     faults_.add(packs_->says("adapter: qlora without load_in_4bit", "axolotl wants load_in_4bit: true"));
   }
+  if (older_ && !request_.torch_dtype.given()) request_.torch_dtype = {"float32", *older_};
+  if (foreign_.distribution.given()) distribute();
+  const bool launches = launcher_ && foreign_.distribution.value_or("") != "DEEPSPEED";
+  if (launches && (plugin_ || request_.deepspeed.given())) drop_plugin();
   if (plugin_) finish_plugin(*std::move(plugin_), request_);
 }
 
@@ -405,12 +466,14 @@ void DialectValues::honour(const Spoken& said) {
     case Reading::Attention: return attention(said);
     case Reading::Kernels: return take_kernels(said, said_, faults_);
     case Reading::Liger: return take_liger(said, request_, faults_);
-    case Reading::Preference: return take_preference(said, foreign_, faults_);
+    case Reading::Preference: return take_preference(said, said_, faults_);
     case Reading::Scalar: return take_words(said, foreign_, faults_);
     case Reading::Sides: return take_sides(said, foreign_, faults_);
     case Reading::Sharding: return take_sharding(said, foreign_, faults_);
+    case Reading::OlderSharding: return older_sharding(said);
     case Reading::Plugin:
       if (!plugin_) plugin_.emplace();
+      if (plugin_place_.path.empty()) plugin_place_ = said.place;
       return take_plugin_key(said, *plugin_, request_, faults_);
   }
 }

@@ -77,10 +77,21 @@ class ProgramReader {
     const DialectTable& table = which();
     made_.said = read_dialect(table, {file_ ? &*file_ : nullptr, arguments_});
     if (trainer_.given()) made_.said.foreign.trainer = trainer_;
+    if (script_of_adapters_) tell_of_adapters();
     return std::move(made_);
   }
 
  private:
+  void tell_of_adapters() {
+    Said& said = made_.said;
+    if (said.foreign.adapters.given() || !said.foreign.program.value_or({}).empty()) return;
+    said.request.notices.push_back(
+        {Notice::Kind::Announcement,
+         word_place(*script_of_adapters_),
+         "the script's name speaks of adapters, and its arguments turn none on: without --lora every weight is trained",
+         {}});
+  }
+
   template <class Do>
   void attempt(Do&& act) {
     try {
@@ -106,12 +117,15 @@ class ProgramReader {
       }
       return;
     }
-    if (std::find(std::begin(kOnlyTrained), std::end(kOnlyTrained), name) == std::end(kOnlyTrained)) return;
+    if (std::find(std::begin(kOnlyTrained), std::end(kOnlyTrained), name) == std::end(kOnlyTrained)) {
+      if (name.find("lora") != std::string::npos) script_of_adapters_ = name;
+      return;
+    }
     const std::string action = at_ < words_.size() ? words_[at_++] : std::string();
-    faults_.add(
-        word_place(formatted("{} {}", name, action))
-            .says(formatted("what \"{} {}\" does is not modelled yet", name, action),
-                  name == "trl" ? "`trl sft`, `trl dpo`, `trl kto` and `trl reward` are" : formatted("`{} train` is", name)));
+    faults_.add(word_place(formatted("{} {}", name, action))
+                    .says(formatted("what \"{} {}\" does is not modelled yet", name, action),
+                          name == "trl" ? "`trl sft`, `trl dpo`, `trl kto` and `trl reward` are"
+                                        : formatted("`{} train` is", name)));
   }
 
   void argument() {
@@ -203,6 +217,7 @@ class ProgramReader {
   Diagnostics faults_;
   std::optional<Dialect> expected_;
   Setting<std::string> trainer_;
+  std::optional<std::string> script_of_adapters_;
   std::optional<std::string> file_path_;
   std::optional<Document> file_;
   std::vector<DialectArgument> arguments_;

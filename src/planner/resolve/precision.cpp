@@ -361,9 +361,11 @@ void resolve_autocast(Resolver& resolver) {
   }
   training.outputs_to_fp32 = training.autocast && !wished.given();
   if (training.autocast && training.dtype != DType::Float32 && training.dtype != *training.autocast) {
-    resolver.not_modelled(
+    resolver.fault(
         wished.given() ? wished.place : (launched != nullptr ? launched->place : trained->place),
-        formatted("autocast in {} over weights in {}", name(*training.autocast), name(training.dtype)));
+        formatted("autocast in {} over weights in {} is not modelled yet", name(*training.autocast),
+                  name(training.dtype)),
+        wished.given() || resolver.request.dtype.given() ? "" : "say --dtype fp32 if the script loads the model so");
   }
 }
 

@@ -159,11 +159,19 @@ class OfProgram {
     if (name_ == "torchtitan") complete_torchtitan(foreign_, base_, request_, faults_);
     complete_adapters({foreign_, base_, name_, stage3()}, request_, faults_);
     packed_weights();
+    if (faults_.any()) add_not_modelled();
     faults_.throw_if_any();
     return std::move(request_);
   }
 
  private:
+  // A file of a trainer that is refused by name is not read as another one's with one fault.
+  void add_not_modelled() {
+    for (const NotModelled& one : request_.not_modelled) {
+      if (one.when != When::Always) continue;
+      faults_.add(one.place.says(formatted("\"{}\": not modelled yet: {}", one.key, one.feature)));
+    }
+  }
   // Where a value stands that the program chooses.
   [[nodiscard]] Place own() const {
     const std::string shown = name_ == "trl" ? "TRL" : name_ == "llama-factory" ? "LLaMA-Factory" : name_;

@@ -47,6 +47,9 @@ class ShardingPlugin : FsdpPlugin {
   // ParallelismConfig: both sizes are 1 unless they are said, and their product is the number of ranks.
   void mesh() {
     if (!said_.replicas.given() && !said_.shards.given()) return;
+    const bool other = std::any_of(request_.not_modelled.begin(), request_.not_modelled.end(),
+                                   [](const NotModelled& one) { return one.key.starts_with("parallelism_config."); });
+    if (other) return;  // Which share the ranks, and are refused by name.
     const Place& place = said_.shards.given() ? said_.shards.place : said_.replicas.place;
     const std::int64_t replicas = said_.replicas.value_or(1);
     const std::int64_t shards = said_.shards.value_or(1);
@@ -188,6 +191,16 @@ void refuse_mesh(const ShardingInput& said, Diagnostics& faults) {
   }
 }
 
+// accelerate wants the number then (commands/launch.py).
+void say_of_ranks(const Setting<std::string>& distribution, Request& request) {
+  if (!distribution.given() || *distribution == "NO" || request.gpus.given()) return;
+  request.notices.push_back(
+      {Notice::Kind::Warning,
+       distribution.place,
+       formatted("{} without num_processes: accelerate wants it on its line; say --gpus", *distribution),
+       {}});
+}
+
 void say_unused(const ShardingInput& said, std::string_view needs, Request& request) {
   const Place* const place = first_key(said);
   if (place == nullptr || said.on.value_or(false)) return;
@@ -203,6 +216,7 @@ void apply_sharding_plugin(const ForeignInput& foreign, const ModelSpec& base, R
   say_unused(foreign.launched, "distributed_type: FSDP", request);
   say_unused(foreign.trainers, "fsdp", request);
   if (!launched) refuse_mesh(foreign.launched, faults);
+  say_of_ranks(foreign.distribution, request);
   if (!launched && !trainers) return;
   const ShardingInput& said = launched ? foreign.launched : foreign.trainers;
   if (launched && trainers) {
