@@ -306,6 +306,20 @@ TEST_CASE("dialects: the examples have their readings") {
   CHECK(read_file(golden.string()) == text);
 }
 
+namespace {
+
+// Keys whose value is no setting by itself.
+bool read_together(const DialectTable& table, std::string_view example, std::string_view key) {
+  // With the flavor it becomes MODEL.
+  if (table.dialect == Dialect::Torchtitan && key == "model.name") return true;
+  // One process is started for NO.
+  if (example == "accelerate/no_of_eight.yaml" && key == "num_processes") return true;
+  // LLaMA-Factory takes one token off where it packs, which is refused.
+  return example == "llama_factory/packing.yaml" && key == "cutoff_len";
+}
+
+}  // namespace
+
 TEST_CASE("dialects: the projects' own parsers read the examples alike") {
   const fs::path file = kRoot / "tests" / "witnesses" / "dialects" / "values.json";
   const Document dump = parse_json(file.string(), read_file(file.string()));
@@ -320,12 +334,7 @@ TEST_CASE("dialects: the projects' own parsers read the examples alike") {
       REQUIRE(key != nullptr);
       const bool plain = key->treatment == Treatment::Honoured && key->reading == Reading::Plain;
       if (!plain || value.value.is(Value::Kind::Null) || value.value.is(Value::Kind::Object)) continue;
-      // With the flavor it becomes MODEL.
-      if (table.dialect == Dialect::Torchtitan && value.key == "model.name") continue;
-      // One process is started for NO.
-      if (example.key == "accelerate/no_of_eight.yaml" && value.key == "num_processes") continue;
-      // LLaMA-Factory takes one token off where it packs, which is refused.
-      if (example.key == "llama_factory/packing.yaml" && value.key == "cutoff_len") continue;
+      if (read_together(table, example.key, value.key)) continue;
       if (key->field) CHECK(std::visit(SameAs{value.value}, key->field.of(said.request)));
       if (key->foreign) CHECK(std::visit(SameAs{value.value}, key->foreign.of(said.foreign)));
       ++compared;
@@ -335,8 +344,11 @@ TEST_CASE("dialects: the projects' own parsers read the examples alike") {
   CHECK(compared > 500);
 }
 
-TEST_CASE("dialects: an honoured key moves what is read") {
-  const std::map<std::string_view, std::pair<std::string, std::string>> own = {
+namespace {
+
+// Values of keys that take not any.
+const std::map<std::string_view, std::pair<std::string, std::string>>& own_values() {
+  static const std::map<std::string_view, std::pair<std::string, std::string>> kOwn = {
       {"gradient_checkpointing", {"true", "false"}},
       {"bf16", {"true", "false"}},
       {"env", {"{PYTORCH_CUDA_ALLOC_CONF: a}", "{PYTORCH_CUDA_ALLOC_CONF: b}"}},
@@ -383,9 +395,20 @@ TEST_CASE("dialects: an honoured key moves what is read") {
       {"fsdp_config.state_dict_type", {"LOCAL_STATE_DICT", "FULL_STATE_DICT"}},
       {"fsdp_config.fsdp_state_dict_type", {"LOCAL_STATE_DICT", "FULL_STATE_DICT"}},
   };
+  return kOwn;
+}
+
+bool moves(const DialectKey& key) {  // accelerate_config names a file.
+  return key.treatment == Treatment::Honoured && key.path != "accelerate_config";
+}
+
+}  // namespace
+
+TEST_CASE("dialects: an honoured key moves what is read") {
+  const auto& own = own_values();
   for (const DialectTable& table : dialects()) {
     for (const DialectKey& key : table.keys) {
-      if (key.treatment != Treatment::Honoured) continue;
+      if (!moves(key)) continue;
       INFO((std::string(table.name) + ": " + std::string(key.path)));
       std::set<std::string> readings;
       const auto found = own.find(key.path);
@@ -512,6 +535,40 @@ TEST_CASE("dialects: two in one file") {
             "\"base_model\" is a key of axolotl, and the file is a DeepSpeed JSON"));
   CHECK(has(refused("model: Qwen/Qwen3-4B\ntemplate: qwen3\nmodel_class: llm\nmicro_batch_size: 1\n"),
             "f.yaml:3:1: error: \"model_class\" is a key of LLaMA-Factory's v1, whose files are not read yet"));
+}
+
+TEST_CASE("TRL: accelerate's configuration by a file, a name, or options of its own line") {
+  const auto line = [](const std::vector<std::string>& words) { return read_launch(words, example); };
+  const std::vector<std::string> sft = {"trl", "sft", "--config", "transformers/trl_cli_example.yaml"};
+  const auto with = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> words = sft;
+    words.insert(words.end(), more.begin(), more.end());
+    return line(words);
+  };
+  const Said named = with({"--accelerate_config", "zero3", "--num_processes", "4"});
+  CHECK(named.request.gpus.value == 4);
+  CHECK(named.request.inline_deepspeed->zero.stage.value == 3);
+  CHECK(named.foreign.trainer.value == "sft");
+  CHECK(with({"--accelerate_config", "zero2"}).request.gpus.value == 8);
+  CHECK(with({"--accelerate_config", "accelerate/fsdp2.yaml"}).foreign.launched.version.value == "2");
+  CHECK(with({"--num_processes", "2", "--use_deepspeed", "--zero_stage", "2"}).request.zero_stage.value == 2);
+  CHECK(has(refusal([&] { return with({"--accelerate_config", "zero4"}); }), "did you mean \"zero1\"?"));
+  const std::string text =
+      "model_name_or_path: gpt2\ndataset_train_split: train\nnum_processes: 4\naccelerate_config: ";
+  CHECK(read_yaml(text + "fsdp2\n").foreign.launched.version.value == "2");
+  CHECK(read_yaml(text + "fsdp2\n").request.gpus.value == 4);
+  CHECK(has(refused(text + "fsdp3\n"),
+            "f.yaml:4:20: error: \"fsdp3\" is no configuration of accelerate that TRL brings"));
+  CHECK(has(refused(text + "mine.yaml\n"), "`-- trl sft --config FILE`"));
+  // Each is what TRL's own file says.
+  const std::map<std::string, std::string> files = {
+      {"zero1", "zero1"}, {"zero3", "zero3"}, {"single_gpu", "no_of_eight"}};
+  for (const auto& [name, file] : files) {
+    const Document ours = *launch_file_of_trl(name);
+    const Document theirs = example("accelerate/" + file + ".yaml");
+    CHECK(completed(read_dialect(dialect(Dialect::Accelerate), {&ours, {}})) ==
+          completed(read_dialect(dialect(Dialect::Accelerate), {&theirs, {}})));
+  }
 }
 
 TEST_CASE("dialects: what a file leaves open is told") {

@@ -296,7 +296,8 @@ void LineReader::accelerate() {
   if (!accelerate_file_ && accelerate_.empty()) return;
   try {
     std::optional<Document> file;
-    if (accelerate_file_) file = read_(*accelerate_file_);
+    if (accelerate_file_) file = launch_file_of_trl(*accelerate_file_);
+    if (accelerate_file_ && !file) file = read_(*accelerate_file_);
     if (file) expect_object(*file, "accelerate's configuration");
     Said said = read_dialect(dialect(Dialect::Accelerate), {file ? &*file : nullptr, accelerate_});
     const bool alone = said.foreign.distribution.value_or("") == "NO";

@@ -41,7 +41,8 @@ ForeignInput overlay(const ForeignInput& below, const ForeignInput& above) {
       &ForeignInput::bits_nested, &ForeignInput::pure_bf16, &ForeignInput::freeze_tower,
       &ForeignInput::freeze_projector, &ForeignInput::freeze_language, &ForeignInput::image_pixels,
       &ForeignInput::image_sides, &ForeignInput::all_rows, &ForeignInput::flavor, &ForeignInput::shards,
-      &ForeignInput::replicas, &ForeignInput::offload, &ForeignInput::every_nth, &ForeignInput::distribution);
+      &ForeignInput::replicas, &ForeignInput::offload, &ForeignInput::every_nth, &ForeignInput::distribution,
+      &ForeignInput::launch_file);
   all.launched = overlay(below.launched, above.launched);
   all.trainers = overlay(below.trainers, above.trainers);
   return all;

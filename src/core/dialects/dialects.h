@@ -81,6 +81,7 @@ struct ForeignInput {
   Setting<std::int64_t> replicas;
   Setting<bool> offload;              // enable_cpu_offload
   Setting<std::string> every_nth;     // selective_ac_option: a number of layers, or "op".
+  Setting<std::string> launch_file;   // TRL's accelerate_config.
   Setting<std::string> distribution;  // accelerate's distributed_type, or the option that says it.
   ShardingInput launched;             // By accelerate's own configuration.
   ShardingInput trainers;             // By TrainingArguments.

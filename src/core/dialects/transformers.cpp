@@ -246,6 +246,8 @@ constexpr DialectKey kTrlRows[] = {
     honoured("attn_implementation", "attention", kSays<&Request::attention>),
     honoured("max_length", "seq", kSays<&Request::seq>),
     honoured("max_seq_length", "seq", kSays<&Request::seq>),
+    honoured("accelerate_config", "runtime", kOther<&ForeignInput::launch_file>),
+    honoured("num_processes", "gpus", kSays<&Request::gpus>),
     honoured("use_peft", "lora", kOther<&ForeignInput::adapters>),
     honoured("lora_r", "lora", kOther<&ForeignInput::lora_r>),
     honoured("lora_alpha", "lora", kOther<&ForeignInput::lora_alpha>),

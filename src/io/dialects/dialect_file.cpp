@@ -7,6 +7,7 @@
 #include "core/format.h"
 #include "io/deepspeed.h"
 #include "io/dialects/dialect_reader.h"
+#include "io/dialects/program_line.h"
 #include "io/own_file.h"
 #include "io/text.h"
 #include "io/training_file.h"
@@ -264,6 +265,19 @@ void tell_of_trl(const Document& document, Said& said) {
        {}});
 }
 
+// TRL's accelerate_config without a launch line: one that TRL brings, since no other file is opened here.
+Said with_launch_file(Said said) {
+  const Setting<std::string> named = said.foreign.launch_file;
+  if (!named.given()) return said;
+  const std::optional<Document> file = launch_file_of_trl(*named);
+  if (!file) {
+    if (named->find('.') == std::string::npos) throw Refusal({no_launch_file(named)});
+    throw Refusal({named.place.says("a training file alone opens no file of accelerate's",
+                                    "say it on a launch line: `-- trl sft --config FILE`")});
+  }
+  return overlay(read_dialect(dialect(Dialect::Accelerate), {&*file, {}}), said);
+}
+
 }  // namespace
 
 Said read_training_document(const Document& document) {
@@ -273,7 +287,7 @@ Said read_training_document(const Document& document) {
     const DialectTable& table = recognise(document);
     Said said = read_dialect(table, {&document, {}});
     if (table.dialect == Dialect::TrainingArguments) tell_of_trl(document, said);
-    return said;
+    return table.dialect == Dialect::Trl ? with_launch_file(std::move(said)) : said;
   }
   for (const Member& member : document.root.members) {
     const std::vector<const DialectTable*> tables = knowing(member.key);

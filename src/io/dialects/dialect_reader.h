@@ -38,7 +38,6 @@ class DialectValues {
  private:
   void plain(const Spoken& said);
   void switch_on(const Spoken& said);
-  void older_sharding(const Spoken& said);
   void checkpointing(const Spoken& said, bool on);
   void deepspeed(const Spoken& said);
   void targets(const Spoken& said);
@@ -46,8 +45,6 @@ class DialectValues {
   void bits(const Spoken& said, std::int64_t count);
   void environment(const Spoken& said);
   void distribution(const Spoken& said);
-  void distribute();
-  void drop_plugin();
   void attention(const Spoken& said);
   void not_modelled(const Spoken& said, std::string feature);
 

@@ -249,6 +249,50 @@ void take_sharding(const Spoken& said, ForeignInput& foreign, Diagnostics& fault
   }
 }
 
+// One process is started for NO, whatever num_processes says.
+void distribute(ForeignInput& foreign, Request& request) {
+  const std::string& text = *foreign.distribution;
+  const Place& place = foreign.distribution.place;
+  if (text == "FSDP") {
+    foreign.launched.on = {true, place};
+  } else if (text == "NO") {
+    request.gpus = {1, place};
+  } else if (text == "DEEPSPEED") {
+    request.runtime = {"deepspeed", place};
+    request.has_training_file = true;  // It fills "auto" in, as transformers does (accelerator.py, _prepare_deepspeed).
+  } else if (text != "MULTI_GPU") {
+    request.not_modelled.push_back({place, When::Always, "distributed_type", formatted("accelerate's {}", text)});
+  }
+}
+
+// What is said of DeepSpeed, without DEEPSPEED.
+void drop_plugin(Request& request, const Place& first_key) {
+  const Place place = request.deepspeed.given() ? request.deepspeed.place : first_key;
+  request.deepspeed = {};
+  request.zero_stage = {};
+  request.model_init = {};
+  request.notices.push_back(
+      {Notice::Kind::Inert,
+       place,
+       "\"deepspeed_config\" has no effect here: it needs distributed_type: DEEPSPEED, or --use_deepspeed",
+       {}});
+}
+
+// transformers 4's words beside fsdp.
+void say_older(const Spoken& said, Said& into, std::optional<Place>& older) {
+  Setting<std::string>& version = into.foreign.trainers.version;
+  if (lax_number(said.value).value_or(1) == 0 || version.given()) return;
+  version = {"1", said.place};
+  older = said.place;
+  into.request.notices.push_back(
+      {Notice::Kind::Announcement,
+       said.place,
+       formatted(
+           "\"{}\" is a key of transformers 4, whose FSDP is version 1, and which loads in fp32 unless it is told",
+           said.written),
+       {}});
+}
+
 }  // namespace
 
 void DialectValues::not_modelled(const Spoken& said, std::string feature) {
@@ -262,21 +306,6 @@ void DialectValues::plain(const Spoken& said) {
   if (faults_.count() != before) return;  // Once is enough.
   if (said.key.also) std::visit(putter, said.key.also.of(request_));
   if (said.key.foreign) std::visit(putter, said.key.foreign.of(foreign_));
-}
-
-void DialectValues::older_sharding(const Spoken& said) {
-  plain(said);
-  ShardingInput& into = foreign_.trainers;
-  if (lax_number(said.value).value_or(1) == 0 || into.version.given()) return;
-  into.version = {"1", said.place};
-  older_ = said.place;
-  request_.notices.push_back(
-      {Notice::Kind::Announcement,
-       said.place,
-       formatted(
-           "\"{}\" is a key of transformers 4, whose FSDP is version 1, and which loads in fp32 unless it is told",
-           said.written),
-       {}});
 }
 
 void DialectValues::switch_on(const Spoken& said) {
@@ -392,39 +421,6 @@ void DialectValues::distribution(const Spoken& said) {
   foreign_.distribution = {text, said.place};
 }
 
-// One process is started for NO, whatever num_processes says, and what is said of DeepSpeed is for DEEPSPEED alone.
-void DialectValues::distribute() {
-  const std::string& text = *foreign_.distribution;
-  const Place& place = foreign_.distribution.place;
-  if (text == "FSDP") {
-    foreign_.launched.on = {true, place};
-  } else if (text == "NO") {
-    request_.gpus = {1, place};
-  } else if (text != "MULTI_GPU" && text != "DEEPSPEED") {
-    request_.not_modelled.push_back({place, When::Always, "distributed_type", formatted("accelerate's {}", text)});
-  }
-  if (text == "DEEPSPEED") {
-    request_.runtime = {"deepspeed", place};
-    request_.has_training_file =
-        true;  // It fills "auto" in, as transformers does (accelerator.py, _prepare_deepspeed).
-    if (!plugin_) plugin_.emplace();
-  }
-}
-
-// Without DEEPSPEED.
-void DialectValues::drop_plugin() {
-  const Place place = request_.deepspeed.given() ? request_.deepspeed.place : plugin_place_;
-  request_.deepspeed = {};
-  request_.zero_stage = {};
-  request_.model_init = {};
-  plugin_.reset();
-  request_.notices.push_back(
-      {Notice::Kind::Inert,
-       place,
-       "\"deepspeed_config\" has no effect here: it needs distributed_type: DEEPSPEED, or --use_deepspeed",
-       {}});
-}
-
 // A flag that is off packs nothing, whatever another one says.
 void DialectValues::bits(const Spoken& said, std::int64_t count) {
   const std::optional<bool> on = flag(said, faults_);
@@ -441,9 +437,13 @@ void DialectValues::finish() {
     faults_.add(packs_->says("adapter: qlora without load_in_4bit", "axolotl wants load_in_4bit: true"));
   }
   if (older_ && !request_.torch_dtype.given()) request_.torch_dtype = {"float32", *older_};
-  if (foreign_.distribution.given()) distribute();
-  const bool launches = launcher_ && foreign_.distribution.value_or("") != "DEEPSPEED";
-  if (launches && (plugin_ || request_.deepspeed.given())) drop_plugin();
+  if (foreign_.distribution.given()) distribute(foreign_, request_);
+  const bool runs = foreign_.distribution.value_or("") == "DEEPSPEED";
+  if (launcher_ && !runs && (plugin_ || request_.deepspeed.given())) {
+    drop_plugin(request_, plugin_place_);
+    plugin_.reset();
+  }
+  if (runs && !plugin_) plugin_.emplace();
   if (plugin_) finish_plugin(*std::move(plugin_), request_);
 }
 
@@ -470,7 +470,7 @@ void DialectValues::honour(const Spoken& said) {
     case Reading::Scalar: return take_words(said, foreign_, faults_);
     case Reading::Sides: return take_sides(said, foreign_, faults_);
     case Reading::Sharding: return take_sharding(said, foreign_, faults_);
-    case Reading::OlderSharding: return older_sharding(said);
+    case Reading::OlderSharding: return plain(said), say_older(said, said_, older_);
     case Reading::Plugin:
       if (!plugin_) plugin_.emplace();
       if (plugin_place_.path.empty()) plugin_place_ = said.place;

@@ -21,6 +21,12 @@ std::optional<bool> truth_of(std::string_view text) {
   return std::nullopt;
 }
 
+// Tensor, context and sequence parallelism share the ranks, and are refused by name.
+bool shares_ranks_otherwise(const Request& request) {
+  return std::any_of(request.not_modelled.begin(), request.not_modelled.end(),
+                     [](const NotModelled& one) { return one.key.starts_with("parallelism_config."); });
+}
+
 class ShardingPlugin : FsdpPlugin {
  public:
   using FsdpPlugin::FsdpPlugin;
@@ -47,9 +53,7 @@ class ShardingPlugin : FsdpPlugin {
   // ParallelismConfig: both sizes are 1 unless they are said, and their product is the number of ranks.
   void mesh() {
     if (!said_.replicas.given() && !said_.shards.given()) return;
-    const bool other = std::any_of(request_.not_modelled.begin(), request_.not_modelled.end(),
-                                   [](const NotModelled& one) { return one.key.starts_with("parallelism_config."); });
-    if (other) return;  // Which share the ranks, and are refused by name.
+    if (shares_ranks_otherwise(request_)) return;
     const Place& place = said_.shards.given() ? said_.shards.place : said_.replicas.place;
     const std::int64_t replicas = said_.replicas.value_or(1);
     const std::int64_t shards = said_.shards.value_or(1);
@@ -215,7 +219,7 @@ void apply_sharding_plugin(const ForeignInput& foreign, const ModelSpec& base, R
   const bool trainers = foreign.trainers.on.value_or(false);
   say_unused(foreign.launched, "distributed_type: FSDP", request);
   say_unused(foreign.trainers, "fsdp", request);
-  if (!launched) refuse_mesh(foreign.launched, faults);
+  if (!launched && !shares_ranks_otherwise(request)) refuse_mesh(foreign.launched, faults);
   say_of_ranks(foreign.distribution, request);
   if (!launched && !trainers) return;
   const ShardingInput& said = launched ? foreign.launched : foreign.trainers;
