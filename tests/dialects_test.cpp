@@ -13,6 +13,7 @@
 #include <set>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/format.h"
@@ -101,6 +102,8 @@ std::string beside_sharding(Dialect dialect, std::string_view path) {
 std::string beside(Dialect dialect, std::string_view path) {
   const bool bits = path.starts_with("bnb_") || path.starts_with("use_bnb");
   if (path == "deepspeed_config.zero3_init_flag") return "  zero_stage: 3\n";
+  if (path == "fsdp_transformer_layer_cls_to_wrap") return "fsdp: full_shard\n";
+  if (path == "fsdp_min_num_params") return "fsdp: full_shard\nfsdp_config:\n  auto_wrap_policy: SIZE_BASED_WRAP\n";
   if (path.starts_with("fsdp_config.")) return beside_sharding(dialect, path);
   if (path.starts_with("parallelism_config.parallelism_config_dp")) {
     const bool replicas = path.ends_with("dp_replicate_size");
@@ -120,7 +123,8 @@ std::string with_key(Dialect dialect, std::string_view path, const std::string& 
   std::string text;
   const std::string own = std::string(path) + ":";
   const std::string block = std::string(path.substr(0, path.find('.'))) + ":";
-  std::string rest = (block == "fsdp_config:" || block == "parallelism_config:") && dialect == Dialect::Accelerate
+  std::string rest = path == "use_deepspeed" ? "machine_rank: 0\n"
+                     : (block == "fsdp_config:" || block == "parallelism_config:") && dialect == Dialect::Accelerate
                          ? "distributed_type: FSDP\n"
                          : opening(dialect);
   while (!rest.empty()) {
@@ -161,6 +165,51 @@ struct SameAs {
     return false;
   }
 };
+
+// A launch line as scripts have it, on several lines and with quotes.
+std::vector<std::string> words_of(const std::string& text) {
+  std::vector<std::string> words;
+  std::string word;
+  bool begun = false;
+  char quote = 0;
+  for (std::size_t at = 0; at < text.size(); ++at) {
+    const char c = text[at];
+    const bool space = c == ' ' || c == '\n' || (c == '\\' && text[at + 1] == '\n');
+    if (quote == 0 && space) {
+      if (begun) words.push_back(std::exchange(word, {}));
+      begun = false;
+    } else if (c == quote || (quote == 0 && (c == '"' || c == '\''))) {
+      quote = quote == 0 ? c : '\0';
+      begun = true;
+    } else {
+      word += c;
+      begun = true;
+    }
+  }
+  return words;
+}
+
+Document example(const std::string& path) { return read_document((kExamples / path).string()); }
+
+std::string reading_of(const fs::path& file) {
+  try {
+    if (file.parent_path().filename() == "lines") {
+      return completed(read_launch(words_of(read_file(file.string())), example));
+    }
+    return completed(read_training_document(read_document(file.string())));
+  } catch (const Refusal& refusal) {
+    std::string text;
+    for (const Diagnostic& fault : refusal.diagnostics()) text += formatted("  refused: {}\n", fault.message);
+    return text;
+  }
+}
+
+std::string kind_of(const fs::path& file) {
+  const std::string folder = file.parent_path().filename().string();
+  if (folder == "lines") return "a launch line";
+  if (folder == "deepspeed") return "DeepSpeed";
+  return std::string(recognise(read_document(file.string())).name);
+}
 
 struct Examples {
   std::vector<std::string> texts;
@@ -246,21 +295,30 @@ TEST_CASE("dialects: the examples have their readings") {
     if (entry.is_regular_file() && entry.path().filename() != "readings.txt") files.push_back(entry.path());
   }
   std::sort(files.begin(), files.end());
-  CHECK(files.size() >= 60);
+  CHECK(files.size() >= 190);
   std::string text;
   for (const fs::path& file : files) {
-    const Document document = read_document(file.string());
-    text += formatted("{}: {}\n", fs::relative(file, kExamples).generic_string(), recognise(document).name);
-    try {
-      text += completed(read_training_document(document));
-    } catch (const Refusal& refusal) {
-      for (const Diagnostic& fault : refusal.diagnostics()) text += formatted("  refused: {}\n", fault.message);
-    }
+    text += formatted("{}: {}\n", fs::relative(file, kExamples).generic_string(), kind_of(file));
+    text += reading_of(file);
   }
   const fs::path golden = kExamples / "readings.txt";
   if (std::getenv("DSPLAN_UPDATE_GOLDEN") != nullptr) std::ofstream(golden, std::ios::binary) << text;
   CHECK(read_file(golden.string()) == text);
 }
+
+namespace {
+
+// Keys whose value is no setting by itself.
+bool read_together(const DialectTable& table, std::string_view example, std::string_view key) {
+  // With the flavor it becomes MODEL.
+  if (table.dialect == Dialect::Torchtitan && key == "model.name") return true;
+  // One process is started for NO.
+  if (example == "accelerate/no_of_eight.yaml" && key == "num_processes") return true;
+  // LLaMA-Factory takes one token off where it packs, which is refused.
+  return example == "llama_factory/packing.yaml" && key == "cutoff_len";
+}
+
+}  // namespace
 
 TEST_CASE("dialects: the projects' own parsers read the examples alike") {
   const fs::path file = kRoot / "tests" / "witnesses" / "dialects" / "values.json";
@@ -276,21 +334,21 @@ TEST_CASE("dialects: the projects' own parsers read the examples alike") {
       REQUIRE(key != nullptr);
       const bool plain = key->treatment == Treatment::Honoured && key->reading == Reading::Plain;
       if (!plain || value.value.is(Value::Kind::Null) || value.value.is(Value::Kind::Object)) continue;
-      // With the flavor it becomes MODEL.
-      if (table.dialect == Dialect::Torchtitan && value.key == "model.name") continue;
-      // LLaMA-Factory takes one token off where it packs, which is refused.
-      if (example.key == "llama_factory/packing.yaml" && value.key == "cutoff_len") continue;
+      if (read_together(table, example.key, value.key)) continue;
       if (key->field) CHECK(std::visit(SameAs{value.value}, key->field.of(said.request)));
       if (key->foreign) CHECK(std::visit(SameAs{value.value}, key->foreign.of(said.foreign)));
       ++compared;
     }
   }
-  CHECK(dump.root.members.size() >= 60);
-  CHECK(compared > 200);
+  CHECK(dump.root.members.size() >= 150);
+  CHECK(compared > 500);
 }
 
-TEST_CASE("dialects: an honoured key moves what is read") {
-  const std::map<std::string_view, std::pair<std::string, std::string>> own = {
+namespace {
+
+// Values of keys that take not any.
+const std::map<std::string_view, std::pair<std::string, std::string>>& own_values() {
+  static const std::map<std::string_view, std::pair<std::string, std::string>> kOwn = {
       {"gradient_checkpointing", {"true", "false"}},
       {"bf16", {"true", "false"}},
       {"env", {"{PYTORCH_CUDA_ALLOC_CONF: a}", "{PYTORCH_CUDA_ALLOC_CONF: b}"}},
@@ -320,6 +378,8 @@ TEST_CASE("dialects: an honoured key moves what is read") {
       {"flash_attn", {"sdpa", "disabled"}},
       {"mixed_precision", {"fp16", "bf16"}},
       {"distributed_type", {"DEEPSPEED", "MULTI_GPU"}},
+      {"use_deepspeed", {"true", "false"}},
+      {"fsdp_transformer_layer_cls_to_wrap", {"LlamaDecoderLayer", "LlamaMLP"}},
       {"deepspeed_config.offload_optimizer_device", {"cpu", "none"}},
       {"deepspeed_config.offload_param_device", {"cpu", "none"}},
       {"deepspeed_config.zero_stage", {"1", "3"}},
@@ -335,9 +395,20 @@ TEST_CASE("dialects: an honoured key moves what is read") {
       {"fsdp_config.state_dict_type", {"LOCAL_STATE_DICT", "FULL_STATE_DICT"}},
       {"fsdp_config.fsdp_state_dict_type", {"LOCAL_STATE_DICT", "FULL_STATE_DICT"}},
   };
+  return kOwn;
+}
+
+bool moves(const DialectKey& key) {  // accelerate_config names a file.
+  return key.treatment == Treatment::Honoured && key.path != "accelerate_config";
+}
+
+}  // namespace
+
+TEST_CASE("dialects: an honoured key moves what is read") {
+  const auto& own = own_values();
   for (const DialectTable& table : dialects()) {
     for (const DialectKey& key : table.keys) {
-      if (key.treatment != Treatment::Honoured) continue;
+      if (!moves(key)) continue;
       INFO((std::string(table.name) + ": " + std::string(key.path)));
       std::set<std::string> readings;
       const auto found = own.find(key.path);
@@ -451,12 +522,87 @@ TEST_CASE("dialects: values of the wrong type are errors") {
 }
 
 TEST_CASE("dialects: two in one file") {
-  CHECK(has(refused("base_model: a\nfinetuning_type: lora\n"),
-            "\"finetuning_type\" is a key of LLaMA-Factory, and \"base_model\" above one of axolotl"));
+  CHECK(
+      has(refused("base_model: a\nfinetuning_type: lora\n"),
+          "\"finetuning_type\" is a key of LLaMA-Factory, and \"base_model\" one of axolotl; a file has one dialect"));
+  // Whose keys are the most decides, not whose come first.
+  CHECK(has(refused("sequence_len: 8\nuse_peft: true\nlora_target_modules: all-linear\nmax_length: 64\n"),
+            "f.yaml:1:1: error: \"sequence_len\" is a key of axolotl, and \"use_peft\" one of TRL"));
+  // A key of another dialect alone makes no second one.
+  CHECK(has(refused("do_train: true\nlogging_dir: o\nlog_level: info\nsequence_len: 5\n"),
+            "unknown key \"sequence_len\" in TrainingArguments; axolotl has such a key"));
   CHECK(has(refused("zero_optimization: {stage: 2}\nbase_model: a\n"),
             "\"base_model\" is a key of axolotl, and the file is a DeepSpeed JSON"));
   CHECK(has(refused("model: Qwen/Qwen3-4B\ntemplate: qwen3\nmodel_class: llm\nmicro_batch_size: 1\n"),
             "f.yaml:3:1: error: \"model_class\" is a key of LLaMA-Factory's v1, whose files are not read yet"));
+}
+
+TEST_CASE("TRL: accelerate's configuration by a file, a name, or options of its own line") {
+  const auto line = [](const std::vector<std::string>& words) { return read_launch(words, example); };
+  const std::vector<std::string> sft = {"trl", "sft", "--config", "transformers/trl_cli_example.yaml"};
+  const auto with = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> words = sft;
+    words.insert(words.end(), more.begin(), more.end());
+    return line(words);
+  };
+  const Said named = with({"--accelerate_config", "zero3", "--num_processes", "4"});
+  CHECK(named.request.gpus.value == 4);
+  CHECK(named.request.inline_deepspeed->zero.stage.value == 3);
+  CHECK(named.foreign.trainer.value == "sft");
+  CHECK(with({"--accelerate_config", "zero2"}).request.gpus.value == 8);
+  CHECK(with({"--accelerate_config", "accelerate/fsdp2.yaml"}).foreign.launched.version.value == "2");
+  CHECK(with({"--num_processes", "2", "--use_deepspeed", "--zero_stage", "2"}).request.zero_stage.value == 2);
+  CHECK(has(refusal([&] { return with({"--accelerate_config", "zero4"}); }), "did you mean \"zero1\"?"));
+  const std::string text =
+      "model_name_or_path: gpt2\ndataset_train_split: train\nnum_processes: 4\naccelerate_config: ";
+  CHECK(read_yaml(text + "fsdp2\n").foreign.launched.version.value == "2");
+  CHECK(read_yaml(text + "fsdp2\n").request.gpus.value == 4);
+  CHECK(has(refused(text + "fsdp3\n"),
+            "f.yaml:4:20: error: \"fsdp3\" is no configuration of accelerate that TRL brings"));
+  CHECK(has(refused(text + "mine.yaml\n"), "`-- trl sft --config FILE`"));
+  // Each is what TRL's own file says.
+  const std::map<std::string, std::string> files = {
+      {"zero1", "zero1"}, {"zero3", "zero3"}, {"single_gpu", "no_of_eight"}};
+  for (const auto& [name, file] : files) {
+    const Document ours = *launch_file_of_trl(name);
+    const Document theirs = example("accelerate/" + file + ".yaml");
+    CHECK(completed(read_dialect(dialect(Dialect::Accelerate), {&ours, {}})) ==
+          completed(read_dialect(dialect(Dialect::Accelerate), {&theirs, {}})));
+  }
+}
+
+TEST_CASE("dialects: what a file leaves open is told") {
+  const auto told = [](const Said& said, const std::string& part) {
+    return std::any_of(said.request.notices.begin(), said.request.notices.end(),
+                       [&](const Notice& notice) { return has(notice.message, part); });
+  };
+  const std::string script = "model_name_or_path: gpt2\nlearning_rate: 1e-5\n";
+  CHECK(told(read_yaml(script), "`-- trl sft --config FILE` is theirs"));
+  CHECK(!told(read_yaml(script + "block_size: 64\n"), "is theirs"));
+  CHECK(!told(read_yaml("output_dir: o\nlearning_rate: 1e-5\n"), "is theirs"));
+  const Said pairs = read_yaml("use_peft: true\nbeta: 0.1\n");
+  CHECK(pairs.foreign.trainer.value == "dpo");
+  CHECK(told(pairs, "\"beta\" is taken for DPO's"));
+  const auto line = [](const std::vector<std::string>& words) { return read_launch(words, example); };
+  CHECK(told(line({"torchrun", "train_lora.py", "--bf16"}), "the script's name speaks of adapters"));
+  CHECK(!told(line({"torchrun", "train.py", "--bf16"}), "the script's name"));
+  CHECK(!told(line({"trl", "sft", "--config", "trl/sft_lora.yaml"}), "the script's name"));
+  // A GRPO file is no DPO file with one fault.
+  const std::string grpo = completed(read_yaml("use_peft: true\nbeta: 0.1\nloss_type: dr_grpo\nnum_generations: 8\n"));
+  CHECK(has(grpo, "refused: \"num_generations\": not modelled yet: a trainer that generates, as GRPO does"));
+}
+
+TEST_CASE("TrainingArguments: what transformers 4 says beside fsdp is FSDP of version 1") {
+  const Said said = read_yaml("fsdp: full_shard auto_wrap\nfsdp_transformer_layer_cls_to_wrap: LlamaDecoderLayer\n");
+  CHECK(said.foreign.trainers.classes.value == std::vector<std::string>{"LlamaDecoderLayer"});
+  CHECK(said.foreign.trainers.version.value == "1");
+  CHECK(said.request.torch_dtype.value == "float32");
+  const Said newer = read_yaml(
+      "fsdp_config: {version: 2}\nfsdp: true\nfsdp_transformer_layer_cls_to_wrap: LlamaDecoderLayer\ntorch_dtype: "
+      "bfloat16\n");
+  CHECK(newer.foreign.trainers.version.value == "2");
+  CHECK(newer.request.torch_dtype.value == "bfloat16");
+  CHECK(!read_yaml("fsdp: true\nfsdp_min_num_params: 0\n").foreign.trainers.version.given());
 }
 
 TEST_CASE("dialects: a DeepSpeed JSON and our own file are training files, too") {
@@ -528,6 +674,48 @@ TEST_CASE("dialects: damaged examples are read or refused") {
   }
   CHECK(read > rounds / 20);
   CHECK(read < rounds);
+}
+
+TEST_CASE("accelerate: what it starts is what distributed_type says, or a switch of its line") {
+  const auto open = [](const std::string& path) {
+    return parse_yaml(path, path == "no.yaml"
+                                ? "distributed_type: 'NO'\nnum_processes: 8\n"
+                                : "distributed_type: MULTI_GPU\nnum_processes: 2\ndeepspeed_config: {zero_stage: 3}\n");
+  };
+  const auto line = [&](const std::vector<std::string>& words) { return read_launch(words, open); };
+  // One process, whatever num_processes says.
+  CHECK(read_yaml("num_processes: 8\ndistributed_type: 'NO'\nmachine_rank: 0\n").request.gpus.value == 1);
+  CHECK(read_yaml("distributed_type: 'NO'\nmachine_rank: 0\nnum_processes: 8\n").request.gpus.value == 1);
+  CHECK(line({"accelerate", "launch", "--config_file", "no.yaml", "--num_processes", "4", "t.py"}).request.gpus.value ==
+        1);
+  CHECK(line({"accelerate", "launch", "--config_file", "no.yaml", "--multi_gpu", "t.py"}).request.gpus.value == 8);
+  // DeepSpeed's block is read under DEEPSPEED alone.
+  const Said other = line({"accelerate", "launch", "--config_file", "multi.yaml", "t.py"});
+  CHECK(!other.request.inline_deepspeed);
+  CHECK(!other.request.zero_stage.given());
+  CHECK(has(other.request.notices.back().message, "it needs distributed_type: DEEPSPEED, or --use_deepspeed"));
+  const Said switched = line({"accelerate", "launch", "--config_file", "multi.yaml", "--use_deepspeed", "t.py"});
+  REQUIRE(switched.request.inline_deepspeed.has_value());
+  CHECK(switched.request.inline_deepspeed->zero.stage.value == 3);
+  CHECK(switched.request.runtime.value == "deepspeed");
+  const Said named = line({"accelerate", "launch", "--deepspeed_config_file", "ds.json", "t.py"});
+  CHECK(!named.request.deepspeed.given());
+  CHECK(line({"accelerate", "launch", "--use_deepspeed", "--deepspeed_config_file", "ds.json", "t.py"})
+            .request.deepspeed.value == "ds.json");
+  // accelerate fills "auto" in from the model, as transformers does.
+  CHECK(read_yaml("distributed_type: DEEPSPEED\nmachine_rank: 0\ndeepspeed_config: {deepspeed_config_file: d.json}\n")
+            .request.hugging_face_rules());
+  const std::string mesh =
+      "distributed_type: FSDP\nnum_processes: 8\nfsdp_config: {fsdp_version: 2}\nparallelism_config: "
+      "{parallelism_config_dp_shard_size: 2, parallelism_config_tp_size: 4}\n";
+  const std::string shown = completed(read_yaml(mesh));
+  CHECK(has(shown, "not modelled: parallelism_config.parallelism_config_tp_size: tensor parallelism under accelerate"));
+  CHECK(!has(shown, "which are not 8 ranks"));
+  ModelSpec base;
+  base.family = "llama";
+  const Request counted = with_program(read_yaml("distributed_type: MULTI_GPU\nmachine_rank: 0\n"), base, nullptr);
+  CHECK(has(counted.notices.back().message,
+            "MULTI_GPU without num_processes: accelerate wants it on its line; say --gpus"));
 }
 
 TEST_CASE("accelerate: a plugin of version 2 is calls of fully_shard") {

@@ -133,7 +133,7 @@ TEST_CASE("launch line: accelerate's options") {
   CHECK(request.mixed_precision.value == "bf16");
   CHECK(request.grad_accum.value == 4);
   CHECK(refusal("accelerate launch --config_file nowhere.yaml train.py").find("nowhere.yaml: error: ") == 0);
-  CHECK(read("accelerate launch --deepspeed_config_file ds.json train.py").deepspeed.value == "ds.json");
+  CHECK(read("accelerate launch --use_deepspeed --deepspeed_config_file ds.json train.py").deepspeed.value == "ds.json");
   CHECK(read_launch({"accelerate", "launch", "--use_fsdp", "train.py"}, {}).foreign.launched.on.value);
   CHECK_THROWS_AS((void)read("accelerate launch --zero_stage 4 train.py"), Refusal);
 }

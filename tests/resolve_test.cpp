@@ -278,7 +278,7 @@ TEST_CASE("resolve: rules of DeepSpeed's configuration classes, by version") {
       {R"("stage": 2, "mics_shard_size": -1)", "", "accepted", "no longer has \"zero_optimization.mics_shard_size\""},
       {R"("stage": 2)", R"("nebula": {}, )", "accepted",
        "ds.json:1:2: error: DeepSpeed 0.19.8 no longer has \"nebula\" and refuses the key"},
-      {R"("stage": 2)", R"("amp": {"enabled": true}, )", "Apex AMP is not modelled yet", "no longer has \"amp\""},
+      {R"("stage": 2)", R"("amp": {"enabled": true}, )", "\"amp\": not modelled yet: Apex AMP", "no longer has \"amp\""},
       {R"("stage": 2, "compute_grad_norm": true)", "", "DeepSpeed 0.19.6 forbids it; it is there since 0.19.7",
        "accepted"},
       {R"("stage": 3, "compute_grad_norm": false)", R"("gradient_clipping": 0, )", "forbids it",
@@ -483,7 +483,7 @@ TEST_CASE("resolve: TrainingArguments that contradict the JSON") {
 
 TEST_CASE("resolve: what is not modelled yet is refused by name, where it would matter") {
   says({R"({"zero_optimization": {"stage": 3, "zero_quantized_gradients": true}})", gpus(8)},
-       "ds.json:1:64: error: \"zero_optimization.zero_quantized_gradients\": qgZ");
+       "ds.json:1:64: error: \"zero_optimization.zero_quantized_gradients\": not modelled yet: qgZ");
   const Job two = run({R"({"zero_optimization": {"stage": 2, "zero_hpz_partition_size": 8,
       "stage3_prefetch_bucket_size": 1}})",
                        gpus(8)});

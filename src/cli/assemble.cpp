@@ -197,6 +197,30 @@ bool asks_rewards(const Said& below, const Request& options) {
   return foreign.trainer.value_or("") == "reward" || foreign.centered.given();
 }
 
+void throw_not_modelled(const Request& request) {
+  Diagnostics diagnostics;
+  for (const NotModelled& one : request.not_modelled) {
+    if (one.when != When::Always) continue;
+    diagnostics.add(one.place.says(formatted("\"{}\": not modelled yet: {}", one.key, one.feature)));
+  }
+  diagnostics.throw_if_any();
+}
+
+// A file that another one names, and that is nowhere, is missed where it is named.
+template <class Do>
+void named_at(const Place& place, Do&& act) {
+  try {
+    act();
+  } catch (const Refusal& refusal) {
+    if (place.line == 0) throw;
+    Diagnostics diagnostics;
+    for (const Diagnostic& one : refusal.diagnostics()) {
+      diagnostics.add(one.line != 0 ? one : place.says(formatted("\"{}\": {}", one.path, one.message), one.hint));
+    }
+    diagnostics.throw_if_any();
+  }
+}
+
 // Plans and models that cannot be located go the ordinary way, which says so.
 bool names_a_plan(const std::string& argument) {
   if (is_bundled(Bundled::Model, argument)) return false;  // The usual case, without reading it twice.
@@ -226,16 +250,21 @@ Inputs gather(const SimulateWords& words) {
   attempt(diagnostics, [&] {
     const bool unread = words.model.empty() && diagnostics.any();
     if (unread) return;  // What would name the model is faulty.
+    const bool nameless = words.model.empty() && !below.foreign.model.given();
+    if (nameless) throw_not_modelled(below.request);  // What it has instead of a name.
     const std::string name = agreed_model(words.model, below.foreign.model, of_model.notices);
-    inputs.model = load_model(name, of_model, asks_rewards(below, words.options));
+    const Place named = words.model.empty() ? below.foreign.model.place : Place{};
+    named_at(named, [&] { inputs.model = load_model(name, of_model, asks_rewards(below, words.options)); });
   });
   tell_what_gives_way(words.options, below.request);
   below.request = overlay(below.request, words.options);
   Request& request = inputs.request = below.request;
   attempt(diagnostics, [&] {
     if (!request.deepspeed.given()) return;
-    const std::string path = locate_bundled(Bundled::DeepSpeed, *request.deepspeed);
-    inputs.deepspeed = read_deepspeed(parse_hjson(path, read_file(path)));
+    named_at(request.deepspeed.place, [&] {
+      const std::string path = locate_bundled(Bundled::DeepSpeed, *request.deepspeed);
+      inputs.deepspeed = read_deepspeed(parse_hjson(path, read_file(path)));
+    });
   });
   complete(below, inputs, diagnostics);
   read_what_it_names(inputs, diagnostics);
@@ -332,7 +361,8 @@ class SourceReader {
       if (!said_.model.empty() || !faults_.any()) read_model(below.foreign.model);
     });
     const auto file = [&](SourceKind kind, const Setting<std::string>& setting) {
-      if (setting.given()) attempt(faults_, [&] { read_one(kind, *setting); });
+      if (!setting.given()) return;
+      attempt(faults_, [&] { named_at(setting.place, [&] { read_one(kind, *setting); }); });
     };
     file(SourceKind::DeepSpeed, request.deepspeed);
     if (request.checkpoint.given() && is_checkpoint_file(*request.checkpoint) && !request.checkpoint_groups.given()) {
@@ -355,7 +385,8 @@ class SourceReader {
     file.name = agreed_model(said_.model, named, told);
     file.bundled = is_bundled(Bundled::Model, file.name);
     const std::string argument = file.bundled ? file.name : seen_from(folder_, file.name);
-    ModelFiles files = locate_model(argument);
+    ModelFiles files;
+    named_at(said_.model.empty() ? named.place : Place{}, [&] { files = locate_model(argument); });
     Request of_model;
     // Refuses what is no model, and headers that differ.
     if (files.kind != ModelFiles::Kind::Plan) (void)load_model(argument, of_model);

@@ -296,10 +296,12 @@ void LineReader::accelerate() {
   if (!accelerate_file_ && accelerate_.empty()) return;
   try {
     std::optional<Document> file;
-    if (accelerate_file_) file = read_(*accelerate_file_);
+    if (accelerate_file_) file = launch_file_of_trl(*accelerate_file_);
+    if (accelerate_file_ && !file) file = read_(*accelerate_file_);
     if (file) expect_object(*file, "accelerate's configuration");
     Said said = read_dialect(dialect(Dialect::Accelerate), {file ? &*file : nullptr, accelerate_});
-    if (!ranks_ && said.request.gpus.given()) ranks_ = *said.request.gpus;
+    const bool alone = said.foreign.distribution.value_or("") == "NO";
+    if (said.request.gpus.given() && (alone || !ranks_)) ranks_ = *said.request.gpus;
     if (!nodes_ && said.request.nodes.given()) nodes_ = *said.request.nodes;
     said.request.gpus = said.request.nodes = {};
     said_ = overlay(said_, said);

@@ -42,21 +42,21 @@ std::string assumed_context(const Prediction& p) {
   return formatted("; {} of CUDA context assumed", glued_size(*p.context));
 }
 
-std::string spare_text(const Prediction& p) {
-  const Bytes used = taken(p);
-  return glued_size(*p.capacity > used ? *p.capacity - used : Bytes(0));
-}
-
 // With frees of other streams' blocks complete when their events would have, on the clock beside the allocator.
 Bytes expected(const Prediction& p) {
   if (!p.peak || !p.peak->reserved_expected || !p.peak->process) return taken(p);
   return *p.peak->reserved_expected + p.context.value_or(Bytes(0)) + p.communicators.value_or(Bytes(0));
 }
 
+std::string spare_text(const Prediction& p) {
+  const Bytes used = std::max(taken(p), expected(p));
+  return glued_size(*p.capacity > used ? *p.capacity - used : Bytes(0));
+}
+
 // "takes 52.99 GiB of 79.65 GiB per GPU, at most 59.69 GiB: 19.96 GiB to spare".
 std::string taken_text(const Prediction& p) {
   const Bytes as_a_rule = expected(p);
-  const std::string most = as_a_rule == taken(p) ? "," : formatted(", at most {}:", glued_size(taken(p)));
+  const std::string most = as_a_rule >= taken(p) ? "," : formatted(", at most {}:", glued_size(taken(p)));
   return formatted("takes {} of {} per GPU{} {} to spare", glued_size(as_a_rule), glued_size(*p.capacity), most,
                    spare_text(p));
 }

@@ -19,7 +19,7 @@ constexpr DialectKey kAccelerateRows[] = {
     honoured("num_machines", "nodes", kSays<&Request::nodes>),
     choice(honoured("mixed_precision", "mixed_precision", kSays<&Request::mixed_precision>, Reading::MixedPrecision),
            "no|fp16|bf16|fp8"),
-    choice(honoured("distributed_type", "runtime", kSays<&Request::runtime>, Reading::Distribution),
+    choice(honoured("distributed_type", "runtime", kOther<&ForeignInput::distribution>, Reading::Distribution),
            "NO|MULTI_GPU|DEEPSPEED|FSDP|MEGATRON_LM|MULTI_CPU|MULTI_NPU|MULTI_XPU|MULTI_MLU|MULTI_SDAA|MULTI_MUSA|"
            "MULTI_HPU|MULTI_NEURON|XLA"),
     block("deepspeed_config"),
@@ -39,7 +39,9 @@ constexpr DialectKey kAccelerateRows[] = {
              Reading::Plugin),
     honoured("deepspeed_config.zero3_init_flag", "model_init", RequestAccess(), Reading::Plugin),
     refused("deepspeed_config.deepspeed_moe_layer_cls_names", "leaf modules named to accelerate"),
-    honoured("use_fsdp", "runtime", kLaunched<&ShardingInput::on>),
+    honoured("use_deepspeed", "runtime", kOther<&ForeignInput::distribution>, Reading::Distribution),
+    honoured("use_fsdp", "runtime", kOther<&ForeignInput::distribution>, Reading::Distribution),
+    honoured("multi_gpu", "runtime", kOther<&ForeignInput::distribution>, Reading::Distribution),
     block("fsdp_config"),
     honoured("fsdp_config.fsdp_version", "runtime", kLaunched<&ShardingInput::version>, Reading::Scalar),
     honoured("fsdp_config.fsdp_reshard_after_forward", "fsdp.reshard_after_forward",
@@ -91,13 +93,14 @@ constexpr Names kAccelerateInert[] = {
      "max_restarts monitor_interval mpirun_config commands command_file module no_python quiet role"},
     {"it binds processes to cores", "enable_cpu_affinity num_cpu_threads_per_process"},
     {kCounted,
-     "gpu_ids multi_gpu use_deepspeed deepspeed_config.deepspeed_hostfile "
+     "gpu_ids deepspeed_config.deepspeed_hostfile "
      "deepspeed_config.deepspeed_exclusion_filter deepspeed_config.deepspeed_inclusion_filter "
      "deepspeed_config.deepspeed_multinode_launcher"},
     {"it needs dynamo_backend",
      "dynamo_config.dynamo_mode dynamo_config.dynamo_use_dynamic dynamo_config.dynamo_use_fullgraph "
      "dynamo_config.dynamo_use_regional_compilation"},
     {"the sizes of parallelism_config say it", "use_parallelism_config"},
+    {"it needs sequence parallelism", "deepspeed_config.seq_parallel_communication_data_type"},
     {"it needs parallelism_config_cp_size",
      "parallelism_config.parallelism_config_cp_backend parallelism_config.parallelism_config_cp_comm_strategy"},
     {"it needs parallelism_config_sp_size",

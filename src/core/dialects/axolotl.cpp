@@ -151,12 +151,13 @@ constexpr DialectKey kAxolotlRefused[] = {
     refused("dpo_use_weighting", "weighted pairs"),
     refused("dpo_padding_free", "pairs without padding"),
     refused("dpo_use_liger_kernel", "Liger's loss of pairs"),
-    refused("precompute_ref_log_probs", "a reference that is asked beforehand, by axolotl,"),
+    refused("precompute_ref_log_probs", "a reference that is asked beforehand, by axolotl"),
     refused("process_reward_model", "reward modelling of steps"),
     refused("num_labels", "classification", "1"),
     refused("ebft", kPreference),
     refused("trainer_cls", "another trainer"),
-    refused("plugins", "axolotl's plugins"),
+    refused("plugins", "axolotl's plugins",
+            "axolotl.integrations.swanlab.SwanLabPlugin|axolotl.integrations.lm_eval.LMEvalPlugin"),
     refused("unfrozen_parameters", "parameters that are named to be trained"),
     refused("resize_token_embeddings_to_32x", kVocabulary),
     refused("shrink_embeddings", kVocabulary),
@@ -181,7 +182,7 @@ constexpr DialectKey kAxolotlRefused[] = {
     refused("noisy_embedding_alpha", "NEFTune"),
     refused("optim_args", "arguments of an optimizer"),
     refused("optim_target_modules", "GaLore"),
-    refused("loraplus_lr_ratio", "LoRA+, whose parameter groups are its own,"),
+    refused("loraplus_lr_ratio", "LoRA+, whose parameter groups are its own"),
     refused("lr_groups", "groups of learning rates"),
     refused("embedding_lr", "groups of learning rates"),
     refused("embedding_lr_scale", "groups of learning rates"),
@@ -217,6 +218,24 @@ constexpr DialectKey kAxolotlRefused[] = {
     refused("use_ray", "Ray"),
     refused("reinit_weights", "weights that are made anew"),
     refused("torchdistx_path", "torchdistx"),
+};
+
+// Of its plugins (integrations/*/args.py).
+constexpr Names kAxolotlPlugins[] = {
+    {"a diffusion of axolotl's plugin", "diffusion"},
+    {"routers of axolotl's plugin", "dense_mixer"},
+    {"gradients of axolotl's plugin", "grokfast_alpha grokfast_lamb"},
+    {"a remote trainer", "hatchery"},
+    {"distillation by axolotl's plugin", "kd_trainer kd_online_server kd_online_server_base_url"},
+    {"kernels of axolotl's plugin",
+     "expert_backend nonexpert_quantization moe_grouped_backend moe_dequant_chunk_size moe_bnb_fast use_dsv4_kernels "
+     "use_glm_dsa_kernels dsv4_fp8_nonexpert_mode dsv4_fp8_lora_kernel dsv4_shared_mlp_lora_kernel dsv4_bf16_all "
+     "dsv4_fp4_grouped_mode gemma4_fp8_nonexpert gemma4_nf4_nonexpert nvfp4_merge_aware nvfp4_merge_aware_start_step"},
+    {kLigerPlugin, "liger_swiglu liger_kernel_impl"},
+    {"a sparse or compressed model", "llmcompressor"},
+    {"MoRA", "mora"},
+    {"a trainer that generates", "nemo_gym_enabled"},
+    {"parameters that Spectrum chooses", "spectrum_top_fraction"},
 };
 
 constexpr Names kAxolotlInert[] = {
@@ -264,6 +283,22 @@ constexpr Names kAxolotlInert[] = {
      "device world_size local_rank ddp ddp_timeout ring_attn_func "
      "heads_k_stride ray_run_name ray_num_workers resources_per_worker gc_collect_steps"},
     {kRandom, "seed"},
+    {kOnlyLogs,
+     "use_swanlab swanlab_project swanlab_experiment_name swanlab_description swanlab_mode swanlab_workspace "
+     "swanlab_api_key swanlab_log_model swanlab_web_host swanlab_api_host swanlab_lark_webhook_url swanlab_lark_secret "
+     "swanlab_log_completions swanlab_completion_log_interval swanlab_completion_max_buffer"},
+    {kEvaluation, "lm_eval_tasks lm_eval_batch_size lm_eval_post_train lm_eval_model"},
+    {"it needs kd_trainer",
+     "kd_ce_alpha kd_alpha kd_temperature kd_beta kd_normalize_topk kd_online_topk kd_online_timeout "
+     "kd_temperature_min"},
+    {"it needs nemo_gym_enabled",
+     "nemo_gym_dir nemo_gym_auto_clone nemo_gym_config_paths nemo_gym_head_port nemo_gym_server_timeout "
+     "nemo_gym_verify_timeout nemo_gym_run_timeout nemo_gym_datasets nemo_gym_auto_start nemo_gym_model_name "
+     "nemo_gym_multi_turn nemo_gym_max_turns"},
+    {"it needs expert_parallel_size",
+     "expert_parallel_backend expert_parallel_num_nvl_bytes expert_parallel_num_rdma_bytes "
+     "expert_parallel_token_capacity expert_parallel_fallback_on_unsupported"},
+    {"it needs spectrum_top_fraction", "spectrum_model_name"},
     {"TF32 changes how products are rounded, no buffer", "tf32"},
     {"it chooses the adapters' first values", "peft_init_lora_weights lora_fan_in_fan_out"},
     {kNeedsPacking,
@@ -294,6 +329,7 @@ std::vector<DialectKey> axolotl_keys() {
   std::vector<DialectKey> keys;
   append(keys, kAxolotlHonoured);
   append(keys, kAxolotlRefused);
+  append(keys, refused_keys(kAxolotlPlugins));
   append(keys, inert_keys(kAxolotlInert));
   return keys;
 }

@@ -41,7 +41,8 @@ ForeignInput overlay(const ForeignInput& below, const ForeignInput& above) {
       &ForeignInput::bits_nested, &ForeignInput::pure_bf16, &ForeignInput::freeze_tower,
       &ForeignInput::freeze_projector, &ForeignInput::freeze_language, &ForeignInput::image_pixels,
       &ForeignInput::image_sides, &ForeignInput::all_rows, &ForeignInput::flavor, &ForeignInput::shards,
-      &ForeignInput::replicas, &ForeignInput::offload, &ForeignInput::every_nth);
+      &ForeignInput::replicas, &ForeignInput::offload, &ForeignInput::every_nth, &ForeignInput::distribution,
+      &ForeignInput::launch_file);
   all.launched = overlay(below.launched, above.launched);
   all.trainers = overlay(below.trainers, above.trainers);
   return all;
@@ -97,18 +98,25 @@ std::string_view nearest_key(const DialectTable& table, std::string_view path) {
 
 namespace detail {
 
-std::vector<DialectKey> inert_keys(std::span<const Names> groups) {
+namespace {
+
+std::vector<DialectKey> keys_of(std::span<const Names> groups, Treatment treatment) {
   std::vector<DialectKey> keys;
   for (const Names& group : groups) {
     std::string_view rest = group.paths;
     while (!rest.empty()) {
       const std::size_t end = std::min(rest.find(' '), rest.size());
-      if (end > 0) keys.push_back({.path = rest.substr(0, end), .treatment = Treatment::Inert, .note = group.note});
+      if (end > 0) keys.push_back({.path = rest.substr(0, end), .treatment = treatment, .note = group.note});
       rest.remove_prefix(std::min(end + 1, rest.size()));
     }
   }
   return keys;
 }
+
+}  // namespace
+
+std::vector<DialectKey> inert_keys(std::span<const Names> groups) { return keys_of(groups, Treatment::Inert); }
+std::vector<DialectKey> refused_keys(std::span<const Names> groups) { return keys_of(groups, Treatment::Refused); }
 
 void append(std::vector<DialectKey>& keys, std::span<const DialectKey> more) {
   keys.insert(keys.end(), more.begin(), more.end());

@@ -79,10 +79,12 @@ struct ForeignInput {
   Setting<std::string> flavor;         // torchtitan's, which names a model together with model.name.
   Setting<std::int64_t> shards;        // data_parallel_shard_degree; -1: all ranks that replicas leave.
   Setting<std::int64_t> replicas;
-  Setting<bool> offload;           // enable_cpu_offload
-  Setting<std::string> every_nth;  // selective_ac_option: a number of layers, or "op".
-  ShardingInput launched;          // By accelerate's own configuration.
-  ShardingInput trainers;          // By TrainingArguments.
+  Setting<bool> offload;              // enable_cpu_offload
+  Setting<std::string> every_nth;     // selective_ac_option: a number of layers, or "op".
+  Setting<std::string> launch_file;   // TRL's accelerate_config.
+  Setting<std::string> distribution;  // accelerate's distributed_type, or the option that says it.
+  ShardingInput launched;             // By accelerate's own configuration.
+  ShardingInput trainers;             // By TrainingArguments.
 };
 // `above` wins wherever it says something.
 [[nodiscard]] ForeignInput overlay(const ForeignInput& below, const ForeignInput& above);
@@ -123,6 +125,7 @@ enum class Reading : std::uint8_t {
   Liger,            // A flag: all of Liger's kernels, and its loss.
   Sides,            // axolotl's image_size: a number, or width and height.
   Sharding,         // TrainingArguments' fsdp: a flag, or words: "full_shard auto_wrap".
+  OlderSharding,    // What they have beside it in transformers 4 alone, whose FSDP is version 1.
 };
 
 struct DialectKey {
@@ -168,12 +171,13 @@ struct DialectTable {
 
 namespace detail {
 
-// Several keys with one reason: "logging_dir logging_steps".
+// Several keys with one reason, or of one feature: "logging_dir logging_steps".
 struct Names {
   std::string_view note;
   std::string_view paths;
 };
 [[nodiscard]] std::vector<DialectKey> inert_keys(std::span<const Names> groups);
+[[nodiscard]] std::vector<DialectKey> refused_keys(std::span<const Names> groups);
 void append(std::vector<DialectKey>& keys, std::span<const DialectKey> more);
 void append(std::vector<DialectKey>& keys, const std::vector<DialectKey>& more);
 

@@ -67,7 +67,7 @@ constexpr DialectKey kFactoryRows[] = {
     refused("use_apollo", "APOLLO"),
     refused("use_badam", "BAdam"),
     refused("use_muon", "LLaMA-Factory's Muon"),
-    refused("loraplus_lr_ratio", "LoRA+, whose parameter groups are its own,"),
+    refused("loraplus_lr_ratio", "LoRA+, whose parameter groups are its own"),
     refused("use_mca", "Megatron-Core"),
     refused("use_hyper_parallel", "HyperParallel"),
     refused("hyper_parallel_args", "HyperParallel"),
@@ -81,6 +81,18 @@ constexpr DialectKey kFactoryRows[] = {
     refused("pref_bco_weight", "a BCO part of a loss of pairs"),
     refused("ld_alpha", "LD-DPO"),
     refused("device_map", "a map of devices", "auto"),
+};
+
+// Of mcore_adapter's training arguments and of Megatron Bridge's, which `llamafactory-cli train` reads in the same file
+// where USE_MCA or USE_MBRIDGE is set (examples/megatron, examples/megatron_bridge).
+constexpr Names kFactoryMegatron[] = {
+    {"Megatron-Core",
+     "tensor_model_parallel_size pipeline_model_parallel_size virtual_pipeline_model_parallel_size "
+     "context_parallel_size expert_model_parallel_size sequence_parallel use_distributed_optimizer "
+     "overlap_param_gather overlap_grad_reduce bias_activation_fusion apply_rope_fusion masked_softmax_fusion "
+     "cross_entropy_loss_fusion moe_grouped_gemm moe_token_dispatcher_type recompute_granularity recompute_method "
+     "recompute_num_layers mixed_precision use_packed_sequences megatron_pretrained_checkpoint export_hf_on_finish "
+     "extra_config"},
 };
 
 constexpr Names kFactoryInert[] = {
@@ -132,7 +144,7 @@ constexpr Names kFactoryInert[] = {
     {"it needs fp8", "fp8_backend fp8_enable_fsdp_float8_all_gather"},
     {"it needs use_kt",
      "kt_weight_path kt_expert_checkpoint_path kt_use_lora_experts kt_lora_expert_num "
-     "kt_lora_expert_intermediate_size"},
+     "kt_lora_expert_intermediate_size kt_cpu_activation kt_config kt_non_expert_weight_path"},
     {"it says how ranks find each other", "ray_num_workers ray_init_kwargs master_addr master_port"},
     {"LLaMA-Factory sets it itself from bf16, fp16 and pure_bf16", "compute_dtype"},
 };
@@ -142,6 +154,7 @@ constexpr Names kFactoryInert[] = {
 std::vector<DialectKey> llama_factory_keys() {
   std::vector<DialectKey> keys;
   append(keys, kFactoryRows);
+  append(keys, refused_keys(kFactoryMegatron));
   append(keys, inert_keys(kFactoryInert));
   append(keys, trainer_keys());
   return keys;

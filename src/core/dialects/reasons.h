@@ -20,7 +20,7 @@ inline constexpr std::string_view kFsdp = "FSDP";
 inline constexpr std::string_view kCompile = "torch.compile";
 inline constexpr std::string_view kQuantized = "quantized weights";
 inline constexpr std::string_view kPreference = "preference training";
-inline constexpr std::string_view kDeterministic = "deterministic kernels, which change cuBLAS's workspaces,";
-inline constexpr std::string_view kAddedTokens = "added tokens, which resize the embeddings,";
+inline constexpr std::string_view kDeterministic = "deterministic kernels, which change cuBLAS's workspaces";
+inline constexpr std::string_view kAddedTokens = "added tokens, which resize the embeddings";
 
 }  // namespace dsplan::detail

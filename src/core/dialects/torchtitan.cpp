@@ -1,5 +1,5 @@
-// torchtitan's TOML (torchtitan 0.2.2, config/job_config.py, JobConfig, and 0.1.0, config_manager.py). 0.3.0 reads
-// none: its configurations are Python.
+// torchtitan's TOML (torchtitan 0.2.2, config/job_config.py, JobConfig, and 0.1.0, config_manager.py; of its
+// train_configs also what they had before and between these). 0.3.0 reads none: its configurations are Python.
 #include "core/dialects/dialects.h"
 #include "core/dialects/reasons.h"
 
@@ -10,6 +10,7 @@ constexpr std::string_view kTitanMesh = "fsdp.shard, fsdp.replicate, runtime";
 constexpr std::string_view kNeedsConverter = "it needs model.converters";
 constexpr std::string_view kNeedsPipeline = "it needs pipeline_parallel_degree";
 constexpr std::string_view kTitanTp = "tensor parallelism under torchtitan";
+constexpr std::string_view kFlux = "FLUX";
 constexpr std::string_view kOtherModule = "keys and code of a module of one's own";
 
 constexpr DialectKey any_number(DialectKey key) {
@@ -54,6 +55,7 @@ constexpr DialectKey kTitanRows[] = {
     honoured("optimizer.weight_decay", "optimizer.weight_decay", kSays<&Request::weight_decay>),
     honoured("training.local_batch_size", "micro_batch", kSays<&Request::micro_batch>),
     any_number(honoured("training.global_batch_size", "grad_accum", kOther<&ForeignInput::all_rows>)),
+    honoured("training.batch_size", "micro_batch", kSays<&Request::micro_batch>),
     honoured("training.seq_len", "seq", kSays<&Request::seq>),
     honoured("training.max_norm", "max_grad_norm", kSays<&Request::max_grad_norm>),
     choice(honoured("training.dtype", "dtype", kSays<&Request::torch_dtype>), "bfloat16|float32"),
@@ -63,6 +65,9 @@ constexpr DialectKey kTitanRows[] = {
     refused("training.mixed_precision_reduce", "gradients that are reduced in 16 bits", "float32"),
     any_number(honoured("parallelism.data_parallel_shard_degree", kTitanMesh, kOther<&ForeignInput::shards>)),
     honoured("parallelism.data_parallel_replicate_degree", kTitanMesh, kOther<&ForeignInput::replicas>),
+    any_number(honoured("training.data_parallel_degree", kTitanMesh, kOther<&ForeignInput::shards>)),
+    any_number(honoured("training.data_parallel_shard_degree", kTitanMesh, kOther<&ForeignInput::shards>)),
+    honoured("training.data_parallel_replicate_degree", kTitanMesh, kOther<&ForeignInput::replicas>),
     choice(honoured("parallelism.fsdp_reshard_after_forward", "fsdp.reshard_after_forward",
                     kSays<&Request::fsdp, &FsdpInput::reshard_after_forward>),
            "default|always|never"),
@@ -82,6 +87,18 @@ constexpr DialectKey kTitanRows[] = {
     refused("debug.deterministic", kDeterministic),
     refused("compile.enable", kCompile),
     refused("parallelism.enable_compiled_autograd", kCompile),
+    refused("model.norm_type", "another norm than the model's own", "rmsnorm|fused_rmsnorm"),
+    refused("float8.enable_float8_linear", "converted models (float8, mx)"),
+    refused("training.tensor_parallel_degree", kTitanTp, "1"),
+    refused("training.classifer_free_guidance_prob", kFlux),
+    refused("training.img_size", kFlux),
+    refused("encoder", kFlux),
+    refused("eval", kFlux),
+    refused("hf_transformers", "a model of transformers under torchtitan"),
+    refused("experimental.pipeline_parallel_degree", "pipeline parallelism", "1"),
+    refused("experimental.context_parallel_degree", "context parallelism", "1"),
+    refused("experimental.enable_async_tensor_parallel", kTitanTp),
+    refused("experimental.enable_compiled_autograd", kCompile),
     refused("parallelism.tensor_parallel_degree", kTitanTp, "1"),
     refused("parallelism.pipeline_parallel_degree", "pipeline parallelism", "1"),
     refused("parallelism.context_parallel_degree", "context parallelism", "1"),
@@ -89,8 +106,8 @@ constexpr DialectKey kTitanRows[] = {
     refused("parallelism.expert_tensor_parallel_degree", kTitanTp, "1"),
     refused("parallelism.enable_async_tensor_parallel", kTitanTp),
     refused("comm.mode", "communication that is not carried out", "default"),
-    refused("memory_estimation.enable", "torchtitan's own estimation, which trains nothing,"),
-    refused("memory_estimation.enabled", "torchtitan's own estimation, which trains nothing,"),
+    refused("memory_estimation.enable", "torchtitan's own estimation, which trains nothing"),
+    refused("memory_estimation.enabled", "torchtitan's own estimation, which trains nothing"),
     refused("fault_tolerance.enable", "TorchFT"),
     refused("checkpoint.create_seed_checkpoint", "a run that only writes a checkpoint"),
 };
@@ -101,7 +118,7 @@ constexpr Names kTitanInert[] = {
      "profiling.save_traces_folder profiling.profile_freq profiling.profiler_active profiling.profiler_warmup "
      "profiling.enable_memory_snapshot profiling.save_memory_snapshot_folder metrics.log_freq "
      "metrics.enable_tensorboard metrics.disable_color_printing metrics.save_tb_folder metrics.save_for_all_ranks "
-     "metrics.enable_wandb model.print_after_conversion activation_checkpoint.debug "
+     "metrics.enable_wandb metrics.enable_color_printing model.print_after_conversion activation_checkpoint.debug "
      "activation_checkpoint.determinism_check"},
     {kFiles,
      "job.config_file job.dump_folder job.save_config_file model.hf_assets_path model.tokenizer_path "
@@ -111,11 +128,12 @@ constexpr Names kTitanInert[] = {
      "checkpoint.initial_load_in_hf_quantized checkpoint.last_save_model_only "
      "checkpoint.last_save_model_weights_only checkpoint.last_save_in_hf checkpoint.export_dtype "
      "checkpoint.async_mode checkpoint.keep_latest_k checkpoint.load_step checkpoint.exclude_from_loading "
-     "checkpoint.enable_first_step_checkpoint checkpoint.load_only"},
+     "checkpoint.enable_first_step_checkpoint checkpoint.load_only checkpoint.initial_load_dequantize "
+     "checkpoint.interval_type checkpoint.model_weights_only"},
     {kSchedule,
      "optimizer.lr optimizer.beta1 optimizer.beta2 optimizer.eps lr_scheduler.warmup_steps lr_scheduler.total_steps "
      "lr_scheduler.decay_ratio lr_scheduler.decay_type lr_scheduler.min_lr_factor lr_scheduler.lr_min "
-     "training.steps"},
+     "training.steps training.warmup_steps"},
     {kData,
      "training.dataset training.dataset_path training.dataloader.num_workers training.dataloader.persistent_workers "
      "training.dataloader.pin_memory training.dataloader.prefetch_factor"},
@@ -144,7 +162,8 @@ constexpr Names kTitanInert[] = {
      "quantize.linear.mx.filter_fqns quantize.grouped_mm.float8.fqns quantize.grouped_mm.mx.recipe_name "
      "quantize.grouped_mm.mx.fqns float8.enable_fsdp_float8_all_gather "
      "float8.precompute_float8_dynamic_scale_for_fsdp float8.force_recompute_fp8_weight_in_bwd float8.recipe_name "
-     "float8.filter_fqns float8.emulate mx.use_fp8_dim1_cast_triton_kernel mx.recipe_name mx.filter_fqns"},
+     "float8.filter_fqns float8.emulate mx.use_fp8_dim1_cast_triton_kernel mx.recipe_name mx.filter_fqns "
+     "quantize.dense quantize.moe quantize.linear.fp8 float8.moe_fqns"},
     {kCommunication,
      "comm.init_timeout_seconds comm.train_timeout_seconds comm.trace_buf_size comm.save_traces_folder "
      "comm.save_traces_file_prefix"},

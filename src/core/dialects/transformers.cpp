@@ -10,12 +10,14 @@ using Treatment = DialectKey::Treatment;
 
 constexpr std::string_view kHub = "it concerns uploads";
 constexpr std::string_view kParts = "it says which parts of the script run; training is predicted";
-constexpr std::string_view kNeedsFsdp = "it needs fsdp";
 constexpr std::string_view kPairs = "another loss of pairs than DPO's sigmoid";
-constexpr std::string_view kOlder = "preference training of TRL before 1.0";
+constexpr std::string_view kOlder = "preference training of TRL before 1.0 (trl 1.16.0 has no such key)";
 constexpr std::string_view kOnCpu = "training on the CPU";
 constexpr std::string_view kScriptBits = "quantized weights of a script's own (say --quantization)";
 constexpr std::string_view kScript = "adapters of a script's own (say --lora)";
+constexpr std::string_view kScriptAttention = "an attention of the script's own (say --attention)";
+constexpr std::string_view kScriptTower = "a tower that LLaVA's script adds to MODEL (name a model that has one)";
+constexpr std::string_view kGenerates = "a trainer that generates, as GRPO does";
 
 template <auto Field>
 constexpr ForeignAccess kShards = kOther<&ForeignInput::trainers, Field>;
@@ -99,6 +101,11 @@ constexpr DialectKey kTrainerSharding[] = {
     honoured("fsdp_config.fsdp_limit_all_gathers", "fsdp.limit_all_gathers", kShards<&ShardingInput::limits_gathers>),
     or_none(honoured("fsdp_config.min_num_params", "fsdp.wrap", kShards<&ShardingInput::least_parameters>)),
     or_none(honoured("fsdp_config.fsdp_min_num_params", "fsdp.wrap", kShards<&ShardingInput::least_parameters>)),
+    // What transformers 4 has beside fsdp, and 5 no longer.
+    honoured("fsdp_transformer_layer_cls_to_wrap", "fsdp.wrap", kShards<&ShardingInput::classes>,
+             Reading::OlderSharding),
+    or_none(honoured("fsdp_min_num_params", "fsdp.wrap", kShards<&ShardingInput::least_parameters>,
+                     Reading::OlderSharding)),
     refused("fsdp_config.xla", "training on TPUs"),
     honoured("use_liger_kernel", "liger_kernels", kSays<&Request::liger_kernels>, Reading::Liger),
 };
@@ -163,7 +170,6 @@ constexpr Names kTrainerInert[] = {
     {kCommunication, "ddp_backend ddp_timeout local_rank"},
     {kParts, "do_train do_eval do_predict"},
     {"TF32 changes how products are rounded, no buffer", "tf32"},
-    {kNeedsFsdp, "fsdp_min_num_params fsdp_transformer_layer_cls_to_wrap"},
     {"it needs xla", "fsdp_config.xla_fsdp_v2 fsdp_config.xla_fsdp_settings fsdp_config.xla_fsdp_grad_ckpt"},
     {"it needs Apex", "fp16_opt_level"},
     {"it needs use_reentrant: false, and raises or prints only",
@@ -197,18 +203,37 @@ constexpr DialectKey kScripts[] = {
     refused("lora_alpha", kScript),
     refused("lora_dropout", kScript),
     refused("lora_target_modules", kScript),
-    refused("use_flash_attn", "an attention of the script's own (say --attention)"),
-    refused("use_flash_attention_2", "an attention of the script's own (say --attention)"),
+    refused("lora_enable", kScript),
+    refused("lora_bias", kScript, "none"),
+    refused("q_lora", kScriptBits),
+    refused("bits", kScriptBits, "16"),
+    refused("double_quant", kScriptBits),
+    refused("quant_type", kScriptBits),
+    refused("use_flash_attn", kScriptAttention),
+    refused("use_flash_attention_2", kScriptAttention),
+    refused("flash_attn", kScriptAttention),
+    refused("mpt_attn_impl", kScriptAttention),
+    refused("vision_tower", kScriptTower),
+    refused("mm_projector_type", kScriptTower),
+    refused("pretrain_mm_mlp_adapter", kScriptTower),
+    refused("tune_mm_mlp_adapter", kScriptTower),
+    refused("freeze_mm_mlp_adapter", kScriptTower),
+    refused("freeze_backbone", kScriptTower),
+    refused("mm_projector_lr", kScriptTower),
     refused("config_name", "another configuration than the model's own"),
     refused("config_overrides", "another configuration than the model's own"),
 };
 constexpr Names kScriptsInert[] = {
     {kData,
-     "dataset_name dataset_config_name dataset_config dataset train_file validation_file test_file data_path data_dir "
-     "max_train_samples max_eval_samples validation_split_percentage streaming dataset_text_field text_column "
-     "dataset_num_proc preprocessing_num_workers overwrite_cache dataloader_workers"},
+     "dataset_name dataset_config_name dataset train_file validation_file test_file data_path data_dir "
+     "max_train_samples max_eval_samples validation_split_percentage streaming text_column "
+     "preprocessing_num_workers overwrite_cache dataloader_workers eval_data_path lazy_preprocess "
+     "group_by_modality_length image_folder image_aspect_ratio is_multimodal version"},
+    {"it needs vision_tower",
+     "mm_vision_select_layer mm_vision_select_feature mm_patch_merge_type mm_use_im_start_end mm_use_im_patch_token"},
     {kTokens, "tokenizer_name use_fast_tokenizer keep_linebreaks padding_side pad_to_max_length"},
-    {kFiles, "cache_dir model_revision trust_remote_code token use_auth_token low_cpu_mem_usage model_type"},
+    {kFiles,
+     "cache_dir model_revision trust_remote_code token use_auth_token low_cpu_mem_usage model_type lora_weight_path"},
     {kCommunication, "deepspeed_mpi master_port master_addr"},
     {kOnlyLogs, "wandb_project wandb_entity wandb_run_name with_tracking"},
 };
@@ -221,6 +246,8 @@ constexpr DialectKey kTrlRows[] = {
     honoured("attn_implementation", "attention", kSays<&Request::attention>),
     honoured("max_length", "seq", kSays<&Request::seq>),
     honoured("max_seq_length", "seq", kSays<&Request::seq>),
+    honoured("accelerate_config", "runtime", kOther<&ForeignInput::launch_file>),
+    honoured("num_processes", "gpus", kSays<&Request::gpus>),
     honoured("use_peft", "lora", kOther<&ForeignInput::adapters>),
     honoured("lora_r", "lora", kOther<&ForeignInput::lora_r>),
     honoured("lora_alpha", "lora", kOther<&ForeignInput::lora_alpha>),
@@ -263,9 +290,27 @@ constexpr DialectKey kTrlRows[] = {
     refused("sync_ref_model", "a reference that follows the model"),
     refused("rpo_alpha", kOlder),
     refused("max_prompt_length", kOlder),
-    refused("max_completion_length", kOlder),
+    refused("max_completion_length", kGenerates),
     refused("disable_dropout", "dropout in training of pairs", "true"),
     honoured("center_rewards_coefficient", "loss", kOther<&ForeignInput::centered>),
+};
+// Of GRPOConfig, RLOOConfig and their scripts.
+constexpr Names kTrlGenerates[] = {
+    {kGenerates,
+     "num_generations num_generations_eval generation_batch_size steps_per_generation generation_kwargs "
+     "ds3_gather_for_generation temperature top_p top_k min_p repetition_penalty cache_implementation "
+     "use_transformers_paged use_transformers_continuous_batching transformers_continuous_batching_config use_vllm "
+     "vllm_mode vllm_model_impl vllm_enable_sleep_mode vllm_structured_outputs_regex vllm_guided_decoding_regex "
+     "vllm_server_base_url vllm_server_host vllm_server_port vllm_server_timeout vllm_group_port "
+     "vllm_gpu_memory_utilization vllm_max_model_length vllm_max_model_len vllm_device vllm_dtype "
+     "vllm_tensor_parallel_size vllm_importance_sampling_correction vllm_importance_sampling_mode "
+     "vllm_importance_sampling_clip_max vllm_importance_sampling_clip_min vllm_importance_sampling_cap "
+     "num_iterations epsilon epsilon_high delta sapo_temperature_neg sapo_temperature_pos vespo_k_pos "
+     "vespo_lambda_pos vespo_k_neg vespo_lambda_neg importance_sampling_level reward_funcs reward_weights "
+     "reward_model_name_or_path reward_clip_range normalize_advantages multi_objective_aggregation scale_rewards "
+     "mask_truncated_completions top_entropy_quantile entropy_coef use_adaptive_entropy entropy_coef_min "
+     "entropy_coef_max entropy_coef_delta entropy_target max_tool_calling_iterations off_policy_mask_threshold "
+     "use_bias_correction_kl log_completions log_multimodal log_unique_prompts log_completions_hub_repo"},
 };
 constexpr Names kTrlInert[] = {
     {kData,
@@ -275,9 +320,24 @@ constexpr Names kTrlInert[] = {
     {"it masks labels, whose number stays", "completion_only_loss assistant_only_loss"},
     {"it needs another loss of pairs than sigmoid", "f_alpha_divergence_coef discopop_tau"},
     {"it needs sync_ref_model", "ref_model_mixup_alpha ref_model_sync_steps"},
-    {kTokens, "eos_token pad_token"},
+    {kTokens, "eos_token pad_token chat_template_kwargs"},
+    // Of recipes: alignment-handbook 0.4 (src/alignment/configs.py) and what it had before, open-r1 0.1
+    // (src/open_r1/configs.py).
+    {kData,
+     "dataset_mixture dataset_mixer dataset_splits dataset_configs dataset_prompt_column preprocessing_num_workers "
+     "text_column truncation_side"},
+    {kTokens, "chat_template system_prompt auto_insert_empty_system_msg tokenizer_name_or_path"},
+    {kOnlyLogs,
+     "benchmarks callbacks wandb_entity wandb_project wandb_run_group wandb_log_unique_prompts "
+     "num_completions_to_print"},
+    {kHub, "hub_model_revision overwrite_hub_revision push_to_hub_revision"},
+    {"it needs reward_funcs",
+     "cosine_min_value_wrong cosine_max_value_wrong cosine_min_value_correct cosine_max_value_correct cosine_max_len "
+     "repetition_n_grams repetition_max_penalty code_language code_eval_test_batch_size code_eval_scoring_mode "
+     "parallel_code_exec_per_proc morph_router_url code_provider ioi_provider max_completion_len soft_punish_cache"},
     {kFiles,
-     "model_revision trust_remote_code model_init_kwargs.revision model_init_kwargs.trust_remote_code "
+     "base_model_revision model_code_revision model_revision trust_remote_code model_init_kwargs.revision "
+     "model_init_kwargs.trust_remote_code "
      "model_init_kwargs.device_map model_init_kwargs.low_cpu_mem_usage"},
     {kCommunication, "ignore_bias_buffers"},
 };
@@ -305,6 +365,7 @@ std::vector<DialectKey> trl_keys() {
   std::vector<DialectKey> keys = trainer_keys();
   std::erase_if(keys, [](const DialectKey& key) { return key.path == "use_liger_kernel"; });
   append(keys, kTrlRows);
+  append(keys, refused_keys(kTrlGenerates));
   append(keys, inert_keys(kTrlInert));
   return keys;
 }

@@ -7,6 +7,7 @@
 #include "core/format.h"
 #include "io/deepspeed.h"
 #include "io/dialects/dialect_reader.h"
+#include "io/dialects/program_line.h"
 #include "io/own_file.h"
 #include "io/text.h"
 #include "io/training_file.h"
@@ -19,7 +20,8 @@ using Treatment = DialectKey::Treatment;
 // Walks a file and arguments over one table.
 class DialectReader {
  public:
-  explicit DialectReader(const DialectTable& table) : table_(table), values_(said_, faults_) {}
+  explicit DialectReader(const DialectTable& table)
+      : table_(table), values_(said_, table.dialect == Dialect::Accelerate, faults_) {}
 
   Said read(const DialectWords& words) {
     if (!table_.program.empty()) {
@@ -139,30 +141,40 @@ std::vector<const DialectTable*> knowing(std::string_view key) {
   return tables;
 }
 
-// What decides whose keys these are.
-struct Votes {
-  const DialectTable* marked = nullptr;  // By a key that no other table knows.
-  std::string_view marking;
-  std::vector<std::size_t> known;  // By table.
-
-  Votes() : known(dialects().size(), 0) {}
-
-  // False where this key is of another table than one before.
-  bool count(std::string_view key) {
-    const std::vector<const DialectTable*> tables = knowing(key);
-    for (const DialectTable* table : tables) ++known[static_cast<std::size_t>(table - dialects().data())];
-    if (tables.size() != 1) return true;
-    if (marked != nullptr && marked != tables.front()) return false;
-    if (marked == nullptr) marking = key;
-    marked = tables.front();
-    return true;
-  }
-  [[nodiscard]] const DialectTable* winner() const {
-    if (marked != nullptr) return marked;
-    const auto most = std::max_element(known.begin(), known.end());
-    return *most == 0 ? nullptr : &dialects()[static_cast<std::size_t>(most - known.begin())];
-  }
+// Of one table among the keys of a file.
+struct Vote {
+  const DialectTable* table;
+  std::size_t known = 0;
+  std::size_t own = 0;  // That no other table knows.
+  const Member* first_own = nullptr;
+  std::size_t turn = 0;  // Of the first key that is its own.
 };
+
+std::vector<Vote> no_votes() {
+  std::vector<Vote> votes;
+  for (const DialectTable& table : dialects()) votes.push_back({&table});
+  return votes;
+}
+
+void count_key(std::vector<Vote>& votes, std::string_view key, const Member* member, std::size_t turn) {
+  const std::vector<const DialectTable*> tables = knowing(key);
+  for (const DialectTable* table : tables) {
+    Vote& vote = votes[static_cast<std::size_t>(table - dialects().data())];
+    ++vote.known;
+    if (tables.size() != 1 || ++vote.own != 1) continue;
+    vote.first_own = member;
+    vote.turn = turn;
+  }
+}
+
+// Who knows the most keys: one that scripts add to a dialect makes no other of it. Of two that know as many it is who
+// has more of their own, then who has the first.
+const Vote& winner_of(const std::vector<Vote>& votes) {
+  return *std::max_element(votes.begin(), votes.end(), [](const Vote& a, const Vote& b) {
+    if (a.known != b.known) return a.known < b.known;
+    return a.own != b.own ? a.own < b.own : a.turn > b.turn;
+  });
+}
 
 [[noreturn]] void refuse_unknown_file(const Document& document) {
   Diagnostics faults;
@@ -205,24 +217,27 @@ void refuse_next_factory(const Document& document) {
 const DialectTable& recognise(const Document& document) {
   expect_object(document, "a training file");
   refuse_next_factory(document);
-  Votes votes;
-  for (const Member& member : document.root.members) {
-    if (votes.count(member.key)) continue;
-    throw Refusal({document.at(member.key_offset,
-                               formatted("\"{}\" is a key of {}, and \"{}\" above one of {}", member.key,
-                                         knowing(member.key).front()->name, votes.marking, votes.marked->name),
+  std::vector<Vote> votes = no_votes();
+  std::size_t turn = 0;
+  for (const Member& member : document.root.members) count_key(votes, member.key, &member, ++turn);
+  const Vote& winner = winner_of(votes);
+  if (winner.known == 0) refuse_unknown_file(document);
+  for (const Vote& other : votes) {
+    // Without a key of its own on the other side it is a key that this dialect does not know, and is reported so.
+    if (other.table == winner.table || other.own == 0 || winner.own == 0) continue;
+    throw Refusal({document.at(other.first_own->key_offset,
+                               formatted("\"{}\" is a key of {}, and \"{}\" one of {}", other.first_own->key,
+                                         other.table->name, winner.first_own->key, winner.table->name),
                                "a file has one dialect")});
   }
-  const DialectTable* const table = votes.winner();
-  if (table == nullptr) refuse_unknown_file(document);
-  return *table;
+  return *winner.table;
 }
 
 const DialectTable& recognise(const std::vector<DialectArgument>& arguments) {
-  Votes votes;
-  for (const DialectArgument& argument : arguments) (void)votes.count(argument.path);
-  const DialectTable* const table = votes.winner();
-  return table == nullptr ? dialects().front() : *table;
+  std::vector<Vote> votes = no_votes();
+  std::size_t turn = 0;
+  for (const DialectArgument& argument : arguments) count_key(votes, argument.path, nullptr, ++turn);
+  return *winner_of(votes).table;
 }
 
 Said read_dialect(const DialectTable& table, const DialectWords& words) { return DialectReader(table).read(words); }
@@ -232,10 +247,48 @@ Request read_training_arguments(const Document& document) {
   return read_dialect(dialect(Dialect::TrainingArguments), {&document, {}}).request;
 }
 
+namespace {
+
+// Arguments of a script around transformers' Trainer, or of TRL's: nothing in such a file says of which.
+void tell_of_trl(const Document& document, Said& said) {
+  const auto named = std::find_if(document.root.members.begin(), document.root.members.end(),
+                                  [](const Member& member) { return member.key == "model_name_or_path"; });
+  const DialectTable& trl = dialect(Dialect::Trl);
+  const bool both = std::all_of(document.root.members.begin(), document.root.members.end(),
+                                [&](const Member& member) { return find_key(trl, member.key) != nullptr; });
+  if (named == document.root.members.end() || !both) return;
+  said.request.notices.push_back(
+      {Notice::Kind::Announcement,
+       place_at(document, named->key_offset),
+       "read as arguments of a script around transformers' Trainer; TRL's trainers have these keys, too, and other "
+       "defaults: `-- trl sft --config FILE` is theirs",
+       {}});
+}
+
+// TRL's accelerate_config without a launch line: one that TRL brings, since no other file is opened here.
+Said with_launch_file(Said said) {
+  const Setting<std::string> named = said.foreign.launch_file;
+  if (!named.given()) return said;
+  const std::optional<Document> file = launch_file_of_trl(*named);
+  if (!file) {
+    if (named->find('.') == std::string::npos) throw Refusal({no_launch_file(named)});
+    throw Refusal({named.place.says("a training file alone opens no file of accelerate's",
+                                    "say it on a launch line: `-- trl sft --config FILE`")});
+  }
+  return overlay(read_dialect(dialect(Dialect::Accelerate), {&*file, {}}), said);
+}
+
+}  // namespace
+
 Said read_training_document(const Document& document) {
   expect_object(document, "a training file");
   if (document.root.find("dsplan") != nullptr) return {read_training_file(document), {}};
-  if (!is_deepspeed_json(document)) return read_dialect(recognise(document), {&document, {}});
+  if (!is_deepspeed_json(document)) {
+    const DialectTable& table = recognise(document);
+    Said said = read_dialect(table, {&document, {}});
+    if (table.dialect == Dialect::TrainingArguments) tell_of_trl(document, said);
+    return table.dialect == Dialect::Trl ? with_launch_file(std::move(said)) : said;
+  }
   for (const Member& member : document.root.members) {
     const std::vector<const DialectTable*> tables = knowing(member.key);
     if (tables.empty() || find_deepspeed_key(member.key) != nullptr) continue;

@@ -24,8 +24,9 @@ struct Spoken {
 // Reads values into what is said; faults are collected.
 class DialectValues {
  public:
-  DialectValues(Said& said, Diagnostics& faults)
-      : said_(said), request_(said.request), foreign_(said.foreign), faults_(faults) {}
+  // `launcher`: the table is accelerate's own.
+  DialectValues(Said& said, bool launcher, Diagnostics& faults)
+      : said_(said), request_(said.request), foreign_(said.foreign), launcher_(launcher), faults_(faults) {}
 
   void honour(const Spoken& said);
   // Remembers what is not modelled, unless the value asks for nothing.
@@ -50,10 +51,13 @@ class DialectValues {
   Said& said_;
   Request& request_;
   ForeignInput& foreign_;
+  bool launcher_;
   Diagnostics& faults_;
   std::optional<Place> packs_;  // adapter: qlora
+  std::optional<Place> older_;  // A key that transformers 4 alone has.
   // accelerate's DeepSpeedPlugin, which becomes a configuration where no file is named.
   std::optional<DeepSpeedInput> plugin_;
+  Place plugin_place_;  // Of its first key.
 };
 
 // A key of accelerate's deepspeed_config (accelerate/utils/dataclasses.py, DeepSpeedPlugin).

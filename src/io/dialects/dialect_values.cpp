@@ -185,12 +185,22 @@ void take_mixed_precision(const Spoken& said, Request& request, Diagnostics& fau
   }
 }
 
-void take_preference(const Spoken& said, ForeignInput& foreign, Diagnostics& faults) {
+void take_preference(const Spoken& said, Said& into, Diagnostics& faults) {
+  ForeignInput& foreign = into.foreign;
   if (said.value.is(Value::Kind::Null)) return;
   const std::optional<double> number = lax_number(said.value);
   if (!number || said.value.is(Value::Kind::Bool)) return wrong(said, "a number", faults);
   const bool of_rows = said.written.ends_with("desirable_weight");  // KTO's alone.
-  if (of_rows || !foreign.trainer.given()) foreign.trainer = {of_rows ? "kto" : "dpo", said.place};
+  if (!of_rows && foreign.trainer.given()) return;
+  foreign.trainer = {of_rows ? "kto" : "dpo", said.place};
+  if (of_rows) return;
+  into.request.notices.push_back(
+      {Notice::Kind::Announcement,
+       said.place,
+       formatted(
+           "\"{}\" is taken for DPO's; KTO, ORPO, CPO and others have it, too: a launch line says which, as `trl kto`",
+           said.written),
+       {}});
 }
 
 void take_words(const Spoken& said, ForeignInput& foreign, Diagnostics& faults) {
@@ -237,6 +247,50 @@ void take_sharding(const Spoken& said, ForeignInput& foreign, Diagnostics& fault
           said.place.says(formatted("\"{}\" is no option of fsdp", option), did_you_mean(nearest(option, known))));
     }
   }
+}
+
+// One process is started for NO, whatever num_processes says.
+void distribute(ForeignInput& foreign, Request& request) {
+  const std::string& text = *foreign.distribution;
+  const Place& place = foreign.distribution.place;
+  if (text == "FSDP") {
+    foreign.launched.on = {true, place};
+  } else if (text == "NO") {
+    request.gpus = {1, place};
+  } else if (text == "DEEPSPEED") {
+    request.runtime = {"deepspeed", place};
+    request.has_training_file = true;  // It fills "auto" in, as transformers does (accelerator.py, _prepare_deepspeed).
+  } else if (text != "MULTI_GPU") {
+    request.not_modelled.push_back({place, When::Always, "distributed_type", formatted("accelerate's {}", text)});
+  }
+}
+
+// What is said of DeepSpeed, without DEEPSPEED.
+void drop_plugin(Request& request, const Place& first_key) {
+  const Place place = request.deepspeed.given() ? request.deepspeed.place : first_key;
+  request.deepspeed = {};
+  request.zero_stage = {};
+  request.model_init = {};
+  request.notices.push_back(
+      {Notice::Kind::Inert,
+       place,
+       "\"deepspeed_config\" has no effect here: it needs distributed_type: DEEPSPEED, or --use_deepspeed",
+       {}});
+}
+
+// transformers 4's words beside fsdp.
+void say_older(const Spoken& said, Said& into, std::optional<Place>& older) {
+  Setting<std::string>& version = into.foreign.trainers.version;
+  if (lax_number(said.value).value_or(1) == 0 || version.given()) return;
+  version = {"1", said.place};
+  older = said.place;
+  into.request.notices.push_back(
+      {Notice::Kind::Announcement,
+       said.place,
+       formatted(
+           "\"{}\" is a key of transformers 4, whose FSDP is version 1, and which loads in fp32 unless it is told",
+           said.written),
+       {}});
 }
 
 }  // namespace
@@ -348,24 +402,23 @@ void DialectValues::attention(const Spoken& said) {
   request_.attention = {std::string(meant), said.place};
 }
 
+// Of the launcher's switches and its file's distributed_type the switch goes first (commands/launch.py).
 void DialectValues::distribution(const Spoken& said) {
+  if (said.key.values.empty()) {
+    if (!flag(said, faults_).value_or(false)) return;
+    foreign_.distribution = {said.written == "use_deepspeed" ? "DEEPSPEED"
+                             : said.written == "use_fsdp"    ? "FSDP"
+                                                             : "MULTI_GPU",
+                             said.place};
+    return;
+  }
   const std::string text = said.value.is(Value::Kind::Bool) && !said.value.boolean ? "NO" : text_of(said.value);
   if (!one_of(text, said.key.values)) {
     const std::vector<std::string_view> choices = listed(said.key.values);
     return faults_.add(
         said.place.says(formatted("\"{}\" is no {}", text, said.written), did_you_mean(nearest(text, choices))));
   }
-  if (text == "FSDP") {
-    foreign_.launched.on = {true, said.place};
-  } else if (text == "DEEPSPEED") {
-    request_.runtime = {"deepspeed", said.place};
-    if (!plugin_) plugin_.emplace();
-  } else if (text == "NO") {
-    request_.gpus = {1, said.place};
-  } else if (text != "MULTI_GPU") {
-    request_.not_modelled.push_back(
-        {said.place, When::Always, std::string(said.written), formatted("accelerate's {}", text)});
-  }
+  foreign_.distribution = {text, said.place};
 }
 
 // A flag that is off packs nothing, whatever another one says.
@@ -383,6 +436,14 @@ void DialectValues::finish() {
   if (packs_ && foreign_.bits.value_or(0) != 4) {
     faults_.add(packs_->says("adapter: qlora without load_in_4bit", "axolotl wants load_in_4bit: true"));
   }
+  if (older_ && !request_.torch_dtype.given()) request_.torch_dtype = {"float32", *older_};
+  if (foreign_.distribution.given()) distribute(foreign_, request_);
+  const bool runs = foreign_.distribution.value_or("") == "DEEPSPEED";
+  if (launcher_ && !runs && (plugin_ || request_.deepspeed.given())) {
+    drop_plugin(request_, plugin_place_);
+    plugin_.reset();
+  }
+  if (runs && !plugin_) plugin_.emplace();
   if (plugin_) finish_plugin(*std::move(plugin_), request_);
 }
 
@@ -405,12 +466,14 @@ void DialectValues::honour(const Spoken& said) {
     case Reading::Attention: return attention(said);
     case Reading::Kernels: return take_kernels(said, said_, faults_);
     case Reading::Liger: return take_liger(said, request_, faults_);
-    case Reading::Preference: return take_preference(said, foreign_, faults_);
+    case Reading::Preference: return take_preference(said, said_, faults_);
     case Reading::Scalar: return take_words(said, foreign_, faults_);
     case Reading::Sides: return take_sides(said, foreign_, faults_);
     case Reading::Sharding: return take_sharding(said, foreign_, faults_);
+    case Reading::OlderSharding: return plain(said), say_older(said, said_, older_);
     case Reading::Plugin:
       if (!plugin_) plugin_.emplace();
+      if (plugin_place_.path.empty()) plugin_place_ = said.place;
       return take_plugin_key(said, *plugin_, request_, faults_);
   }
 }

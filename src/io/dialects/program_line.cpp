@@ -77,10 +77,36 @@ class ProgramReader {
     const DialectTable& table = which();
     made_.said = read_dialect(table, {file_ ? &*file_ : nullptr, arguments_});
     if (trainer_.given()) made_.said.foreign.trainer = trainer_;
+    launch_file();
+    if (script_of_adapters_) tell_of_adapters();
     return std::move(made_);
   }
 
  private:
+  // TRL's accelerate_config, with what the same file says of ranks above it.
+  void launch_file() {
+    const Setting<std::string>& named = made_.said.foreign.launch_file;
+    if (!named.given()) return;
+    if (!launch_file_of_trl(*named) && !is_configuration(*named)) throw Refusal({no_launch_file(named)});
+    Words words = {"--config_file", *named};
+    Setting<std::int64_t>& ranks = made_.said.request.gpus;
+    if (ranks.given()) words.insert(words.end(), {"--num_processes", std::to_string(*ranks)});
+    ranks = {};
+    words.insert(words.end(), made_.launcher.begin() + (made_.launcher.empty() ? 0 : 2), made_.launcher.end());
+    made_.launcher.clear();
+    launcher_words(words);
+  }
+
+  void tell_of_adapters() {
+    Said& said = made_.said;
+    if (said.foreign.adapters.given() || !said.foreign.program.value_or({}).empty()) return;
+    said.request.notices.push_back(
+        {Notice::Kind::Announcement,
+         word_place(*script_of_adapters_),
+         "the script's name speaks of adapters, and its arguments turn none on: without --lora every weight is trained",
+         {}});
+  }
+
   template <class Do>
   void attempt(Do&& act) {
     try {
@@ -106,12 +132,15 @@ class ProgramReader {
       }
       return;
     }
-    if (std::find(std::begin(kOnlyTrained), std::end(kOnlyTrained), name) == std::end(kOnlyTrained)) return;
+    if (std::find(std::begin(kOnlyTrained), std::end(kOnlyTrained), name) == std::end(kOnlyTrained)) {
+      if (name.find("lora") != std::string::npos) script_of_adapters_ = name;
+      return;
+    }
     const std::string action = at_ < words_.size() ? words_[at_++] : std::string();
-    faults_.add(
-        word_place(formatted("{} {}", name, action))
-            .says(formatted("what \"{} {}\" does is not modelled yet", name, action),
-                  name == "trl" ? "`trl sft`, `trl dpo`, `trl kto` and `trl reward` are" : formatted("`{} train` is", name)));
+    faults_.add(word_place(formatted("{} {}", name, action))
+                    .says(formatted("what \"{} {}\" does is not modelled yet", name, action),
+                          name == "trl" ? "`trl sft`, `trl dpo`, `trl kto` and `trl reward` are"
+                                        : formatted("`{} train` is", name)));
   }
 
   void argument() {
@@ -169,13 +198,31 @@ class ProgramReader {
       made_.launcher.insert(made_.launcher.begin(), value.string);
       return;
     }
+    if (expected_ == Dialect::Trl && launchers(key)) {
+      const bool bare = value.is(Value::Kind::Bool);
+      return launcher_words(bare ? Words{written} : Words{written, value.string});
+    }
     arguments_.push_back({key, std::move(value), word_place(written)});
+  }
+
+  // What TRL's parser does not know goes to `accelerate launch` (trl 1.16.0, cli/commands/training.py).
+  [[nodiscard]] static bool launchers(const std::string& key) {
+    if (key == "num_processes") return true;
+    if (find_key(dialect(Dialect::Trl), key) != nullptr) return false;
+    const DialectTable& table = dialect(Dialect::Accelerate);
+    return find_key(table, key) != nullptr || find_key(table, "deepspeed_config." + key) != nullptr;
+  }
+  void launcher_words(const Words& words) {
+    if (made_.launcher.empty()) made_.launcher = {"accelerate", "launch"};
+    made_.launcher.insert(made_.launcher.end(), words.begin(), words.end());
   }
 
   // A configuration, or as OmegaConf reads it "key=value".
   void positional(const std::string& word) {
-    if (is_configuration(word)) return configuration(word);
     const std::size_t equals = word.find('=');
+    if (is_configuration(word) && (expected_ != Dialect::LlamaFactory || equals == std::string::npos)) {
+      return configuration(word);
+    }
     if (expected_ == Dialect::LlamaFactory && equals != std::string::npos) {
       const std::string key = word.substr(0, equals);
       return take(key, key, word_value(word.substr(equals + 1)));
@@ -203,6 +250,7 @@ class ProgramReader {
   Diagnostics faults_;
   std::optional<Dialect> expected_;
   Setting<std::string> trainer_;
+  std::optional<std::string> script_of_adapters_;
   std::optional<std::string> file_path_;
   std::optional<Document> file_;
   std::vector<DialectArgument> arguments_;

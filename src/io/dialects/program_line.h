@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,10 @@ struct ProgramLine {
   std::vector<std::string> launcher;  // What is for a launcher inside: `axolotl train F --launcher torchrun -- ...`.
   bool takes_all_devices = false;     // It starts a process for each visible device by itself.
 };
+// What `trl sft --accelerate_config NAME` means where NAME is no file; none: nothing.
+[[nodiscard]] std::optional<Document> launch_file_of_trl(const std::string& name);
+// A name that is none of them, and no file that could be opened here.
+[[nodiscard]] Diagnostic no_launch_file(const Setting<std::string>& named);
 [[nodiscard]] ProgramLine read_program_line(const std::vector<std::string>& words, const ReadNamed& read);
 
 }  // namespace dsplan

@@ -163,11 +163,12 @@ void complete(Resolver& resolver, const Batch& batch) {
   // Where TrainingArguments decide, check_training_arguments compares train_batch_size with them.
   if (!batch.train.given() || decided_by_trainer(resolver)) return;
   if (const std::int64_t product = checked_mul(checked_mul(micro, accum), dp); product != *batch.train) {
-    resolver.fault(batch.train.place,
-                   formatted("\"train_batch_size\" is {}, but micro-batch {} x accumulation {} x {} data-parallel "
-                             "ranks is {}",
-                             *batch.train, micro, accum, dp, product),
-                   "DeepSpeed wants them equal");
+    resolver.fault(
+        batch.train.place,
+        formatted("\"train_batch_size\" is {}, but micro-batch {} x accumulation {} x {} data-parallel "
+                  "ranks is {}",
+                  *batch.train, micro, accum, dp, product),
+        product != 0 ? "DeepSpeed wants them equal" : "DeepSpeed divides, and nothing is left for each rank");
     training.micro_batch = std::max<std::int64_t>(micro, 1);
     training.grad_accum = std::max<std::int64_t>(accum, 1);
   }

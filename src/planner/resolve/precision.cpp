@@ -330,6 +330,15 @@ Setting<DType> sharding_precision(const Resolver& resolver) {
   return {trained == &resolver.request.training_arguments->bf16 ? DType::BFloat16 : DType::Float16, trained->place};
 }
 
+// Weights whose dtype nobody said are what the model's own configuration says.
+void refuse_other_weights(Resolver& resolver, const Place& place, bool derived) {
+  const Training& training = resolver.job.training;
+  resolver.fault(place,
+                 formatted("autocast in {} over weights in {} is not modelled yet", name(*training.autocast),
+                           name(training.dtype)),
+                 derived && !resolver.request.dtype.given() ? "say --dtype fp32 if the script loads the model so" : "");
+}
+
 // Around the forward: an option's plain torch.autocast, or accelerate's, which makes the outputs fp32 as well.
 void resolve_autocast(Resolver& resolver) {
   Training& training = resolver.training();
@@ -361,9 +370,9 @@ void resolve_autocast(Resolver& resolver) {
   }
   training.outputs_to_fp32 = training.autocast && !wished.given();
   if (training.autocast && training.dtype != DType::Float32 && training.dtype != *training.autocast) {
-    resolver.not_modelled(
-        wished.given() ? wished.place : (launched != nullptr ? launched->place : trained->place),
-        formatted("autocast in {} over weights in {}", name(*training.autocast), name(training.dtype)));
+    refuse_other_weights(resolver,
+                         wished.given() ? wished.place : (launched != nullptr ? launched->place : trained->place),
+                         !wished.given());
   }
 }
 

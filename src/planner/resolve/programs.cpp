@@ -143,6 +143,14 @@ void take_axolotl_pairs(ForeignInput& foreign, Request& request, Diagnostics& fa
   if (!request.loss.given()) request.loss = {std::string(loss), foreign.trainer.place};
 }
 
+// A file of a trainer that is refused by name is not read as another one's with one fault.
+void add_not_modelled(const Request& request, Diagnostics& faults) {
+  for (const NotModelled& one : request.not_modelled) {
+    if (one.when != When::Always) continue;
+    faults.add(one.place.says(formatted("\"{}\": not modelled yet: {}", one.key, one.feature)));
+  }
+}
+
 class OfProgram {
  public:
   OfProgram(const Said& said, const ModelSpec& base, const DeepSpeedInput* deepspeed)
@@ -159,6 +167,7 @@ class OfProgram {
     if (name_ == "torchtitan") complete_torchtitan(foreign_, base_, request_, faults_);
     complete_adapters({foreign_, base_, name_, stage3()}, request_, faults_);
     packed_weights();
+    if (faults_.any()) add_not_modelled(request_, faults_);
     faults_.throw_if_any();
     return std::move(request_);
   }

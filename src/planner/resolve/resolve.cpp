@@ -180,7 +180,7 @@ void judge_conditional_keys(Resolver& resolver) {
   const auto judge = [&](const NotModelled& item) {
     if (removed(item.key)) return;
     if (resolver.applies(item.when)) {
-      resolver.fault(item.place, formatted("\"{}\": {} is not modelled yet", item.key, item.feature));
+      resolver.fault(item.place, formatted("\"{}\": not modelled yet: {}", item.key, item.feature));
     } else {
       inert(item.place, item.key, item.when);
     }

@@ -21,6 +21,12 @@ std::optional<bool> truth_of(std::string_view text) {
   return std::nullopt;
 }
 
+// Tensor, context and sequence parallelism share the ranks, and are refused by name.
+bool shares_ranks_otherwise(const Request& request) {
+  return std::any_of(request.not_modelled.begin(), request.not_modelled.end(),
+                     [](const NotModelled& one) { return one.key.starts_with("parallelism_config."); });
+}
+
 class ShardingPlugin : FsdpPlugin {
  public:
   using FsdpPlugin::FsdpPlugin;
@@ -47,6 +53,7 @@ class ShardingPlugin : FsdpPlugin {
   // ParallelismConfig: both sizes are 1 unless they are said, and their product is the number of ranks.
   void mesh() {
     if (!said_.replicas.given() && !said_.shards.given()) return;
+    if (shares_ranks_otherwise(request_)) return;
     const Place& place = said_.shards.given() ? said_.shards.place : said_.replicas.place;
     const std::int64_t replicas = said_.replicas.value_or(1);
     const std::int64_t shards = said_.shards.value_or(1);
@@ -188,6 +195,16 @@ void refuse_mesh(const ShardingInput& said, Diagnostics& faults) {
   }
 }
 
+// accelerate wants the number then (commands/launch.py).
+void say_of_ranks(const Setting<std::string>& distribution, Request& request) {
+  if (!distribution.given() || *distribution == "NO" || request.gpus.given()) return;
+  request.notices.push_back(
+      {Notice::Kind::Warning,
+       distribution.place,
+       formatted("{} without num_processes: accelerate wants it on its line; say --gpus", *distribution),
+       {}});
+}
+
 void say_unused(const ShardingInput& said, std::string_view needs, Request& request) {
   const Place* const place = first_key(said);
   if (place == nullptr || said.on.value_or(false)) return;
@@ -202,7 +219,8 @@ void apply_sharding_plugin(const ForeignInput& foreign, const ModelSpec& base, R
   const bool trainers = foreign.trainers.on.value_or(false);
   say_unused(foreign.launched, "distributed_type: FSDP", request);
   say_unused(foreign.trainers, "fsdp", request);
-  if (!launched) refuse_mesh(foreign.launched, faults);
+  if (!launched && !shares_ranks_otherwise(request)) refuse_mesh(foreign.launched, faults);
+  say_of_ranks(foreign.distribution, request);
   if (!launched && !trainers) return;
   const ShardingInput& said = launched ? foreign.launched : foreign.trainers;
   if (launched && trainers) {
