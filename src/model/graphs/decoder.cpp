@@ -444,9 +444,9 @@ class DecoderGraph {
         [&](ModuleId module, std::size_t index, TensorId x) {
           const LayerInputs given = given_to(index, at, masked);
           const Waves narrow = narrowed(g_, given.waves);
-          LayerInputs own = given;
-          own.waves = narrow;
-          const TensorId made = layer(module, x, own);
+          LayerInputs told = given;
+          told.waves = narrow;
+          const TensorId made = layer(module, x, told);
           if (narrow.cos != given.waves.cos) g_.drop({narrow.cos, narrow.sin});
           return made;
         },

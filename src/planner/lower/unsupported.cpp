@@ -373,6 +373,21 @@ std::optional<std::string> sharded_tower_unsupported(const ModelSpec& model, con
   return "a tower of pictures of all sizes beside experts or mixers under fully_shard, not compared with PyTorch yet";
 }
 
+// Under ZeRO-3. DeepSpeed's backward does not enter an encoder whose last layers nobody reads, and it enters a frozen
+// convolution whose result a checkpoint made to require a gradient.
+std::optional<std::string> gathered_tower_unsupported(const ModelSpec& model, const Training& training,
+                                                      const std::vector<bool>& trained) {
+  const TowerParts& tower = *model.parts->tower;
+  if (tower_has_gradients(model, training, trained)) return "gradients in a tower under ZeRO-3";
+  const auto lacks = [](std::string_view whose) {
+    return formatted("{} under ZeRO-3, not compared with DeepSpeed yet", whose);
+  };
+  if (tower.projection == ProjectorKind::Adapted) return lacks("llama4's tower");
+  if (tower.scales) return lacks("internvl's tower");
+  if (tower.class_token) return std::nullopt;
+  return lacks(tower.merge > 0 ? "a tower of pictures of all sizes" : "siglip's tower");
+}
+
 // A tower's parameters that get no gradient; and a class token of one picture, whose gradient is a part of another. Its
 // places are gathered by modules that the runtimes have not been compared with.
 std::optional<std::string> tower_unsupported(const ModelSpec& model, const Training& training) {
@@ -399,25 +414,8 @@ std::optional<std::string> tower_unsupported(const ModelSpec& model, const Train
     }
   }
   if (is_fsdp(training.runtime)) return sharded_tower_unsupported(model, training);
-  // DeepSpeed's backward does not enter an encoder whose last layers nobody reads, and it enters a frozen convolution
-  // whose result a checkpoint made to require a gradient.
-  if (training.runtime == Runtime::DeepSpeed && training.zero.stage == 3 &&
-      tower_has_gradients(model, training, trained)) {
-    return "gradients in a tower under ZeRO-3";
-  }
-  if (training.runtime == Runtime::DeepSpeed && training.zero.stage == 3 &&
-      model.parts->tower->projection == ProjectorKind::Adapted) {
-    return "llama4's tower under ZeRO-3, not compared with DeepSpeed yet";
-  }
-  if (training.runtime == Runtime::DeepSpeed && training.zero.stage == 3 && model.parts->tower->scales) {
-    return "internvl's tower under ZeRO-3, not compared with DeepSpeed yet";
-  }
-  if (training.runtime == Runtime::DeepSpeed && training.zero.stage == 3 && !model.parts->tower->class_token) {
-    return model.parts->tower->merge > 0
-               ? "a tower of pictures of all sizes under ZeRO-3, not compared with DeepSpeed yet"
-               : "siglip's tower under ZeRO-3, not compared with DeepSpeed yet";
-  }
-  return std::nullopt;
+  const bool gathers = training.runtime == Runtime::DeepSpeed && training.zero.stage == 3;
+  return gathers ? gathered_tower_unsupported(model, training, trained) : std::nullopt;
 }
 
 // Beside a value head nothing leads from the model's own head to the loss. Engines and shards were not compared.
