@@ -261,8 +261,10 @@ class Fp32Optimizer final : public Stage0Optimizer {
  public:
   Fp32Optimizer(Stage0Model& model, Emitter& emitter)
       : model_(model), eager_(emitter), states_(model.spec.parameters.size()) {
-    if (model.training.optimizer.implementation == Implementation::Fused) return;
-    torch_.emplace(model.training.optimizer, emitter, model.spec.parameters.size(),
+    const Optimizer& optimizer = model.training.optimizer;  // Adam is PyTorch's with "torch_adam" alone.
+    const bool adam = optimizer.kind == OptimizerKind::Adam || optimizer.kind == OptimizerKind::AdamW;
+    if (!adam || optimizer.implementation == Implementation::Fused) return;
+    torch_.emplace(optimizer, emitter, model.spec.parameters.size(),
                    StepSources{state_source(model.training), "torch/optim/adam.py, _multi_tensor_adam"});
   }
 
