@@ -21,6 +21,17 @@ bool holds(const std::string& text, const std::string& part) { return text.find(
 
 }  // namespace
 
+TEST_CASE("more pictures than one operator joins are counted, and the others searched") {
+  const Folder folder;
+  const Ran ran = plan(folder,
+                       "qwen2-vl-2b --cluster 8xh100 --gpus 8 --images 1 --seq 512 --vary tp=1 --vary offload=none "
+                       "--vary micro_batch=8,128 --vary checkpoint=none --format json");
+  REQUIRE_MESSAGE(ran.code == 0, ran.err);
+  const Json answer = Json::parse(ran.out);
+  CHECK(answer.at("chosen").at("settings").at("micro_batch") == 8);
+  CHECK(holds(answer.at("counts").dump(), "more than 64 pictures at once"));
+}
+
 TEST_CASE("JSON: the space, the counts, the chosen plan and its whole prediction") {
   const Folder folder;
   const Ran ran = plan(folder, std::string(kSmall) + "--format json --pareto");

@@ -7,6 +7,7 @@
 #include "core/format.h"
 #include "core/machine/in_parallel.h"
 #include "model/graphs/graphs.h"
+#include "model/parts.h"
 #include "planner/lower/lower.h"
 #include "planner/lower/unsupported.h"
 #include "planner/predict/library_memory.h"
@@ -180,6 +181,14 @@ std::shared_ptr<const Checkpointing> Evaluator::segmentation(const PlanFamily& f
 }
 
 std::optional<Candidate> Evaluator::blank(std::size_t index, std::int64_t micro_batch, std::string& refusal) const {
+  if (inputs_.model.parts != nullptr && inputs_.model.parts->tower != nullptr) {  // So many pictures at once.
+    Job job = families_[index].job;
+    job.training.micro_batch = micro_batch;
+    if (const auto why = unsupported(inputs_.model, job)) {
+      refusal = formatted("not modelled yet: {}", *why);
+      return std::nullopt;
+    }
+  }
   Candidate one;
   one.family = index;
   one.micro_batch = micro_batch;
