@@ -260,6 +260,15 @@ void add_sharded(std::vector<Case>& all) {
     job.training.freeze = {"*mlp*"};
     job.training.fsdp.ignored = "*mlp*";
   });
+  add("Adagrad", false, 3, [](Job& job) {
+    job.training.optimizer.kind = OptimizerKind::Adagrad;
+    job.training.optimizer.implementation = Implementation::Foreach;
+  });
+  add("RMSprop", false, 3, [](Job& job) {
+    job.training.optimizer.kind = OptimizerKind::RmsProp;
+    job.training.optimizer.implementation = Implementation::ForLoop;
+    job.training.optimizer.momentum = 0.9;
+  });
   add("saved whole", false, 3, [](Job& job) { job.training.fsdp.state_dict = "full"; });
   add("saved whole on the device", false, 3, [](Job& job) { job.training.fsdp.state_dict = "full-device"; });
   add("on the host", false, 3, [](Job& job) { job.training.fsdp.cpu_offload = true; });

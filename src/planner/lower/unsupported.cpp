@@ -118,6 +118,21 @@ std::optional<std::string> packed_shards_unsupported(const ModelSpec& model, con
   return std::nullopt;
 }
 
+// What a step does with DTensors.
+std::optional<std::string> sharded_step_unsupported(OptimizerKind kind) {
+  switch (kind) {
+    case OptimizerKind::Adam:
+    case OptimizerKind::AdamW:
+    case OptimizerKind::Sgd:
+    case OptimizerKind::Adagrad:
+    case OptimizerKind::RmsProp: return std::nullopt;
+    case OptimizerKind::Adafactor:
+      return "Adafactor under fully_shard: its states are no DTensors, and PyTorch refuses to mix them";
+    case OptimizerKind::Muon: return "Muon under fully_shard, not compared with PyTorch yet";
+    default: return "bitsandbytes' optimizers under fully_shard: its kernels take no DTensors, and PyTorch stops there";
+  }
+}
+
 // What is cut into which groups, and what is cast for them. FSDPState._pre_forward casts nothing in a recomputation.
 std::optional<std::string> shards_unsupported(const ModelSpec& model, const Training& training) {
   const bool wide = model.parts != nullptr && model.parts->rotary.wide_tables;
@@ -158,10 +173,7 @@ std::optional<std::string> fsdp_unsupported(const ModelSpec& model, const Job& j
   }
   if (training.autocast) return "autocast under fully_shard";
   if (!training.zero_grad_to_none) return "zero_grad(set_to_none=False) under fully_shard";
-  const OptimizerKind kind = training.optimizer.kind;
-  if (kind != OptimizerKind::Adam && kind != OptimizerKind::AdamW && kind != OptimizerKind::Sgd) {
-    return "optimizers other than Adam and SGD under fully_shard";
-  }
+  if (const auto steps = sharded_step_unsupported(training.optimizer.kind)) return steps;
   if (const auto packed = packed_shards_unsupported(model, training)) return packed;
   for (const Parameter& p : model.parameters) {
     const DType gathered = training.dtype_of(p);

@@ -39,12 +39,6 @@ std::vector<ShardedSize> sharded_sizes(const ModelSpec& model, const Job& job, b
 DType kept(const Training& t, const Parameter& p) { return p.dtype.value_or(t.master_dtype); }
 DType gathered(const Training& t, const Parameter& p) { return t.fsdp.casts_parameters ? t.dtype : kept(t, p); }
 
-// Moments of the shape of the local shard; torch's fused Adam counts its steps on the device, four bytes for each.
-Bytes state_of(const Optimizer& o, Bytes one) {
-  if (o.kind == OptimizerKind::Sgd) return o.momentum > 0 ? one : Bytes(0);
-  return one * 2 + Bytes(o.implementation == Implementation::Fused ? 4 : 0);
-}
-
 std::string_view last_part(const Module& module) {
   return std::string_view(module.path).substr(module.path.rfind('.') + 1);
 }
@@ -170,7 +164,8 @@ void fsdp_footprint(const ModelSpec& model, const Job& job, std::int64_t rank, F
   for (const ShardedSize& p : sharded_sizes(model, job, true)) {
     result.persistent[Role::Parameters] += storage(p.padded, kept(t, *p.parameter));
   }
-  std::optional<DType> norm;  // That the Trainer holds for its log: the gradients', fp32 where they differ.
+  std::vector<GivenTensor> shards;  // To the optimizer: its states have the shape of the local shard.
+  std::optional<DType> norm;        // That the Trainer holds for its log: the gradients', fp32 where they differ.
   for (const ShardedSize& p : sharded_sizes(model, job)) {
     const DType type = kept(t, *p.parameter);
     if (!t.fsdp.cpu_offload) result.persistent[Role::Parameters] += storage(p.padded, type);
@@ -180,8 +175,9 @@ void fsdp_footprint(const ModelSpec& model, const Job& job, std::int64_t rank, F
     if (t.fsdp.cpu_offload) continue;  // The optimizer is the host's.
     const std::int64_t before = std::min(p.parameter->shape.elements().value(), p.padded.value() * place);
     const Elements local(std::min(p.padded.value(), p.parameter->shape.elements().value() - before));
-    result.persistent[Role::Optimizer] += state_of(t.optimizer, storage(local, type));
+    shards.push_back({Shape{local.value()}, type});
   }
+  if (!shards.empty()) result.persistent[Role::Optimizer] += states_of(t.optimizer, shards);
   const bool held = t.gradient_clipping > 0 && t.loop == LoopKind::Trainer && norm && !t.fsdp.cpu_offload;
   if (held) result.persistent[Role::Temporaries] += Bytes(bytes_per_element(*norm));
 }

@@ -1282,6 +1282,12 @@ def fsdp():
     yield from reentrant_shards(one, mixed, both)
     yield from encoder_decoders(one, mixed)
     yield from wide_tables(one, mixed)
+    for model, seq, world, rank in (("qwen3-0.6b", 1000, 24, 23), ("gpt2", 500, 8, 0)):
+        for optimizer, how in (("adagrad", "foreach"), ("adagrad", "for-loop"), ("rmsprop", "foreach"), ("rmsprop", "for-loop"),
+                               ("adafactor", None), ("adam8bit", None), ("lion", None)):
+            wished = {"name": optimizer, **({"implementation": how} if how else {})}
+            needs = {"needs": "bitsandbytes"} if optimizer in ("adam8bit", "lion") else {}
+            yield one(model, seq, 2, world, rank, mixed, f"mixed-{optimizer}-{how or 'own'}", optimizer=wished, **needs)
     for model, seq, world, rank in (("llama-3.2-1b", 1024, 8, 0), ("qwen3-0.6b", 1000, 24, 23)):
         for name, policy, more in (("cache", {}, {}), ("mixed-cache-held", mixed, {"holds_outputs": True}),
                                    ("mixed-cache-accum2", mixed, {"holds_outputs": True, "grad_accum": 2})):

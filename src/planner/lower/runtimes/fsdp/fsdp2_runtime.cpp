@@ -59,6 +59,12 @@ std::vector<StepParameter> step_parameters(const std::vector<const NamedParamete
   return made;
 }
 
+std::vector<const NamedParameter*> all_of(const std::vector<NamedParameter>& list) {
+  std::vector<const NamedParameter*> all;
+  for (const NamedParameter& p : list) all.push_back(&p);
+  return all;
+}
+
 class Fsdp2Runtime final : public RuntimeBase {
  public:
   Fsdp2Runtime(const Job& job, const ModelSpec& model, std::int64_t rank, Emitter& emitter);
@@ -181,6 +187,7 @@ void Fsdp2Runtime::initialise(const std::vector<BufferId>& /*buffers*/) {
   for (const NamedParameter& p : trained_) {
     if (!is_padded_twice(training(), parameters_.of(p.id))) promise_update(emitter_, parameters_, p.id);
   }
+  optimizer_.construct(step_parameters(all_of(trained_), parameters_, reducer_));
 }
 
 // fully_shard by fully_shard: what it manages is moved to the device, then cut; the whole ones go when it returns.
@@ -266,10 +273,8 @@ void Fsdp2Runtime::end_backward() {
 
 void Fsdp2Runtime::step(bool /*first*/) {
   if (training().gradient_clipping > 0) {
-    std::vector<const NamedParameter*> all;
-    for (const NamedParameter& p : trained_) all.push_back(&p);
     clip_.forget();
-    clip_.run(step_parameters(all, parameters_, reducer_), keeps_norm());
+    clip_.run(step_parameters(all_of(trained_), parameters_, reducer_), keeps_norm());
   }
   for (const ParameterGroup& group : parameter_groups(model_, training(), trained_)) {
     optimizer_.step(step_parameters(group.members, parameters_, reducer_), group.weight_decay);
