@@ -221,16 +221,22 @@ void hold_ends(Job& job) {
 
 // fully_shard: dtypes of what is kept, gathered and reduced, what comes back after forward, whole models that are cut,
 // shards without rows, norms over shards, a device with a name.
+// Two models, with and without mixed precision.
+template <class Change>
+void add_sharded_four(std::vector<Case>& all, const char* name, bool tape, std::int64_t ranks, const Change& change) {
+  for (const char* model : {kGpt2, kLlama}) {
+    for (const bool mixed : {false, true}) {
+      Job job = mixed ? lowered::sharded_mixed(ranks)
+                      : lowered::sharded(ranks, DType::BFloat16, DType::BFloat16, DType::BFloat16);
+      change(job);
+      all.push_back({dsplan::formatted("fully_shard, {}, mixed {}", name, mixed), model, job, tape, false, {}, true});
+    }
+  }
+}
+
 void add_sharded(std::vector<Case>& all) {
   const auto add = [&](const char* name, bool tape, std::int64_t ranks, auto change) {
-    for (const char* model : {kGpt2, kLlama}) {
-      for (const bool mixed : {false, true}) {
-        Job job = mixed ? lowered::sharded_mixed(ranks)
-                        : lowered::sharded(ranks, DType::BFloat16, DType::BFloat16, DType::BFloat16);
-        change(job);
-        all.push_back({dsplan::formatted("fully_shard, {}, mixed {}", name, mixed), model, job, tape, false, {}, true});
-      }
-    }
+    add_sharded_four(all, name, tape, ranks, change);
   };
   add("plain", true, 3, [](Job&) {});
   add("accumulation", true, 3, [](Job& job) { job.training.grad_accum = 2; });

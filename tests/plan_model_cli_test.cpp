@@ -32,6 +32,17 @@ TEST_CASE("more pictures than one operator joins are counted, and the others sea
   CHECK(holds(answer.at("counts").dump(), "more than 64 pictures at once"));
 }
 
+TEST_CASE("a class token of one picture is refused at micro-batch 1, and larger ones are searched") {
+  const Folder folder;
+  const Ran ran = plan(folder,
+                       "vit-base --cluster 8xh100 --gpus 8 --vary tp=1 --vary offload=none --vary micro_batch=1,2 "
+                       "--vary checkpoint=none --format json");
+  REQUIRE_MESSAGE(ran.code == 0, ran.err);
+  const Json answer = Json::parse(ran.out);
+  CHECK(answer.at("chosen").at("settings").at("micro_batch") == 2);
+  CHECK(holds(answer.at("counts").dump(), "one picture at a time"));
+}
+
 TEST_CASE("JSON: the space, the counts, the chosen plan and its whole prediction") {
   const Folder folder;
   const Ran ran = plan(folder, std::string(kSmall) + "--format json --pareto");

@@ -64,22 +64,35 @@ std::string not_pytorch(const Settings& settings, const SearchSpace& space) {
 
 std::string& value(Settings& settings, Axis axis) { return settings[static_cast<std::size_t>(axis)]; }
 
+bool sees_pictures(const ModelSpec& model) {
+  return model.dims.image > 0 || (model.parts != nullptr && model.parts->tower != nullptr);
+}
+
+// Of the smallest micro-batch that is modelled; why none is, or nothing.
+std::string resolve_family(const SearchInputs& inputs, const SearchSpace& space, Settings base, PlanFamily& family) {
+  std::string& checkpoint = value(base, Axis::Checkpoint);
+  if (!space[Axis::Checkpoint].pinned) checkpoint = "full";
+  std::string refusal;
+  for (const char* rows : {"1", "2"}) {
+    value(base, Axis::MicroBatch) = rows;
+    const CandidateInputs made = inputs_of(inputs, base, space);
+    family.job = resolve(inputs.model, made.request, made.file(), inputs.hardware, inputs.cluster);
+    const auto why = unsupported(inputs.model, family.job);
+    if (!why) return {};
+    if (refusal.empty()) refusal = formatted("not modelled yet: {}", *why);
+    if (!sees_pictures(inputs.model)) break;  // One picture alone may be what is not modelled.
+  }
+  return refusal;
+}
+
 PlanFamily family_of(const SearchInputs& inputs, const SearchSpace& space, const Settings& settings) {
   PlanFamily family;
   family.settings = settings;
   family.refusal = not_pytorch(settings, space);
   if (!family.refusal.empty()) return family;
-  Settings base = settings;
-  value(base, Axis::MicroBatch) = "1";
-  std::string& checkpoint = value(base, Axis::Checkpoint);
-  if (!space[Axis::Checkpoint].pinned) checkpoint = "full";
   try {
-    const CandidateInputs made = inputs_of(inputs, base, space);
-    family.job = resolve(inputs.model, made.request, made.file(), inputs.hardware, inputs.cluster);
-    if (const auto why = unsupported(inputs.model, family.job)) {
-      family.refusal = formatted("not modelled yet: {}", *why);
-      return family;
-    }
+    family.refusal = resolve_family(inputs, space, settings, family);
+    if (!family.refusal.empty()) return family;
     family.rates = Rates::of(family.job);
     const Footprint states = footprint(inputs.model, family.job);
     family.persistent = states.persistent.total();
@@ -181,7 +194,7 @@ std::shared_ptr<const Checkpointing> Evaluator::segmentation(const PlanFamily& f
 }
 
 std::optional<Candidate> Evaluator::blank(std::size_t index, std::int64_t micro_batch, std::string& refusal) const {
-  if (inputs_.model.parts != nullptr && inputs_.model.parts->tower != nullptr) {  // So many pictures at once.
+  if (sees_pictures(inputs_.model)) {  // One alone, or so many at once.
     Job job = families_[index].job;
     job.training.micro_batch = micro_batch;
     if (const auto why = unsupported(inputs_.model, job)) {

@@ -275,8 +275,8 @@ void check_sharded(Resolver& resolver, const Place& place) {
   if (plain && !optimizer.paged && !is_bitsandbytes(optimizer.kind)) return;
   resolver.fault(
       place, formatted("{} under fully_shard", optimizer_text(resolver.training())),
-      "bitsandbytes takes plain tensors, and PyTorch stops in its first step over DTensors; adamw and sgd are "
-      "taken");
+      "bitsandbytes takes plain tensors, and PyTorch stops in its first step over DTensors; adamw, sgd, adagrad and "
+      "rmsprop are taken");
 }
 
 // Their states under a flat partition are not worked out: Adagrad makes its sums before DeepSpeed sees it, and paged
