@@ -44,7 +44,8 @@ GraphOptions graph_options(const ModelSpec& model, const Job& job) {
   options.copies_outputs = under_ddp(job) && job.training.ddp.find_unused_parameters && !job.training.ddp.static_graph;
   options.casts_inputs = job.training.runtime == Runtime::Fsdp2 && job.training.fsdp.casts_parameters;
   options.casts_tables = options.casts_inputs && shards_tower_layers(model, job.training.fsdp);
-  options.casts_given = options.casts_inputs && shards_decoder_layers(model, job.training.fsdp);
+  const bool wide = model.parts != nullptr && model.parts->rotary.wide_tables;
+  options.casts_given = options.casts_inputs && wide && shards_decoder_layers(model, job.training.fsdp);
   options.casts_loss = is_fsdp(job.training.runtime) && job.training.fsdp.casts_outputs;
   options.attention = job.training.attention == Attention::MemoryEfficient ? AttentionKernel::MemoryEfficient
                       : job.training.attention == Attention::CuDnn         ? AttentionKernel::CuDnn
