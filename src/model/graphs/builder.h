@@ -317,4 +317,15 @@ void share(GraphBuilder& g, TensorId tensor);
   return std::vector<std::int64_t>(static_cast<std::size_t>(parts), g.shape(x).dims[g.shape(x).rank - 1U] / parts);
 }
 
+// A Python variable that is given another value lets go of the one before, when the new one is there.
+[[nodiscard]] inline TensorId rebound(GraphBuilder& g, TensorId old, TensorId made) {
+  g.drop({old});
+  return made;
+}
+// The same; a variable that had none lets go of nothing.
+inline void rebind(GraphBuilder& g, TensorId& variable, TensorId value) {
+  if (variable != kNone) g.drop({variable});
+  variable = value;
+}
+
 }  // namespace dsplan

@@ -12,11 +12,6 @@ namespace {
 
 constexpr std::int64_t kChunk = 64;  // torch_chunk_gated_delta_rule's chunk_size.
 
-TensorId rebound(GraphBuilder& g, TensorId old, TensorId made) {
-  g.drop({old});
-  return made;
-}
-
 TensorId transposed(GraphBuilder& g, TensorId x) {
   Shape shape = g.shape(x);
   const auto last = static_cast<std::int8_t>(shape.rank - 1);

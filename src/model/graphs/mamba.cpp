@@ -42,13 +42,13 @@ class ChunkScan {
   // Uses up `x`, `b` and `c`, which its arguments alone hold.
   TensorId run(TensorId x, TensorId dt, TensorId a, TensorId b, TensorId c, ModuleId mixer) {
     dt = steps(dt, mixer);
-    TensorId hidden = rebound(x, g_.cast(x, DType::Float32));
+    TensorId hidden = rebound(g_, x, g_.cast(x, DType::Float32));
     b = by_head(b);
     c = by_head(c);
     const TensorId skipped = skip(hidden, mixer);
     const TensorId wide_dt = unsqueezed(g_, dt, 3);
     const TensorId per_element = g_.cast(wide_dt, DType::Float32);
-    hidden = rebound(hidden, g_.binary(Op::Mul, hidden, per_element));
+    hidden = rebound(g_, hidden, g_.binary(Op::Mul, hidden, per_element));
     g_.drop({wide_dt, per_element});
     const TensorId wide = g_.cast(dt, DType::Float32);
     a = g_.binary(Op::Mul, a, wide);
@@ -62,37 +62,32 @@ class ChunkScan {
     const TensorId own = within(cut[0], decays, cut[2], cut[3]);
     const TensorId output = with_states(own, cut[0], sums, cut[2], cut[3]);
     const Shape by_token{rows_, chunks_ * p_.chunk, p_.heads, p_.head_dim};
-    const TensorId joined = rebound(output, g_.view(output, by_token));
-    TensorId out = rebound(joined, g_.binary(Op::Add, joined, skipped));
+    const TensorId joined = rebound(g_, output, g_.view(output, by_token));
+    TensorId out = rebound(g_, joined, g_.binary(Op::Add, joined, skipped));
     g_.drop({cut[0], dt, decays, cut[2], cut[3], skipped, sums, own});
     for (const TensorId one : held_) g_.drop({one});
-    if (by_token.dims[1] > seq_) out = rebound(out, g_.slice(out, 1, 0, seq_));
+    if (by_token.dims[1] > seq_) out = rebound(g_, out, g_.slice(out, 1, 0, seq_));
     return out;
   }
 
  private:
-  TensorId rebound(TensorId old, TensorId made) {
-    g_.drop({old});
-    return made;
-  }
-
   // clamp(softplus(dt + bias)); `dt` stays the caller's.
   TensorId steps(TensorId dt, ModuleId mixer) {
     const TensorId bias = g_.cast(g_.parameter_of(mixer, "dt_bias"), g_.dtype(dt));
     const TensorId shifted = g_.binary(Op::Add, dt, bias);
     g_.drop({bias});
-    const TensorId positive = rebound(shifted, g_.unary(Op::Softplus, shifted));
-    return rebound(positive, g_.unary(Op::Clamp, positive));
+    const TensorId positive = rebound(g_, shifted, g_.unary(Op::Softplus, shifted));
+    return rebound(g_, positive, g_.unary(Op::Clamp, positive));
   }
 
   // Each group's, for all of its heads.
   TensorId by_head(TensorId x) {
-    const TensorId wide = rebound(x, g_.cast(x, DType::Float32));
+    const TensorId wide = rebound(g_, x, g_.cast(x, DType::Float32));
     const Shape repeated{rows_, seq_, p_.groups, p_.heads / p_.groups, p_.state};
-    const TensorId apart = rebound(wide, unsqueezed(g_, wide, 3));
-    const TensorId expanded = rebound(apart, g_.view(apart, repeated, Op::Expand));
-    const TensorId copied = rebound(expanded, g_.copy(expanded));
-    return rebound(copied, g_.view(copied, Shape{rows_, seq_, p_.heads, p_.state}));
+    const TensorId apart = rebound(g_, wide, unsqueezed(g_, wide, 3));
+    const TensorId expanded = rebound(g_, apart, g_.view(apart, repeated, Op::Expand));
+    const TensorId copied = rebound(g_, expanded, g_.copy(expanded));
+    return rebound(g_, copied, g_.view(copied, Shape{rows_, seq_, p_.heads, p_.state}));
   }
 
   TensorId padded(TensorId x) {
@@ -116,13 +111,13 @@ class ChunkScan {
     for (std::size_t i = shape.rank++; i > 2; --i) shape.dims[i] = shape.dims[i - 1];
     shape.dims[1] = g_.shape(whole).dims[1] / p_.chunk;
     shape.dims[2] = p_.chunk;
-    return rebound(whole, g_.view(whole, shape));
+    return rebound(g_, whole, g_.view(whole, shape));
   }
 
   TensorId triangle(std::int64_t side) {
     const Shape square{side, side};
     const TensorId ones = g_.filled(square, DType::Bool, 1);
-    return rebound(ones, g_.make(Op::Tril, square, DType::Bool, {ones}));
+    return rebound(g_, ones, g_.make(Op::Tril, square, DType::Bool, {ones}));
   }
 
   TensorId filled_above(TensorId x, TensorId mask, double number) {
@@ -136,16 +131,16 @@ class ChunkScan {
   TensorId segments(TensorId x) {
     Shape square = g_.shape(x);
     const std::int64_t side = square.dims[square.rank - 1U];
-    const TensorId column = rebound(x, unsqueezed(g_, x, square.rank));
+    const TensorId column = rebound(g_, x, unsqueezed(g_, x, square.rank));
     square.dims[square.rank++] = side;
-    const TensorId repeated = rebound(column, g_.view(column, square, Op::Expand));
+    const TensorId repeated = rebound(g_, column, g_.view(column, square, Op::Expand));
     TensorId mask = triangle(side);
-    const TensorId filled = rebound(repeated, filled_above(repeated, mask, 0));
+    const TensorId filled = rebound(g_, repeated, filled_above(repeated, mask, 0));
     const TensorId sums = g_.make(Op::CumSum, square, DType::Float32, {filled}, true);
-    mask = rebound(mask, triangle(side));
-    const TensorId below = rebound(sums, filled_above(sums, mask, -std::numeric_limits<double>::infinity()));
+    mask = rebound(g_, mask, triangle(side));
+    const TensorId below = rebound(g_, sums, filled_above(sums, mask, -std::numeric_limits<double>::infinity()));
     g_.drop({filled, mask});
-    return rebound(below, g_.unary(Op::Exp, below));
+    return rebound(g_, below, g_.unary(Op::Exp, below));
   }
 
   // A name and where it gets one more dimension.
@@ -181,10 +176,10 @@ class ChunkScan {
   // What each chunk adds to the state.
   TensorId chunk_states(TensorId hidden, TensorId sums, TensorId b) {
     const TensorId last = g_.slice(sums, 3, p_.chunk - 1, 1);
-    const TensorId apart = rebound(last, g_.binary(Op::Sub, last, sums));
-    const TensorId decay = rebound(apart, g_.unary(Op::Exp, apart));
+    const TensorId apart = rebound(g_, last, g_.binary(Op::Sub, last, sums));
+    const TensorId decay = rebound(g_, apart, g_.unary(Op::Exp, apart));
     const TensorId turned = permuted(g_, decay, {{1, 2}, {2, 3}});
-    const TensorId column = rebound(turned, unsqueezed(g_, turned, 4));
+    const TensorId column = rebound(g_, turned, unsqueezed(g_, turned, 4));
     const TensorId decayed = g_.binary(Op::Mul, b, column);
     g_.drop({column});
     held_.insert(held_.end(), {decay, decayed});
@@ -195,13 +190,13 @@ class ChunkScan {
   TensorId carried(TensorId states, TensorId sums) {
     const Shape one{rows_, 1, p_.heads, p_.head_dim, p_.state};
     const TensorId none = g_.filled(one, DType::Float32, 0);
-    const TensorId all = rebound(states, g_.cat({none, states}, 1));
+    const TensorId all = rebound(g_, states, g_.cat({none, states}, 1));
     const TensorId ends = g_.view(sums, Shape{rows_, p_.heads, chunks_}, Op::Select);
     const TensorId from_none =
-        rebound(ends, g_.make(Op::Pad, Shape{rows_, p_.heads, chunks_ + 1}, DType::Float32, {ends}, true));
+        rebound(g_, ends, g_.make(Op::Pad, Shape{rows_, p_.heads, chunks_ + 1}, DType::Float32, {ends}, true));
     const TensorId decay = segments(from_none);
     const TensorId turned =
-        rebound(decay, g_.view(decay, Shape{rows_, chunks_ + 1, chunks_ + 1, p_.heads}, {step_swap(1, 3)}));
+        rebound(g_, decay, g_.view(decay, Shape{rows_, chunks_ + 1, chunks_ + 1, p_.heads}, {step_swap(1, 3)}));
     const TensorId column = unsqueezed(g_, turned, 4);
     const TensorId after = summed_product({column, 5}, {all, 2}, 1);
     g_.drop({all, column});
@@ -221,8 +216,8 @@ class ChunkScan {
     const Shape shape{rows_, chunks_, p_.chunk, p_.heads, p_.head_dim};
     const TensorId sum = g_.make(Op::SumDim, shape, DType::Float32, {product}, true);
     const TensorId turned = permuted(g_, decay, {{1, 2}, {2, 3}});
-    const TensorId column = rebound(turned, unsqueezed(g_, turned, 4));
-    const TensorId scaled = rebound(sum, g_.binary(Op::Mul, sum, column));
+    const TensorId column = rebound(g_, turned, unsqueezed(g_, turned, 4));
+    const TensorId scaled = rebound(g_, sum, g_.binary(Op::Mul, sum, column));
     g_.drop({column});
     held_.insert(held_.end(), {states, decay, product, scaled});
     return g_.binary(Op::Add, own, scaled);

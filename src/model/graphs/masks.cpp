@@ -129,6 +129,30 @@ TensorId padded_flags(GraphBuilder& g, const Indices& at, TensorId ones) {
   return both;
 }
 
+// The number of the block that each token is in, and what variables of the function hold beside it until it returns.
+struct NumberedBlocks {
+  TensorId blocks = kNone;
+  TensorId none = kNone;
+  TensorId begins = kNone;
+  TensorId numbers = kNone;
+};
+
+// A block begins where a token is shown behind one that is not; -1 elsewhere. Uses up `text`.
+NumberedBlocks numbered_blocks(GraphBuilder& g, TensorId shown, TensorId text) {
+  const Shape shape = g.shape(shown);
+  NumberedBlocks made;
+  made.begins = g.make(Op::MaskedFill, shape, DType::Bool, {shown, text});
+  g.drop({text});
+  const TensorId ones = g.cast(made.begins, DType::Int32);
+  const TensorId sums = g.make(Op::CumSum, shape, DType::Int64, {ones});
+  g.drop({ones});
+  made.numbers = g.make(Op::SubScalar, shape, DType::Int64, {sums}, false, 1);
+  g.drop({sums});
+  made.none = g.filled(Shape{}, DType::Int64, -1);
+  made.blocks = g.make(Op::Where, shape, DType::Int64, {shown, made.numbers, made.none});
+  return made;
+}
+
 // get_block_sequence_ids_for_mask: numbers of pictures, -1 for text. A picture begins behind a token that is none's.
 TensorId numbered_pictures(GraphBuilder& g, TensorId types) {
   const Shape shape = g.shape(types);
@@ -138,17 +162,9 @@ TensorId numbered_pictures(GraphBuilder& g, TensorId types) {
   const TensorId padded = g.make(Op::Pad, wider, DType::Bool, {shown});
   const TensorId before = g.slice(padded, 1, 0, shape.dims[1]);
   const TensorId text = g.make(Op::NotEqual, shape, DType::Bool, {before}, false, 1);
-  const TensorId begins = g.make(Op::MaskedFill, shape, DType::Bool, {shown, text});
-  g.drop({text});
-  const TensorId ones = g.cast(begins, DType::Int32);
-  const TensorId sums = g.make(Op::CumSum, shape, DType::Int64, {ones});
-  g.drop({ones});
-  const TensorId numbers = g.make(Op::SubScalar, shape, DType::Int64, {sums}, false, 1);
-  g.drop({sums});
-  const TensorId none = g.filled(Shape{}, DType::Int64, -1);
-  const TensorId blocks = g.make(Op::Where, shape, DType::Int64, {shown, numbers, none});
-  g.drop({none, shown, padded, before, begins, numbers});
-  return blocks;
+  const NumberedBlocks own = numbered_blocks(g, shown, text);
+  g.drop({own.none, shown, padded, before, own.begins, own.numbers});
+  return own.blocks;
 }
 
 // get_block_sequence_ids_for_mask of gemma4: likewise, and a film's tokens count.
@@ -160,17 +176,9 @@ TensorId rolled_pictures(GraphBuilder& g, TensorId types) {
   g.drop({picture, film});
   const TensorId before = g.make(Op::Roll, shape, DType::Bool, {shown});
   const TensorId text = g.make(Op::BitwiseNot, shape, DType::Bool, {before});
-  const TensorId begins = g.make(Op::MaskedFill, shape, DType::Bool, {shown, text});
-  g.drop({text});
-  const TensorId ones = g.cast(begins, DType::Int32);
-  const TensorId sums = g.make(Op::CumSum, shape, DType::Int64, {ones});
-  g.drop({ones});
-  const TensorId numbers = g.make(Op::SubScalar, shape, DType::Int64, {sums}, false, 1);
-  g.drop({sums});
-  const TensorId none = g.filled(Shape{}, DType::Int64, -1);
-  const TensorId blocks = g.make(Op::Where, shape, DType::Int64, {shown, numbers, none});
-  g.drop({none, shown, before, begins, numbers});
-  return blocks;
+  const NumberedBlocks own = numbered_blocks(g, shown, text);
+  g.drop({own.none, shown, before, own.begins, own.numbers});
+  return own.blocks;
 }
 
 // kv <= q, or both are of one picture. `start`: what or_masks begins with, a byte for each time that vmap sees it.

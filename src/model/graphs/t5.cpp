@@ -231,22 +231,17 @@ class T5Graph {
     return out;
   }
 
-  TensorId rebound(TensorId old, TensorId made) {
-    g_.drop({old});
-    return made;
-  }
-
   TensorId dense(ModuleId module, TensorId x) {
     g_.enter(module);
     const bool gated = g_.model().child(module, "wi_1") != kNone;
     const TensorId wide = linear_module(g_, g_.child(module, gated ? "wi_0" : "wi"), x, d_.ffn);
-    const TensorId active = rebound(wide, activation_module(g_, g_.child(module, "act"), wide));
+    const TensorId active = rebound(g_, wide, activation_module(g_, g_.child(module, "act"), wide));
     const TensorId linear = gated ? linear_module(g_, g_.child(module, "wi_1"), x, d_.ffn) : kNone;
     TensorId inner = gated ? g_.binary(Op::Mul, active, linear) : g_.keep(active);
     if (!gated) g_.drop({active});
-    inner = rebound(inner, dropout_module(g_, g_.child(module, "dropout"), inner, d_.residual_dropout));
+    inner = rebound(g_, inner, dropout_module(g_, g_.child(module, "dropout"), inner, d_.residual_dropout));
     const ModuleId last = g_.child(module, "wo");
-    inner = rebound(inner, g_.cast(inner, g_.dtype(g_.parameter_of(last, "weight"))));
+    inner = rebound(g_, inner, g_.cast(inner, g_.dtype(g_.parameter_of(last, "weight"))));
     const TensorId out = linear_module(g_, last, inner, d_.hidden);
     g_.drop({inner});
     if (gated) g_.drop({active, linear});
@@ -257,8 +252,8 @@ class T5Graph {
   TensorId feed_forward(ModuleId layer, TensorId hidden) {
     g_.enter(layer);
     const TensorId normed = norm(layer, hidden);
-    const TensorId fed = rebound(normed, dense(g_.child(layer, "DenseReluDense"), normed));
-    const TensorId out = rebound(fed, joined(layer, hidden, fed));
+    const TensorId fed = rebound(g_, normed, dense(g_.child(layer, "DenseReluDense"), normed));
+    const TensorId out = rebound(g_, fed, joined(layer, hidden, fed));
     g_.exit(layer);
     return out;
   }
@@ -267,8 +262,9 @@ class T5Graph {
     g_.enter(module);
     const ModuleId layers = g_.child(module, "layer");
     TensorId hidden = attention_layer(g_.child(layers, "0"), false, x, given);
-    if (given.encoded != kNone) hidden = rebound(hidden, attention_layer(g_.child(layers, "1"), true, hidden, given));
-    hidden = rebound(hidden, feed_forward(g_.child(layers, given.encoded == kNone ? "1" : "2"), hidden));
+    if (given.encoded != kNone)
+      hidden = rebound(g_, hidden, attention_layer(g_.child(layers, "1"), true, hidden, given));
+    hidden = rebound(g_, hidden, feed_forward(g_.child(layers, given.encoded == kNone ? "1" : "2"), hidden));
     if (weights_ != kNone) g_.drop({weights_});
     weights_ = kNone;
     g_.exit(module);
@@ -301,10 +297,10 @@ class T5Graph {
       const std::int32_t region = g_.begin_region({std::move(arguments), {}, std::move(returned), std::move(strided)});
       const TensorId out = block(one, hidden, given);
       g_.end_region(region);
-      hidden = rebound(hidden, out);
+      hidden = rebound(g_, hidden, out);
     }
-    hidden = rebound(hidden, norm(module, hidden));
-    hidden = rebound(hidden, dropout_module(g_, g_.child(module, "dropout"), hidden, d_.residual_dropout));
+    hidden = rebound(g_, hidden, norm(module, hidden));
+    hidden = rebound(g_, hidden, dropout_module(g_, g_.child(module, "dropout"), hidden, d_.residual_dropout));
     for (const TensorId one : {given.mask, given.bias, given.cross_bias, words}) {
       if (one != kNone) g_.drop({one});
     }

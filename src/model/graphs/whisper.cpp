@@ -53,16 +53,16 @@ class WhisperGraph final : Sublayers {
     const TensorId made = g_.make(Op::Conv2d, shape, g_.dtype(low_weight), {low_x, low_weight, low_bias}, true);
     g_.drop({low_x, low_weight, low_bias});
     g_.exit(module);
-    return rebound(made, g_.unary(Op::Gelu, made));
+    return rebound(g_, made, g_.unary(Op::Gelu, made));
   }
 
   // proj(x), times `scale` if there is one, head by head.
   TensorId heads_of(ModuleId attention, std::string_view name, TensorId x, bool by_head, bool scaled = false) {
     TensorId flat = linear_module(g_, g_.child(attention, name), x, d_.hidden);
-    if (scaled) flat = rebound(flat, g_.unary(Op::MulScalar, flat));
+    if (scaled) flat = rebound(g_, flat, g_.unary(Op::MulScalar, flat));
     const TensorId seen = by_heads(g_, flat, d_.heads, d_.head_dim, by_head);
     const bool several = d_.heads > 1 && g_.shape(x).dims[1] > 1;
-    return several ? rebound(seen, g_.copy(seen)) : seen;
+    return several ? rebound(g_, seen, g_.copy(seen)) : seen;
   }
 
   // Gradients of the memory-efficient kernel lie token by token, those of the others as their operands do; a product's
@@ -110,9 +110,9 @@ class WhisperGraph final : Sublayers {
       const std::int32_t region = g_.begin_region({std::move(arguments), {}, {}, std::move(by_channel)});
       const TensorId out = layer(one, hidden, encoded, mask);
       g_.end_region(region);
-      hidden = rebound(hidden, out);
+      hidden = rebound(g_, hidden, out);
     }
-    return rebound(hidden, norm(stack, "layer_norm", hidden));
+    return rebound(g_, hidden, norm(stack, "layer_norm", hidden));
   }
 
   TensorId encoder(TensorId sound) {
@@ -120,9 +120,9 @@ class WhisperGraph final : Sublayers {
     g_.enter(module);
     encodes_ = true;
     const TensorId first = convolved("conv1", sound, 2 * options_.seq);
-    const TensorId second = rebound(first, convolved("conv2", first, options_.seq));
+    const TensorId second = rebound(g_, first, convolved("conv2", first, options_.seq));
     const Shape by_frame{options_.micro_batch, options_.seq, d_.hidden};
-    const TensorId frames = rebound(second, g_.view(second, by_frame, {step_swap(1, 2)}));
+    const TensorId frames = rebound(g_, second, g_.view(second, by_frame, {step_swap(1, 2)}));
     const TensorId numbers = arange(g_, options_.seq);
     const ModuleId table = g_.child(module, "embed_positions");
     g_.enter(table);
@@ -130,7 +130,7 @@ class WhisperGraph final : Sublayers {
     g_.exit(table);
     const TensorId placed = g_.binary(Op::Add, frames, positions);
     g_.drop({positions});
-    const TensorId hidden = rebound(placed, g_.dropout(placed, d_.embedding_dropout));
+    const TensorId hidden = rebound(g_, placed, g_.dropout(placed, d_.embedding_dropout));
     const TensorId out = layers(module, hidden, kNone, kNone);
     g_.drop({frames, numbers});
     g_.exit(module);
@@ -153,7 +153,7 @@ class WhisperGraph final : Sublayers {
     const TensorId positions = g_.make(Op::Index, shape, g_.dtype(weight), {weight, position_ids}, true);
     g_.exit(table);
     const TensorId placed = g_.binary(Op::Add, embedded, positions);
-    const TensorId hidden = rebound(placed, g_.dropout(placed, d_.embedding_dropout));
+    const TensorId hidden = rebound(g_, placed, g_.dropout(placed, d_.embedding_dropout));
     const TensorId mask = attention_mask(g_, position_ids, kNone);
     const TensorId out = layers(module, hidden, encoded, mask);
     if (mask != kNone) g_.drop({mask});

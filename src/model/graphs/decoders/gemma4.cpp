@@ -14,21 +14,14 @@ TensorId normed(GraphBuilder& g, ModuleId parent, std::string_view name, TensorI
   return norm_module(g, NormKind::RmsPower, g.child(parent, name), x);
 }
 
-// The same, rebinding the variable.
-void become_normed(GraphBuilder& g, ModuleId parent, std::string_view name, TensorId& x) {
-  const TensorId out = normed(g, parent, name, x);
-  g.drop({x});
-  x = out;
-}
-
 // apply_rotary_pos_emb(x, cos, sin, unsqueeze_dim=2), rebinding the variable.
 void turn_by_token(GraphBuilder& g, const Waves& waves, TensorId& x) {
   const Shape& table = g.shape(waves.cos);
   const Shape by_token{table.dims[0], table.dims[1], 1, table.dims[2]};
   const Waves seen{g.view(waves.cos, by_token), g.view(waves.sin, by_token)};
   const TensorId out = turned_by(g, x, seen);
-  g.drop({seen.cos, seen.sin, x});
-  x = out;
+  g.drop({seen.cos, seen.sin});
+  rebind(g, x, out);
 }
 
 // Keys and values of the layer's own.
@@ -37,10 +30,10 @@ QueryKey own_keys(GraphBuilder& g, ModuleId module, TensorId hidden, const Waves
   const ModuleId projection = g.model().child(module, "v_proj");
   TensorId keys = heads_of_tokens(g, g.child(module, "k_proj"), hidden, heads, by_head && projection == kNone);
   TensorId values = projection == kNone ? g.keep(keys) : heads_of_tokens(g, projection, hidden, heads, by_head);
-  become_normed(g, module, "k_norm", keys);
+  rebind(g, keys, normed(g, module, "k_norm", keys));
   turn_by_token(g, waves, keys);
   keys = heads_before_tokens(g, keys);
-  become_normed(g, module, "v_norm", values);
+  rebind(g, values, normed(g, module, "v_norm", values));
   return {keys, heads_before_tokens(g, values)};
 }
 
@@ -72,7 +65,7 @@ Attended attend_shared(GraphBuilder& g, const DecoderParts& p, ModuleId module, 
   g.enter(module);
   AttentionCall call;
   call.q = heads_of_tokens(g, g.child(module, "q_proj"), hidden, d.heads, false);
-  become_normed(g, module, "q_norm", call.q);
+  rebind(g, call.q, normed(g, module, "q_norm", call.q));
   turn_by_token(g, given.waves, call.q);
   call.q = heads_before_tokens(g, call.q);
   const bool repeats = repeats_heads(g, given.mask != kNone);
@@ -137,14 +130,14 @@ Beside beside_experts(GraphBuilder& g, const DecoderParts& p, ModuleId layer, Te
   g.drop({second});
   second = g.view(rows, shape);
   g.drop({rows});
-  become_normed(g, layer, "post_feedforward_layernorm_2", second);
+  rebind(g, second, normed(g, layer, "post_feedforward_layernorm_2", second));
   const TensorId sum = g.binary(Op::Add, first, second);
   return {sum, {first, flat, routed.logits, routed.weights, routed.experts, second}};
 }
 
 // residual + norm(branch), which is used up.
 TensorId joined(GraphBuilder& g, ModuleId layer, std::string_view norm, TensorId residual, TensorId branch) {
-  become_normed(g, layer, norm, branch);
+  rebind(g, branch, normed(g, layer, norm, branch));
   const TensorId out = g.binary(Op::Add, residual, branch);
   g.drop({branch});
   return out;
@@ -236,7 +229,7 @@ TensorId own_inputs(GraphBuilder& g, const SharingParts& p, ModuleId body, Tenso
   g.drop({flat});
   TensorId projected = g.view(scaled, apart);
   g.drop({scaled});
-  become_normed(g, body, "per_layer_projection_norm", projected);
+  rebind(g, projected, normed(g, body, "per_layer_projection_norm", projected));
   const TensorId sum = g.binary(Op::Add, projected, own);
   const TensorId out = g.unary(Op::MulScalar, sum, 1 / std::sqrt(2.0));
   g.drop({sum, projected, own});

@@ -50,7 +50,7 @@ class BartGraph final : Sublayers {
     g_.exit(body_);
     TensorId logits = linear_module(g_, g_.child(g_.causal(), "lm_head"), decoded, d_.vocab);
     if (of_.biases_logits) {
-      logits = rebound(logits, g_.binary(Op::Add, logits, g_.buffer("final_logits_bias")));
+      logits = rebound(g_, logits, g_.binary(Op::Add, logits, g_.buffer("final_logits_bias")));
     }
     const TensorId loss = class_loss(g_, logits, labels);
     g_.drop({decoded, target_ids});
@@ -76,7 +76,7 @@ class BartGraph final : Sublayers {
     call.q = by_heads(g_, query, d_.heads, d_.head_dim, queries_come_back_by_head(options_, d_, masked));
     TensorId key = linear_module(g_, g_.child(module, "k_proj"), source, d_.hidden);
     if (keys && composed && d_.heads > 1 && g_.shape(key).dims[1] > 1) {
-      key = rebound(key, g_.view_copied_back(key, g_.shape(key)));
+      key = rebound(g_, key, g_.view_copied_back(key, g_.shape(key)));
     }
     const TensorId value = linear_module(g_, g_.child(module, "v_proj"), source, d_.hidden);
     call.k = by_heads(g_, key, d_.heads, d_.head_dim, keys && !composed);
@@ -99,19 +99,19 @@ class BartGraph final : Sublayers {
       const std::int32_t region = g_.begin_region({std::move(arguments), {}, {}, {}});
       const TensorId out = layer(one, hidden, encoded, mask);
       g_.end_region(region);
-      hidden = rebound(hidden, out);
+      hidden = rebound(g_, hidden, out);
     }
-    return of_.norms_last ? rebound(hidden, norm(stack, "layer_norm", hidden)) : hidden;
+    return of_.norms_last ? rebound(g_, hidden, norm(stack, "layer_norm", hidden)) : hidden;
   }
 
   TensorId words(ModuleId stack, TensorId ids) {
     const ModuleId module = g_.child(stack, "embed_tokens");
     g_.enter(module);
     TensorId x = embedding(g_, g_.parameter("weight"), ids, false, d_.padding);
-    if (of_.scales_inside) x = rebound(x, g_.unary(Op::MulScalar, x, g_.model().parts->embedding_multiplier));
+    if (of_.scales_inside) x = rebound(g_, x, g_.unary(Op::MulScalar, x, g_.model().parts->embedding_multiplier));
     g_.exit(module);
     if (options_.inputs_require_grad) g_.require_grad(x);
-    return of_.scales_inside ? x : rebound(x, g_.unary(Op::MulScalar, x, g_.model().parts->embedding_multiplier));
+    return of_.scales_inside ? x : rebound(g_, x, g_.unary(Op::MulScalar, x, g_.model().parts->embedding_multiplier));
   }
 
   // Of every row, or of one for all; `given` are the decoder's numbers.
@@ -141,8 +141,8 @@ class BartGraph final : Sublayers {
   // dropout(norm(words + places)).
   TensorId placed(ModuleId stack, TensorId words, TensorId places) {
     TensorId hidden = g_.binary(Op::Add, words, places);
-    if (of_.norms_words) hidden = rebound(hidden, norm(stack, "layernorm_embedding", hidden));
-    return rebound(hidden, g_.dropout(hidden, d_.embedding_dropout));
+    if (of_.norms_words) hidden = rebound(g_, hidden, norm(stack, "layernorm_embedding", hidden));
+    return rebound(g_, hidden, g_.dropout(hidden, d_.embedding_dropout));
   }
 
   TensorId encoder(TensorId ids) {

@@ -82,12 +82,6 @@ class Distances {
   Shape square_;
 };
 
-// A variable takes another tensor.
-TensorId renamed(GraphBuilder& g, TensorId old, TensorId made) {
-  g.drop({old});
-  return made;
-}
-
 // What every layer is given.
 struct Given {
   TensorId mask = kNone;
@@ -106,8 +100,8 @@ class Disentangled {
     const TensorId k = projected(self, "key_proj", hidden, !kinds_.of_keys);
     const TensorId v = projected(self, "value_proj", hidden);
     const TensorId columns = turned(k);
-    const TensorId scaled = rebound(columns, g_.unary(Op::DivScalar, columns));
-    TensorId scores = rebound(scaled, product(q, scaled));
+    const TensorId scaled = rebound(g_, columns, g_.unary(Op::DivScalar, columns));
+    TensorId scores = rebound(g_, scaled, product(q, scaled));
     TensorId distances = kNone;
     TensorId added = kNone;
     if (kinds_.relative) {
@@ -115,18 +109,18 @@ class Disentangled {
       const TensorId rows = g_.view(distances, Shape{1, 2 * kinds_.span, d_.hidden});
       added = distance_scores(self, q, k, given.apart, rows);
       g_.drop({rows});
-      scores = rebound(scores, g_.binary(Op::Add, scores, added));
+      scores = rebound(g_, scores, g_.binary(Op::Add, scores, added));
     }
     const Shape by_head{g_.options().micro_batch, d_.heads, g_.options().seq, g_.options().seq};
-    scores = rebound(scores, g_.view(scores, by_head));
+    scores = rebound(g_, scores, g_.view(scores, by_head));
     const TensorId counted = g_.make(Op::Cast, g_.shape(given.mask), DType::Bool, {given.mask});
     const TensorId others = g_.make(Op::BitwiseNot, g_.shape(counted), DType::Bool, {counted});
-    scores = rebound(scores, g_.make(Op::MaskedFill, by_head, g_.dtype(scores), {scores, others}, true));
+    scores = rebound(g_, scores, g_.make(Op::MaskedFill, by_head, g_.dtype(scores), {scores, others}, true));
     g_.drop({others});
     TensorId weights = g_.unary(Op::Softmax, scores);
-    weights = rebound(weights, dropout_module(g_, g_.child(self, "dropout"), weights, d_.attention_dropout));
+    weights = rebound(g_, weights, dropout_module(g_, g_.child(self, "dropout"), weights, d_.attention_dropout));
     const TensorId rows = g_.view(weights, by_pairs());
-    const TensorId out = merged_heads(g_, rebound(rows, product(rows, v)));
+    const TensorId out = merged_heads(g_, rebound(g_, rows, product(rows, v)));
     g_.drop({counted, scores, weights, q, k, v});
     if (kinds_.relative) g_.drop({added, distances});
     g_.exit(self);
@@ -137,8 +131,6 @@ class Disentangled {
   [[nodiscard]] Shape by_pairs() const {
     return Shape{g_.options().micro_batch * d_.heads, g_.options().seq, g_.options().seq};
   }
-  TensorId rebound(TensorId old, TensorId made) { return renamed(g_, old, made); }
-
   // transpose_for_scores: [B, S, H * D] to [B * H, S, D]; uses up `x`. `turns`: the gradient comes turned, so that of
   // one row it is a matrix as it lies.
   TensorId rows_of(TensorId x, bool turns) {
@@ -147,8 +139,8 @@ class Disentangled {
     const bool copies = d_.heads > 1 && from.dims[1] > 1;
     const bool back = copies && !(turns && g_.options().micro_batch == 1);
     const TensorId swapped = by_heads(g_, x, d_.heads, d_.head_dim, back);
-    const TensorId copied = rebound(swapped, copies ? g_.copy(swapped) : g_.keep(swapped));
-    return rebound(copied, g_.view(copied, rows));
+    const TensorId copied = rebound(g_, swapped, copies ? g_.copy(swapped) : g_.keep(swapped));
+    return rebound(g_, copied, g_.view(copied, rows));
   }
 
   TensorId projected(ModuleId self, std::string_view name, TensorId x, bool turns = false) {
@@ -175,17 +167,17 @@ class Disentangled {
     Shape all = g_.shape(one);
     all.dims[0] *= g_.options().micro_batch;
     // Repeated once it is a copy, whose gradient is the copy's.
-    if (all == g_.shape(one)) return rebound(one, g_.copy(one));
-    return rebound(one, g_.make(Op::Repeat, all, g_.dtype(one), {one}, true));
+    if (all == g_.shape(one)) return rebound(g_, one, g_.copy(one));
+    return rebound(g_, one, g_.make(Op::Repeat, all, g_.dtype(one), {one}, true));
   }
 
   // clamp(apart + span, 0, 2 * span - 1), or of minus apart.
   TensorId places_of(TensorId apart, bool backwards) {
     const Shape square = g_.shape(apart);
     TensorId x = g_.keep(apart);
-    if (backwards) x = rebound(x, g_.make(Op::Neg, square, DType::Int64, {x}));
-    x = rebound(x, g_.make(Op::AddScalar, square, DType::Int64, {x}, false, static_cast<double>(kinds_.span)));
-    return rebound(x, g_.make(Op::Clamp, square, DType::Int64, {x}));
+    if (backwards) x = rebound(g_, x, g_.make(Op::Neg, square, DType::Int64, {x}));
+    x = rebound(g_, x, g_.make(Op::AddScalar, square, DType::Int64, {x}, false, static_cast<double>(kinds_.span)));
+    return rebound(g_, x, g_.make(Op::Clamp, square, DType::Int64, {x}));
   }
 
   // What `rows` say of each distance, picked for each pair. Then over the root of a head's width. Where each pair looks
@@ -203,7 +195,7 @@ class Disentangled {
     const TensorId spread = g_.view(places, by_pairs(), Op::Expand);
     const TensorId chosen = g_.make(Op::Gather, by_pairs(), g_.dtype(all), {all, spread}, true);
     g_.drop({columns, spread, all});
-    const TensorId scores = backwards ? rebound(chosen, turned(chosen)) : chosen;
+    const TensorId scores = backwards ? rebound(g_, chosen, turned(chosen)) : chosen;
     return {places, scores, g_.unary(Op::DivScalar, scores)};
   }
 
@@ -222,14 +214,14 @@ class Disentangled {
     if (kinds_.of_queries) {
       const Picked one = picked(q, of_queries, apart, false);
       held.insert(held.end(), {one.places, one.scores});
-      sum = rebound(one.scaled, g_.unary(Op::AddScalar, one.scaled));
+      sum = rebound(g_, one.scaled, g_.unary(Op::AddScalar, one.scaled));
     }
     if (kinds_.of_keys) {
       const Picked one = picked(k, of_keys, apart, true);
       held.insert(held.end(), {one.places, one.scores});
       const TensorId joint = sum == kNone ? g_.unary(Op::AddScalar, one.scaled) : g_.in_place(Op::Add, sum, one.scaled);
       if (sum != kNone) g_.drop({sum});
-      sum = rebound(one.scaled, joint);
+      sum = rebound(g_, one.scaled, joint);
     }
     for (const TensorId one : {of_keys, of_queries}) {
       if (one != kNone) g_.drop({one});
@@ -292,13 +284,13 @@ class DebertaGraph {
         placed ? table(module, "position_embeddings", numbers) : g_.filled(g_.shape(words), g_.dtype(words), 0);
     TensorId sum = placed ? g_.binary(Op::Add, words, places) : g_.keep(words);
     const TensorId kinds = typed ? table(module, "token_type_embeddings", types) : kNone;
-    if (typed) sum = renamed(g_, sum, g_.binary(Op::Add, sum, kinds));
-    sum = renamed(g_, sum, norm_module(g_, NormKind::Layer, g_.child(module, "LayerNorm"), sum));
+    if (typed) sum = rebound(g_, sum, g_.binary(Op::Add, sum, kinds));
+    sum = rebound(g_, sum, norm_module(g_, NormKind::Layer, g_.child(module, "LayerNorm"), sum));
     const TensorId column = g_.view(ones, Shape{g_.options().micro_batch, g_.options().seq, 1});
     const TensorId mask = g_.cast(column, g_.dtype(sum));
     g_.drop({column});
-    sum = renamed(g_, sum, g_.binary(Op::Mul, sum, mask));
-    sum = renamed(g_, sum, dropout_module(g_, g_.child(module, "dropout"), sum, d_.embedding_dropout));
+    sum = rebound(g_, sum, g_.binary(Op::Mul, sum, mask));
+    sum = rebound(g_, sum, dropout_module(g_, g_.child(module, "dropout"), sum, d_.embedding_dropout));
     g_.drop({mask, words, places, numbers});
     if (typed) g_.drop({kinds});
     g_.exit(module);
@@ -309,7 +301,7 @@ class DebertaGraph {
   TensorId output(ModuleId module, TensorId x, TensorId residual) {
     g_.enter(module);
     TensorId out = linear_module(g_, g_.child(module, "dense"), x, d_.hidden);
-    out = renamed(g_, out, dropout_module(g_, g_.child(module, "dropout"), out, d_.residual_dropout));
+    out = rebound(g_, out, dropout_module(g_, g_.child(module, "dropout"), out, d_.residual_dropout));
     const TensorId sum = g_.binary(Op::Add, out, residual);
     const TensorId normed = norm_module(g_, NormKind::Layer, g_.child(module, "LayerNorm"), sum);
     g_.drop({sum, out});
@@ -322,13 +314,13 @@ class DebertaGraph {
     const ModuleId around = g_.child(module, "attention");
     g_.enter(around);
     const TensorId attended = Disentangled(g_, g_.model()).of(g_.child(around, "self"), hidden, given);
-    const TensorId middle = renamed(g_, attended, output(g_.child(around, "output"), attended, hidden));
+    const TensorId middle = rebound(g_, attended, output(g_.child(around, "output"), attended, hidden));
     g_.exit(around);
     const ModuleId intermediate = g_.child(module, "intermediate");
     g_.enter(intermediate);
     const TensorId wide = linear_module(g_, g_.child(intermediate, "dense"), middle, d_.ffn);
     const TensorId active =
-        renamed(g_, wide, activation_module(g_, g_.child(intermediate, "intermediate_act_fn"), wide));
+        rebound(g_, wide, activation_module(g_, g_.child(intermediate, "intermediate_act_fn"), wide));
     g_.exit(intermediate);
     const TensorId out = output(g_.child(module, "output"), active, middle);
     g_.drop({active, middle});
@@ -369,7 +361,7 @@ class DebertaGraph {
       const std::int32_t region = g_.begin_region({{hidden, given.mask}, std::move(named), {}, {}});
       const TensorId out = layer(module, hidden, given);
       g_.end_region(region);
-      hidden = renamed(g_, hidden, out);
+      hidden = rebound(g_, hidden, out);
       states.push_back(g_.keep(hidden));
     }
     g_.drop({given.mask});
@@ -387,10 +379,10 @@ class DebertaGraph {
     const ModuleId transform = g_.child(predictions, "transform");
     for (const ModuleId module : {head, predictions, transform}) g_.enter(module);
     TensorId x = linear_module(g_, g_.child(transform, "dense"), hidden, d_.hidden);
-    x = renamed(g_, x, activation_module(g_, g_.child(transform, "transform_act_fn"), x));
-    x = renamed(g_, x, norm_module(g_, NormKind::Layer, g_.child(transform, "LayerNorm"), x));
+    x = rebound(g_, x, activation_module(g_, g_.child(transform, "transform_act_fn"), x));
+    x = rebound(g_, x, norm_module(g_, NormKind::Layer, g_.child(transform, "LayerNorm"), x));
     g_.exit(transform);
-    x = renamed(g_, x, linear_module(g_, g_.child(predictions, "decoder"), x, d_.vocab));
+    x = rebound(g_, x, linear_module(g_, g_.child(predictions, "decoder"), x, d_.vocab));
     g_.exit(predictions);
     g_.exit(head);
     return x;
@@ -398,7 +390,7 @@ class DebertaGraph {
 
   TensorId token_logits(TensorId hidden) {
     const TensorId dropped = dropout_module(g_, root("dropout"), hidden, d_.classifier_dropout);
-    return renamed(g_, dropped, linear_module(g_, root("classifier"), dropped, d_.labels));
+    return rebound(g_, dropped, linear_module(g_, root("classifier"), dropped, d_.labels));
   }
 
   // ContextPooler, of the first token.
@@ -407,11 +399,11 @@ class DebertaGraph {
     g_.enter(pooler);
     const Shape shape = g_.shape(hidden);
     const TensorId part = g_.slice(hidden, 1, 0, 1);
-    const TensorId token = renamed(g_, part, g_.view(part, Shape{shape.dims[0], shape.dims[2]}));
+    const TensorId token = rebound(g_, part, g_.view(part, Shape{shape.dims[0], shape.dims[2]}));
     const TensorId first =
-        renamed(g_, token, dropout_module(g_, g_.child(pooler, "dropout"), token, kinds_.pooler_dropout));
+        rebound(g_, token, dropout_module(g_, g_.child(pooler, "dropout"), token, kinds_.pooler_dropout));
     TensorId out = linear_module(g_, g_.child(pooler, "dense"), first, d_.hidden);
-    out = renamed(g_, out, activated(g_, kinds_.pooler_activation, out));
+    out = rebound(g_, out, activated(g_, kinds_.pooler_activation, out));
     g_.drop({first});
     g_.exit(pooler);
     return out;
@@ -420,7 +412,7 @@ class DebertaGraph {
   // Without problem_type the rows that have a label are looked for, here all of them, and their loss is in fp32.
   Graph end_text(TensorId hidden, TensorId labels) {
     TensorId x = pooled(hidden);
-    x = renamed(g_, x, dropout_module(g_, root("dropout"), x, d_.classifier_dropout));
+    x = rebound(g_, x, dropout_module(g_, root("dropout"), x, d_.classifier_dropout));
     const TensorId logits = linear_module(g_, root("classifier"), x, d_.labels);
     TensorId loss = kNone;
     if (kinds_.names_problem) {

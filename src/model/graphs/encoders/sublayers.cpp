@@ -14,11 +14,6 @@ Sublayers::Sublayers(const ModelSpec& model, const GraphOptions& options, bool n
       body_(g_.child(g_.causal(), "model")),
       norms_first_(norms_first) {}
 
-TensorId Sublayers::rebound(TensorId old, TensorId made) {
-  g_.drop({old});
-  return made;
-}
-
 // What a sublayer is given.
 TensorId Sublayers::given(ModuleId layer, std::string_view name, TensorId hidden) {
   return norms_first_ ? norm(layer, name, hidden) : g_.keep(hidden);
@@ -26,9 +21,9 @@ TensorId Sublayers::given(ModuleId layer, std::string_view name, TensorId hidden
 
 // residual + dropout(x), rebinding the variable, and the norm behind the sum.
 TensorId Sublayers::joined(ModuleId layer, std::string_view name, TensorId x, TensorId residual) {
-  x = rebound(x, g_.dropout(x, d_.residual_dropout));
-  x = rebound(x, g_.binary(Op::Add, residual, x));
-  return norms_first_ ? x : rebound(x, norm(layer, name, x));
+  x = rebound(g_, x, g_.dropout(x, d_.residual_dropout));
+  x = rebound(g_, x, g_.binary(Op::Add, residual, x));
+  return norms_first_ ? x : rebound(g_, x, norm(layer, name, x));
 }
 
 // One sublayer of attention; its weights are a variable of the layer until it returns or has others.
@@ -48,18 +43,18 @@ TensorId Sublayers::feed_forward(ModuleId layer, TensorId hidden) {
   const std::int64_t ffn = g_.shape(g_.parameter_of(first, "weight")).dims[0];
   const TensorId normed = given(layer, "final_layer_norm", hidden);
   TensorId x = linear_module(g_, first, normed, ffn);
-  x = rebound(x, activation_module(g_, g_.child(layer, "activation_fn"), x));
+  x = rebound(g_, x, activation_module(g_, g_.child(layer, "activation_fn"), x));
   g_.drop({normed});
-  if (g_.model().parts != nullptr) x = rebound(x, g_.dropout(x, g_.model().parts->activation_dropout));
-  x = rebound(x, linear_module(g_, g_.child(layer, "fc2"), x, d_.hidden));
+  if (g_.model().parts != nullptr) x = rebound(g_, x, g_.dropout(x, g_.model().parts->activation_dropout));
+  x = rebound(g_, x, linear_module(g_, g_.child(layer, "fc2"), x, d_.hidden));
   return joined(layer, "final_layer_norm", x, hidden);
 }
 
 TensorId Sublayers::layer(ModuleId module, TensorId x, TensorId encoded, TensorId mask) {
   g_.enter(module);
   TensorId hidden = attended(module, "self_attn", x, kNone, mask);
-  if (encoded != kNone) hidden = rebound(hidden, attended(module, "encoder_attn", hidden, encoded, kNone));
-  hidden = rebound(hidden, feed_forward(module, hidden));
+  if (encoded != kNone) hidden = rebound(g_, hidden, attended(module, "encoder_attn", hidden, encoded, kNone));
+  hidden = rebound(g_, hidden, feed_forward(module, hidden));
   if (weights_ != kNone) g_.drop({weights_});
   weights_ = kNone;
   g_.exit(module);

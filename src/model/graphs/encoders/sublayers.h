@@ -22,8 +22,6 @@ class Sublayers {
   virtual Attended attention(ModuleId module, TensorId hidden, TensorId source, TensorId mask, bool full) = 0;
   virtual TensorId norm(ModuleId parent, std::string_view name, TensorId x) = 0;
 
-  // `made` takes the name of `old`.
-  TensorId rebound(TensorId old, TensorId made);
   // `encoded`: what the encoder made; kNone in the encoder itself.
   TensorId layer(ModuleId module, TensorId x, TensorId encoded, TensorId mask);
 

@@ -130,12 +130,6 @@ TensorId grouped_experts(GraphBuilder& g, const ExpertParts& parts, ModuleId exp
   return out;
 }
 
-// A Python variable that is given another value lets go of the one before.
-void rebind(GraphBuilder& g, TensorId& variable, TensorId value) {
-  if (variable != kNone) g.drop({variable});
-  variable = value;
-}
-
 // batched_mm_experts_forward: each pair of a token and an expert has a copy of that expert's weights.
 class BatchedExperts {
  public:

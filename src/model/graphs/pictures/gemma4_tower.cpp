@@ -12,18 +12,6 @@
 namespace dsplan {
 namespace {
 
-// norm(x), rebinding the variable.
-void normed_over(GraphBuilder& g, const DecoderParts& p, ModuleId norm, TensorId& x) {
-  const TensorId out = norm_module(g, p.norm, norm, x);
-  g.drop({x});
-  x = out;
-}
-
-void rebinds(GraphBuilder& g, TensorId& x, TensorId next) {
-  g.drop({x});
-  x = next;
-}
-
 // A number of each picture or patch.
 TensorId whole_numbers(GraphBuilder& g, Op op, const Shape& shape, std::initializer_list<TensorId> of) {
   return g.make(op, shape, DType::Int64, of);
@@ -60,8 +48,8 @@ class PaddedTower {
     TensorId hidden =
         g_.make(Op::MaskedRows, Shape{tokens, d_.hidden}, DType::Float32, {pooled.wide, pooled.counts}, true);
     g_.drop({pooled.wide});
-    if (t_.standardises) rebinds(g_, hidden, standardised(g_, hidden));
-    rebinds(g_, hidden, g_.cast(hidden, g_.dtype(embedded)));
+    if (t_.standardises) rebind(g_, hidden, standardised(g_, hidden));
+    rebind(g_, hidden, g_.cast(hidden, g_.dtype(embedded)));
     g_.drop({last, embedded, padding, pooled.counts});
     g_.exit(module_);
     return hidden;
@@ -77,7 +65,7 @@ class PaddedTower {
     const TensorId less = g_.unary(Op::SubScalar, pixels, 0.5);
     TensorId own = g_.unary(Op::MulScalar, less, 2);
     g_.drop({less});
-    rebinds(g_, own, g_.cast(own, g_.dtype(g_.parameter("position_embedding_table"))));
+    rebind(g_, own, g_.cast(own, g_.dtype(g_.parameter("position_embedding_table"))));
     const TensorId made = linear_module(g_, g_.child(module, "input_proj"), own, d_.hidden);
     const TensorId positions = learned(places, padding);
     const TensorId sum = g_.binary(Op::Add, made, positions);
@@ -147,8 +135,8 @@ class PaddedTower {
     };
     Waves waves{wave(Op::Cos), wave(Op::Sin)};
     const Shape whole{pictures_, t_.padded, d_.head_dim};
-    rebinds(g_, waves.cos, g_.make(Op::Cat, whole, DType::Float32, {waves.cos}));
-    rebinds(g_, waves.sin, g_.make(Op::Cat, whole, DType::Float32, {waves.sin}));
+    rebind(g_, waves.cos, g_.make(Op::Cat, whole, DType::Float32, {waves.cos}));
+    rebind(g_, waves.sin, g_.make(Op::Cat, whole, DType::Float32, {waves.sin}));
     const Waves narrow{g_.cast(waves.cos, as), g_.cast(waves.sin, as)};
     g_.drop({wide, own, angles, waves.cos, waves.sin});
     g_.set_autocast_enabled(true);
@@ -162,13 +150,13 @@ class PaddedTower {
     const TensorId normed = norm_module(g_, p_.norm, g_.child(module, p_.before_attention), hidden);
     Attended attended = attention(g_.child(module, p_.attention), normed, given);
     g_.drop({normed});
-    normed_over(g_, p_, g_.child(module, p_.after_attention), attended.flat);
+    rebind(g_, attended.flat, norm_module(g_, p_.norm, g_.child(module, p_.after_attention), attended.flat));
     const TensorId middle = g_.binary(Op::Add, hidden, attended.flat);
     g_.drop({attended.flat});
     const TensorId second = norm_module(g_, p_.norm, g_.child(module, p_.before_mlp), middle);
     TensorId fed = mlp(g_.child(module, p_.feed_forward), second);
     g_.drop({second});
-    normed_over(g_, p_, g_.child(module, p_.after_mlp), fed);
+    rebind(g_, fed, norm_module(g_, p_.norm, g_.child(module, p_.after_mlp), fed));
     const TensorId out = g_.binary(Op::Add, middle, fed);
     g_.drop({fed, middle});
     if (attended.weights != kNone) g_.drop({attended.weights});
@@ -183,7 +171,7 @@ class PaddedTower {
     const TensorId given = t_.clips ? bounded(x) : g_.keep(x);
     TensorId out = linear_module(g_, g_.child(module, "linear"), given, features);
     g_.drop({given});
-    if (t_.clips) rebinds(g_, out, bounded(out));
+    if (t_.clips) rebind(g_, out, bounded(out));
     g_.exit(module);
     return out;
   }
@@ -231,7 +219,7 @@ class PaddedTower {
     const Shape shape{pictures_, t_.padded, d_.heads, d_.head_dim};
     TensorId heads = copied_back ? g_.view_copied_back(flat, shape) : g_.view(flat, shape);
     g_.drop({flat});
-    normed_over(g_, p_, g_.child(module, norm), heads);
+    rebind(g_, heads, norm_module(g_, p_.norm, g_.child(module, norm), heads));
     return heads;
   }
 
@@ -239,10 +227,10 @@ class PaddedTower {
     g_.enter(module);
     AttentionCall call;
     call.q = heads_of(module, "q_proj", "q_norm", x);
-    rebinds(g_, call.q, turned(call.q, given.waves));
+    rebind(g_, call.q, turned(call.q, given.waves));
     call.q = heads_before_tokens(g_, call.q);
     call.k = heads_of(module, "k_proj", "k_norm", x);
-    rebinds(g_, call.k, turned(call.k, given.waves));
+    rebind(g_, call.k, turned(call.k, given.waves));
     call.k = heads_before_tokens(g_, call.k);
     const bool by_head = d_.heads > 1 && values_come_back_by_head(g_.options(), d_, given.mask != kNone);
     call.v = heads_before_tokens(g_, heads_of(module, "v_proj", "v_norm", x, by_head));
@@ -271,7 +259,7 @@ class PaddedTower {
     TensorId own = g_.make(Op::MaskedFill, g_.shape(hidden), g_.dtype(hidden), {hidden, flags}, true);
     g_.drop({flags});
     Pooled made;
-    rebinds(g_, own, averaged(own, places, made.counts));
+    rebind(g_, own, averaged(own, places, made.counts));
     const TensorId wide = g_.cast(own, DType::Float32);
     made.wide = g_.unary(Op::MulScalar, wide, std::sqrt(static_cast<double>(d_.hidden)));
     g_.drop({wide, own});

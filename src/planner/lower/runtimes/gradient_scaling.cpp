@@ -123,9 +123,8 @@ Variable LossScaler::scalar(DType dtype, What what, Body body) {
 
 void LossScaler::scale() {
   if (divides_) {
-    divided_loss_ = scalar(DType::Float32, {Role::Temporaries, "loss by micro-batches",
-                                            "accelerate: accelerator.py, "
-                                            "backward"});
+    constexpr What kDivided{Role::Temporaries, "loss by micro-batches", "accelerate: accelerator.py, backward"};
+    divided_loss_ = scalar(DType::Float32, kDivided);
   }
   if (!scale_) {  // _lazy_init_scale_growth_tracker
     scale_ = scalar(DType::Float32, {Role::Optimizer, "loss scale"});

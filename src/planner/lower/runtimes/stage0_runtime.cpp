@@ -32,6 +32,13 @@ struct Stage0Model {
   GradientNorms& gradient_norms;
 };
 
+// As the base optimizer meets it.
+StepParameter step_parameter(const Stage0Model& model, ParameterId id, const Variable& stepped, BufferId gradient,
+                             DType dtype) {
+  const Parameter& parameter = model.spec.parameters[at(id)];
+  return {id, stepped.id(), gradient, parameter.shape, dtype, false, false, parameter.split == Split::Replicated};
+}
+
 class Stage0Optimizer {
  public:
   virtual ~Stage0Optimizer() noexcept(false) = default;
@@ -225,9 +232,8 @@ class Fp16UnfusedOptimizer final : public Stage0Optimizer {
   [[nodiscard]] std::vector<StepParameter> step_parameters(const std::vector<Variable>& gradients) const {
     std::vector<StepParameter> made;
     for (const NamedParameter& p : model_.trained) {
-      const Parameter& parameter = model_.spec.parameters[at(p.id)];
-      made.push_back({p.id, masters_[at(p.id)].id(), gradients[at(p.id)].id(), parameter.shape, training_.master_dtype,
-                      false, false, parameter.split == Split::Replicated});
+      made.push_back(
+          step_parameter(model_, p.id, masters_[at(p.id)], gradients[at(p.id)].id(), training_.master_dtype));
     }
     return made;
   }
@@ -303,10 +309,8 @@ class Fp32Optimizer final : public Stage0Optimizer {
   [[nodiscard]] std::vector<StepParameter> step_parameters() const {
     std::vector<StepParameter> made;
     for (const NamedParameter& p : model_.trained) {
-      const Parameter& parameter = model_.spec.parameters[at(p.id)];
       const BufferId gradient = model_.gradients.holds(p.id) ? model_.gradients[p.id] : kNoBuffer;
-      made.push_back({p.id, model_.whole[at(p.id)].id(), gradient, parameter.shape, p.dtype, false, false,
-                      parameter.split == Split::Replicated});
+      made.push_back(step_parameter(model_, p.id, model_.whole[at(p.id)], gradient, p.dtype));
     }
     return made;
   }
