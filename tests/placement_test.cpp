@@ -3,6 +3,7 @@
 
 #include <map>
 #include <optional>
+#include <random>
 #include <vector>
 
 #include "core/error.h"
@@ -382,4 +383,61 @@ TEST_CASE("steady steps go on until the allocator's state has been there before"
   CHECK(!long_run(stepping(), limited(51 * kMiB)));  // Its own two steps do not fit.
   CHECK(!long_run(stepping(true), {}));              // What the second step leaves is not what it found.
   CHECK(long_run(stepping(), {}, 3)->repeats == false);
+}
+
+TEST_CASE("an allocator that goes along while a schedule is written is asked the same") {
+  int stopped_early = 0;
+  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+    CAPTURE(seed);
+    std::mt19937_64 random(seed);
+    PlacementOptions options;
+    options.until_retry = seed % 2 == 1;
+    if (options.until_retry) options.limit = Bytes(160 * kMiB);
+    Hand hand;
+    PlacedAlong along(options);
+    std::vector<BufferId> held;
+    bool stopped = false;
+    hand.mark(Moment::StretchBegins, Stretch::SecondStep);
+    for (int step = 0; step < 400; ++step) {
+      const std::uint64_t what = random() % 8;
+      if (what < 3 || held.size() < 2) {
+        held.push_back(hand.make(static_cast<std::int64_t>(512 + random() % (8 * kMiB)), random() % 2));
+      } else if (what < 5) {
+        hand.work(random() % 2, {held.front()}, {held.back()});
+      } else if (what < 6) {
+        hand.wait(random() % 2, random() % 2);
+      } else {
+        const auto at = held.begin() + static_cast<std::ptrdiff_t>(random() % held.size());
+        hand.free(*at);
+        held.erase(at);
+      }
+      if (random() % 40 == 0) hand.schedule.prints.push_back({hand.schedule.events.size(), "here"});
+      if (random() % 5 > 0) continue;
+      along.go_on(hand.schedule);
+      stopped = stopped || along.stopped();
+      CHECK(along.stopped() == stopped);  // For good.
+    }
+    hand.mark(Moment::StretchEnds, Stretch::SecondStep);
+    along.go_on(hand.schedule);
+    const BothPlacements seen = along.finish();
+    const BothPlacements whole = place_asked(hand.schedule, options);
+    CHECK(seen.asked.peak.reserved == whole.asked.peak.reserved);
+    CHECK(seen.asked.peak.requested == whole.asked.peak.requested);
+    CHECK(seen.asked.retries == whole.asked.retries);
+    CHECK(seen.asked.first_retry == whole.asked.first_retry);
+    CHECK(seen.asked.waited == whole.asked.waited);
+    CHECK(seen.asked.marks.size() == whole.asked.marks.size());
+    REQUIRE(seen.asked.prints.size() == whole.asked.prints.size());
+    for (std::size_t at = 0; at < whole.asked.prints.size(); ++at) {
+      CHECK(seen.asked.prints[at].peak_allocated == whole.asked.prints[at].peak_allocated);
+    }
+    REQUIRE(seen.requests.size() == whole.requests.size());
+    for (std::size_t at = 0; at < whole.requests.size(); ++at) {
+      CHECK(seen.requests[at].event == whole.requests[at].event);
+      CHECK(seen.requests[at].waits_for == whole.requests[at].waits_for);
+    }
+    stopped_early += stopped ? 1 : 0;
+  }
+  CHECK(stopped_early > 0);
+  CHECK(stopped_early < 60);
 }

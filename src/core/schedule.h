@@ -291,12 +291,16 @@ struct Schedule {
   }
 };
 
-// The only loop that walks a schedule. A reader that lacks an event type does not compile.
+// The only loop that walks a schedule, from event `from` on. A reader that lacks an event type does not compile.
 template <class... Readers>
-void replay(const Schedule& schedule, Readers&... readers) {
-  for (std::size_t at = 0; at < schedule.events.size(); ++at) {
+void replay_from(std::size_t from, const Schedule& schedule, Readers&... readers) {
+  for (std::size_t at = from; at < schedule.events.size(); ++at) {
     std::visit([&](const auto& event) { (readers.on(at, event), ...); }, schedule.events[at]);
   }
+}
+template <class... Readers>
+void replay(const Schedule& schedule, Readers&... readers) {
+  replay_from(0, schedule, readers...);
 }
 
 // A reader that wants only some event types derives from this and hides nothing by accident: it must say

@@ -1,6 +1,7 @@
 // The free blocks of one pool and stream, ordered by (size, address): what PyTorch keeps in a std::set. Sizes fall
 // into bins whose ranges ascend, a bitmap names the bins that hold something, and a bin is a short sorted array; so a
-// search is two bit scans and a step or two, and nothing is allocated per block.
+// search is two bit scans and a step or two, and nothing is allocated per block. The block that came last is in no bin
+// yet: most of those are taken, or swallowed by a neighbour, before another one comes.
 #pragma once
 
 #include <algorithm>
@@ -25,15 +26,76 @@ class FreeBlocks {
   struct Cursor {
     std::uint32_t bin = kBins;
     std::uint32_t at = 0;
-    [[nodiscard]] bool valid() const { return bin < kBins; }
+    [[nodiscard]] bool valid() const { return bin != kBins; }
+    [[nodiscard]] bool last() const { return bin == kLast; }
   };
 
   // `size` is a positive multiple of 512 up to 2^60 + 512.
   void insert(std::int64_t size, std::int64_t address, BlockId block) {
-    if (bins_.empty()) bins_.resize(kBins);
+    if (last_.size != 0) put_away(last_);
+    last_ = {size, address, block};
+  }
+
+  // The block must be there.
+  void erase(std::int64_t size, std::int64_t address) {
+    if (last_.address == address && last_.size == size) {
+      last_.size = 0;
+      return;
+    }
     const std::uint32_t bin = bin_of(size);
+    erase({bin, static_cast<std::uint32_t>(bins_[bin].find(size, address))});
+  }
+
+  void erase(Cursor cursor) {
+    if (cursor.last()) {
+      last_.size = 0;
+      return;
+    }
+    Bin& own = bins_[cursor.bin];
+    const auto place = own.entries.begin() + static_cast<std::ptrdiff_t>(cursor.at);
+    if (cursor.at - own.head < own.entries.size() - cursor.at) {
+      if (cursor.at > own.head) std::move_backward(own.begin(), place, place + 1);
+      ++own.head;
+    } else {
+      own.entries.erase(place);
+    }
+    if (!own.empty()) return;
+    own.entries.clear();
+    own.head = 0;
+    unmark(cursor.bin);
+  }
+
+  [[nodiscard]] bool empty() const { return summary_ == 0 && last_.size == 0; }
+  [[nodiscard]] const Entry& operator[](Cursor cursor) const {
+    return cursor.last() ? last_ : bins_[cursor.bin].entries[cursor.at];
+  }
+
+  // The smallest block of at least `size`, the lowest address among equals.
+  [[nodiscard]] Cursor lower_bound(std::int64_t size) const {
+    return last_.size >= size ? first_of_two(binned_from(size, 0)) : binned_from(size, 0);
+  }
+
+  [[nodiscard]] Cursor next(Cursor cursor) const {
+    const Entry& here = (*this)[cursor];
+    const Cursor behind = binned_from(here.size, here.address + 1);
+    return before(here, last_.size, last_.address) ? first_of_two(behind) : behind;
+  }
+
+  // In ascending order. `visit` must not change the container.
+  template <class Visit>
+  void for_each(Visit&& visit) const {
+    for (Cursor cursor = lower_bound(1); cursor.valid(); cursor = next(cursor)) visit((*this)[cursor]);
+  }
+
+ private:
+  static constexpr std::size_t kShort = 16;
+
+  void put_away(const Entry& made) {
+    if (bins_.empty()) bins_.resize(kBins);
+    const std::uint32_t bin = bin_of(made.size);
     Bin& own = bins_[bin];
-    const Entry made{size, address, block};
+    const std::int64_t size = made.size;
+    const std::int64_t address = made.address;
     if (own.empty()) {
       mark(bin);
       own.entries.push_back(made);
@@ -52,60 +114,27 @@ class FreeBlocks {
     own.entries[at - 1] = made;
   }
 
-  // The block must be there.
-  void erase(std::int64_t size, std::int64_t address) {
-    const std::uint32_t bin = bin_of(size);
-    erase({bin, static_cast<std::uint32_t>(bins_[bin].find(size, address))});
-  }
-
-  void erase(Cursor cursor) {
-    Bin& own = bins_[cursor.bin];
-    const auto place = own.entries.begin() + static_cast<std::ptrdiff_t>(cursor.at);
-    if (cursor.at - own.head < own.entries.size() - cursor.at) {
-      if (cursor.at > own.head) std::move_backward(own.begin(), place, place + 1);
-      ++own.head;
-    } else {
-      own.entries.erase(place);
-    }
-    if (!own.empty()) return;
-    own.entries.clear();
-    own.head = 0;
-    unmark(cursor.bin);
-  }
-
-  [[nodiscard]] bool empty() const { return summary_ == 0; }
-  [[nodiscard]] const Entry& operator[](Cursor cursor) const { return bins_[cursor.bin].entries[cursor.at]; }
-
-  // The smallest block of at least `size`, the lowest address among equals.
-  [[nodiscard]] Cursor lower_bound(std::int64_t size) const {
+  // The first in a bin that is not before this.
+  [[nodiscard]] Cursor binned_from(std::int64_t size, std::int64_t address) const {
     const std::uint32_t bin = bin_of(size);
     if (holds(bin)) {
       const Bin& own = bins_[bin];
-      if (own.front().size >= size) return {bin, own.head};
-      if (own.entries.back().size >= size) {
-        const auto fits = std::partition_point(own.begin(), own.entries.end(),
-                                               [size](const Entry& entry) { return entry.size < size; });
-        return {bin, static_cast<std::uint32_t>(fits - own.entries.begin())};
+      if (!before(own.front(), size, address)) return {bin, own.head};
+      if (!before(own.entries.back(), size, address)) {
+        const auto found = std::partition_point(own.begin(), own.entries.end(),
+                                                [=](const Entry& entry) { return before(entry, size, address); });
+        return {bin, static_cast<std::uint32_t>(found - own.entries.begin())};
       }
     }
-    return first_of(bin_from(bin + 1));
+    const std::uint32_t next = bin_from(bin + 1);
+    return next < kBins ? Cursor{next, bins_[next].head} : Cursor{};
   }
 
-  [[nodiscard]] Cursor next(Cursor cursor) const {
-    if (cursor.at + 1U < bins_[cursor.bin].entries.size()) return {cursor.bin, cursor.at + 1};
-    return first_of(bin_from(cursor.bin + 1));
+  // Of it and the block that came last.
+  [[nodiscard]] Cursor first_of_two(Cursor binned) const {
+    const bool comes_first = !binned.valid() || before(last_, (*this)[binned].size, (*this)[binned].address);
+    return comes_first ? Cursor{kLast, 0} : binned;
   }
-
-  [[nodiscard]] Cursor first() const { return first_of(bin_from(0)); }
-
-  // In ascending order. `visit` must not change the container.
-  template <class Visit>
-  void for_each(Visit&& visit) const {
-    for (Cursor cursor = first(); cursor.valid(); cursor = next(cursor)) visit((*this)[cursor]);
-  }
-
- private:
-  static constexpr std::size_t kShort = 16;
 
   [[nodiscard]] static bool before(const Entry& entry, std::int64_t size, std::int64_t address) {
     return entry.size != size ? entry.size < size : entry.address < address;
@@ -142,6 +171,7 @@ class FreeBlocks {
 
   // 32 linear bins, then 32 for each power of two, in units of 512 bytes.
   static constexpr std::uint32_t kBins = 32 + 48 * 32;
+  static constexpr std::uint32_t kLast = kBins + 1;  // In a cursor: the block that came last.
   static constexpr std::uint32_t kWords = (kBins + 63) / 64;
 
   [[nodiscard]] static std::uint32_t bin_of(std::int64_t size) {
@@ -173,12 +203,8 @@ class FreeBlocks {
     return found * 64 + static_cast<std::uint32_t>(std::countr_zero(words_[found]));
   }
 
-  [[nodiscard]] Cursor first_of(std::uint32_t bin) const {
-    if (bin >= kBins) return {};
-    return {bin, bins_[bin].head};
-  }
-
-  std::vector<Bin> bins_;  // Empty until the first insertion.
+  Entry last_{};           // Of size 0: there is none.
+  std::vector<Bin> bins_;  // Empty until the first block is put away.
   std::array<std::uint64_t, kWords> words_{};
   std::uint64_t summary_ = 0;
 };

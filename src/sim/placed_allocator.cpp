@@ -6,8 +6,7 @@
 
 namespace dsplan {
 
-void PrintLog::grown() {
-  if (wanted_.empty()) return;
+void PrintLog::take_peaks() {
   const AllocatorStatistics now = allocator_.statistics();
   most_allocated_ = std::max(most_allocated_, now.allocated);
   most_reserved_ = std::max(most_reserved_, now.reserved);
@@ -29,12 +28,12 @@ PlacementPeaks peaks_of(const CachingAllocator& allocator, std::size_t reserved_
 
 }  // namespace
 
-PlacedAllocator::PlacedAllocator(const Schedule& schedule, const PlacementOptions& options)
+PlacedAllocator::PlacedAllocator(const Schedule& schedule, const PlacementOptions& options, bool growing)
     : schedule_(schedule),
       allocator_(options.config, options.device),
       clock_(options.times != nullptr ? std::make_unique<StreamClock>(*options.times) : nullptr),
       streams_(allocator_, options.frees, schedule.untold, clock_.get()),
-      prints_(schedule, allocator_),
+      prints_(schedule, allocator_, growing),
       blocks_(schedule.buffers.size(), kNullBlock),
       until_retry_(options.until_retry),
       at_once_(options.times == nullptr && options.frees == StreamFrees::Immediate) {

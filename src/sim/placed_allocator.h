@@ -24,28 +24,36 @@ namespace dsplan {
 // What the framework prints, at the events that the schedule names.
 class PrintLog {
  public:
-  PrintLog(const Schedule& schedule, const CachingAllocator& allocator)
-      : wanted_(schedule.prints), allocator_(allocator) {}
+  // `growing`: more may be wanted later on.
+  PrintLog(const Schedule& schedule, const CachingAllocator& allocator, bool growing)
+      : wanted_(schedule.prints), allocator_(allocator), growing_(growing) {}
 
   // Those that come before event `at`.
   void before(std::size_t at, std::vector<PlacementPrint>& prints) {
     while (prints.size() < wanted_.size() && wanted_[prints.size()].event <= at) [[unlikely]] print(prints);
   }
   // Right after an allocation.
-  void grown();
+  void grown() {
+    if (growing_ || !wanted_.empty()) [[unlikely]]
+      take_peaks();
+  }
 
  private:
+  void take_peaks();
   void print(std::vector<PlacementPrint>& prints);
 
-  std::span<const FrameworkPrint> wanted_;
+  const std::vector<FrameworkPrint>& wanted_;
   const CachingAllocator& allocator_;
+  bool growing_;
   Bytes most_allocated_;  // Since the print before, as the next.
   Bytes most_reserved_;
 };
 
 class PlacedAllocator {
  public:
-  PlacedAllocator(const Schedule& schedule, const PlacementOptions& options);
+  // `growing`: the schedule is still written, and is followed before it is asked for what is new.
+  PlacedAllocator(const Schedule& schedule, const PlacementOptions& options, bool growing = false);
+  friend void follow(PlacedAllocator& self) { self.blocks_.resize(self.schedule_.buffers.size(), kNullBlock); }
   PlacedAllocator(const PlacedAllocator&) = delete;
   PlacedAllocator& operator=(const PlacedAllocator&) = delete;
 

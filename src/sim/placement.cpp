@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/error.h"
 #include "sim/placer.h"
 
 namespace dsplan {
@@ -37,20 +38,48 @@ bool says_enough(const BothPlacements& both, const PlacementOptions& options) {
 
 }  // namespace
 
+struct PlacedAlong::Parts {
+  Parts(const Schedule& schedule, const PlacementOptions& options, bool growing)
+      : allocator(schedule, options, growing), placer(schedule, allocator, kToTheEnd, &requests) {
+    requests.reserve(2 * schedule.buffers.size());
+  }
+
+  std::vector<AllocatorRequest> requests;
+  PlacedAllocator allocator;
+  Placer placer;
+  std::size_t seen = 0;  // Events.
+};
+
+PlacedAlong::PlacedAlong(const PlacementOptions& options, bool growing) : options_(options), growing_(growing) {}
+PlacedAlong::~PlacedAlong() = default;
+
+void PlacedAlong::go_on(const Schedule& schedule) {
+  DSPLAN_CHECK(schedule.events.size() <= kMostKept, "more events than a request can name");
+  if (parts_ == nullptr) parts_ = std::make_unique<Parts>(schedule, options_, growing_);
+  follow(parts_->allocator);
+  replay_from(parts_->seen, schedule, parts_->placer);
+  parts_->seen = schedule.events.size();
+}
+
+bool PlacedAlong::stopped() const { return parts_->allocator.stopped(); }
+bool PlacedAlong::waited() const { return parts_->allocator.finish().waited; }
+
 // A replay that stops has not seen everything, and what has given its cache back no longer waits for what others do.
-BothPlacements place_asked(const Schedule& schedule, const PlacementOptions& options) {
+BothPlacements PlacedAlong::finish() {
+  PlacedAllocator& allocator = parts_->allocator;
   BothPlacements both;
-  both.frees = options.frees;
-  const bool kept = schedule.events.size() <= kMostKept;
-  if (kept) both.requests.reserve(2 * schedule.buffers.size());
-  PlacedAllocator allocator(schedule, options);
-  Placer placer(schedule, allocator, kToTheEnd, kept ? &both.requests : nullptr);
-  replay(schedule, placer);
+  both.frees = options_.frees;
   both.asked = allocator.finish();
-  if (allocator.stopped() || both.asked.retries > 0) both.requests.clear();
-  if (both.asked.waited && options.frees != StreamFrees::Immediate) return both;
+  if (!allocator.stopped() && both.asked.retries == 0) both.requests = std::move(parts_->requests);
+  if (both.asked.waited && both.frees != StreamFrees::Immediate) return both;
   both.second_step = allocator.take_second_step();
   return both;
+}
+
+BothPlacements place_asked(const Schedule& schedule, const PlacementOptions& options) {
+  PlacedAlong whole(options, false);
+  whole.go_on(schedule);
+  return whole.finish();
 }
 
 void place_other(const Schedule& schedule, const PlacementOptions& options, BothPlacements& both) {

@@ -132,6 +132,29 @@ struct BothPlacements {
 void place_other(const Schedule& schedule, const PlacementOptions& options, BothPlacements& both);
 [[nodiscard]] PlacementOptions other_end(PlacementOptions options);
 
+// `place_asked` along a schedule that is still being written.
+class PlacedAlong {
+ public:
+  explicit PlacedAlong(const PlacementOptions& options, bool growing = true);
+  ~PlacedAlong();
+  PlacedAlong(const PlacedAlong&) = delete;
+  PlacedAlong& operator=(const PlacedAlong&) = delete;
+
+  // Takes in what `schedule` has and this has not seen yet. It must stay where it is until the last call.
+  void go_on(const Schedule& schedule);
+  // By its options: at a failure or, where that is all that is asked, at the first retry.
+  [[nodiscard]] bool stopped() const;
+  [[nodiscard]] bool waited() const;  // Some free waited for another stream.
+  // Once, behind the schedule's end.
+  [[nodiscard]] BothPlacements finish();
+
+ private:
+  struct Parts;
+  PlacementOptions options_;
+  bool growing_;
+  std::unique_ptr<Parts> parts_;  // From the first event on.
+};
+
 // Like `place`, in less time: `both` says what another allocator was asked along the same schedule.
 [[nodiscard]] Placement place_again(const Schedule& schedule, const BothPlacements& both,
                                     const PlacementOptions& options);

@@ -76,10 +76,10 @@ class AllocatorStreams {
   using Completed = std::array<std::uint32_t, kStreams>;
 
   // `untold`: of the schedule. `clock`: frees complete when it has come so far, whatever
-  // `frees` says; it must outlive this.
-  AllocatorStreams(CachingAllocator& allocator, StreamFrees frees, UntoldUses untold,
+  // `frees` says. Both must outlive this.
+  AllocatorStreams(CachingAllocator& allocator, StreamFrees frees, const UntoldUses& untold,
                    const StreamClock* clock = nullptr)
-      : allocator_(allocator), frees_(frees), untold_(std::move(untold)), clock_(clock) {
+      : allocator_(allocator), frees_(frees), untold_(untold), clock_(clock) {
     allocator_.set_events_ready(clock_ == nullptr && frees_ == StreamFrees::Immediate);
   }
 
@@ -137,7 +137,7 @@ class AllocatorStreams {
 
   CachingAllocator& allocator_;
   StreamFrees frees_;
-  UntoldUses untold_;
+  const UntoldUses& untold_;
   const StreamClock* clock_;
   std::unique_ptr<StreamWaits> waits_;
   std::array<std::deque<Waiting>, kStreams> queues_;  // By the stream whose uses they are.

@@ -62,7 +62,8 @@ class CachingSpace : public DeviceSpace {
         limit_(limit_of(device, options)),
         segments_(device, patterns_),
         allocator_(options.config, options.device.value_or(limit_), &segments_),
-        streams_(allocator_, options.stream_frees, options.untold),
+        untold_(options.untold),
+        streams_(allocator_, options.stream_frees, untold_),
         immediate_(options.stream_frees == StreamFrees::Immediate) {
     allocator_.set_capacity(limit_);
   }
@@ -151,6 +152,7 @@ class CachingSpace : public DeviceSpace {
   Bytes limit_;
   BackendSegments segments_;
   CachingAllocator allocator_;
+  UntoldUses untold_;
   AllocatorStreams streams_;
   bool immediate_;
   Indexed<BufferId, Block> blocks_;

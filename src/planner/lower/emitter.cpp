@@ -28,7 +28,7 @@ BufferId Emitter::allocate(Bytes bytes, DType dtype, const What& what, Parameter
   schedule_.events.emplace_back(Allocate{id, stream_});
   if (!until_.given() || space != Space::Device) return id;
   live_ += bytes;
-  if (!until_.reached(live_)) return id;
+  if (!until_.reached(live_, schedule_)) return id;
   stopped_ = true;
   throw Ended{};
 }
@@ -173,6 +173,7 @@ void Emitter::promise_update(BufferId buffer, Bytes offset, Bytes bytes) {
 }
 
 Schedule Emitter::finish() {
+  const bool wanted = !until_.still_wanted || until_.still_wanted(schedule_);
   for (const BufferId buffer : states_.ids()) {
     if (states_[buffer].references == 0) continue;
     schedule_.survivors.push_back(buffer);
@@ -182,6 +183,7 @@ Schedule Emitter::finish() {
     });
   }
   stopped_ = true;  // Whoever still holds a buffer lets go of it unseen.
+  if (!wanted) throw Ended{};
   return std::move(schedule_);
 }
 

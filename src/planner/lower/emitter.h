@@ -26,7 +26,7 @@ struct What {
 
 class Emitter {
  public:
-  // `allocate` throws Ended once `until` is reached, and whatever is let go of then is not written.
+  // `allocate` throws Ended once `until` is reached or wants no more, and whatever is let go of then is not written.
   explicit Emitter(std::size_t events, const Until& until = {});
 
   // A program is written beside the schedule. `recording` must outlive this; nullptr: none is.
@@ -82,6 +82,9 @@ class Emitter {
   // Whether the allocator learns of what other streams do with it; it does unless this was said.
   friend void tell_uses(Emitter& emitter, BufferId buffer, bool told);
 
+  // Nor of any other one.
+  friend void tell_no_uses(Emitter& emitter) { emitter.schedule_.untold.all = true; }
+
   // It belongs to the logits or to what the loss makes of them.
   void mark_of_loss(BufferId buffer) { schedule_.buffers[buffer].of_loss = true; }
 
@@ -113,6 +116,7 @@ class Emitter {
   // from where it updates.
   void promise_update(BufferId buffer, Bytes offset, Bytes bytes);
 
+  // Throws Ended where the schedule is not wanted.
   [[nodiscard]] Schedule finish();
 
  private:

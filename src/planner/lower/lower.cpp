@@ -58,6 +58,7 @@ Schedule lower_part(const ModelSpec& model, const Job& job, const std::vector<Sh
   Emitter emitter(
       events_of(model, *shapes.front().graph, !checkpointing.groups.empty(), job.training.grad_accum * steps), until);
   emitter.attach(recording);
+  if (job.training.runtime == Runtime::Fsdp2) tell_no_uses(emitter);
   const std::unique_ptr<TrainingRuntime> runtime = make_runtime(job, model, rank, emitter);
   Loop loop(model, job, rank, emitter, *runtime);
   std::vector<BufferId> buffers = loop.init();
@@ -113,7 +114,6 @@ Schedule lower_views(const ModelSpec& model, const Job& job, const std::vector<S
   if (job.training.zero.stage == 3) schedule.dp_inside = job.training.zero.hpz_partition_size;
   if (is_fsdp(job.training.runtime)) {
     const Fsdp& fsdp = job.training.fsdp;
-    if (job.training.runtime == Runtime::Fsdp2) schedule.untold.all = true;
     schedule.dp_inside = fsdp.replicate > 1 ? job.parallelism.dp / fsdp.replicate
                                             : std::max<std::int64_t>(1, fsdp.reshard_after_forward);
   }

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <optional>
 
+#include "core/schedule.h"
 #include "core/units.h"
 
 namespace dsplan {
@@ -13,12 +15,23 @@ struct Until {
   std::optional<Bytes> room;
   // Set by another thread that has what makes this one needless; nullptr: nobody can.
   const std::atomic<bool>* unwanted = nullptr;
+  // Whether what is written so far is wanted: asked every few thousand events, while those are still in the caches, and
+  // behind the last one. Empty: nobody looks.
+  std::function<bool(const Schedule&)> still_wanted = {};
 
   // Whether it can be reached at all.
-  [[nodiscard]] bool given() const { return room || unwanted != nullptr; }
-  [[nodiscard]] bool reached(Bytes live) const {
-    return (room && live > *room) || (unwanted != nullptr && unwanted->load(std::memory_order_relaxed));
+  [[nodiscard]] bool given() const { return room || unwanted != nullptr || still_wanted; }
+  [[nodiscard]] bool reached(Bytes live, const Schedule& written) {
+    if (room && live > *room) return true;
+    if (unwanted != nullptr && unwanted->load(std::memory_order_relaxed)) return true;
+    if (!still_wanted || written.events.size() < next_look_) return false;
+    next_look_ = written.events.size() + kLook;
+    return !still_wanted(written);
   }
+
+ private:
+  static constexpr std::size_t kLook = 2048;  // Events.
+  std::size_t next_look_ = kLook;
 };
 
 // Thrown there.

@@ -24,8 +24,40 @@ bool is_timed(const Schedule& schedule, const Job& job) {
 
 }  // namespace
 
+// As far as the limit is not reached the allocator fares under it as without one. What other limits decide is left
+// open.
+CleanOnly::CleanOnly(const Job& job, const DeviceRoom& room, Wanted wanted) : within_(without_limit(job)) {
+  const std::optional<VerdictLimit> limit = verdict_limit(room);
+  const bool others = job.allocator.memory_fraction || job.allocator.expandable_segments;
+  if (wanted != Wanted::IfClean || !limit || others || job.placement != PlacementKind::Caching) return;
+  within_.limit = limit->limit;
+  within_.until_retry = true;
+  along_.emplace(within_);
+}
+
+Until CleanOnly::until(Until other) {
+  if (along_) other.still_wanted = [this](const Schedule& schedule) { return go_on(schedule); };
+  return other;
+}
+
+// A retry is sure where both ends of what waiting frees can do have it.
+bool CleanOnly::go_on(const Schedule& schedule) {
+  along_->go_on(schedule);
+  if (!along_->stopped()) return true;
+  if (!along_->waited() || within_.frees != StreamFrees::AtSync) return false;
+  if (!other_) other_.emplace(other_end(within_));
+  other_->go_on(schedule);
+  return !other_->stopped();
+}
+
+std::optional<BothPlacements> CleanOnly::placements() {
+  if (!along_ || along_->stopped()) return std::nullopt;
+  return along_->finish();
+}
+
 // The meters and the estimates go on beside the first placement, the others beside each other.
-Readings::Readings(Schedule made, const Job& job, const DeviceRoom& room, Detail how, Wanted wanted)
+Readings::Readings(Schedule made, const Job& job, const DeviceRoom& room, Detail how,
+                   std::optional<BothPlacements> placed)
     : schedule(std::move(made)),
       only(window_named(job.phase)),
       memory(schedule, only),
@@ -34,30 +66,12 @@ Readings::Readings(Schedule made, const Job& job, const DeviceRoom& room, Detail
       detail(how) {
   const bool worth = schedule.events.size() > kWorthThreads;
   const bool timed = (detail == Detail::All || detail == Detail::Screen) && is_timed(schedule, job);
-  const bool placed = wanted == Wanted::IfClean && place_unless_it_retries(job, room);
-  Beside reading([&] { read(job, timed); }, worth);
-  if (!placed) placements = place_asked(schedule, options);
+  Beside reading([&] { read(job, timed); }, worth && !placed);
+  placements = placed ? std::move(*placed) : place_asked(schedule, options);
   reading.wait();
   if (!placements.asked.waited) times.reset();
   place_further(job, room);
   ends = ends_of(schedule, placements, options, only);
-}
-
-// As far as the limit is not reached the allocator fares under it as without one. A retry is sure where both ends of
-// what waiting frees can do have it. What other limits decide is left open.
-bool Readings::place_unless_it_retries(const Job& job, const DeviceRoom& room) {
-  const std::optional<VerdictLimit> limit = verdict_limit(room);
-  const bool others = job.allocator.memory_fraction || job.allocator.expandable_segments;
-  if (!limit || others || job.placement != PlacementKind::Caching) return false;
-  PlacementOptions within = options;
-  within.limit = limit->limit;
-  within.until_retry = true;
-  const auto ended = [](const Placement& placement) { return placement.retries > 0 || placement.failed_event; };
-  placements = place_asked(schedule, within);
-  const Placement& asked = placements.asked;
-  if (!ended(asked)) return true;
-  if (!asked.waited || within.frees != StreamFrees::AtSync || ended(place(schedule, other_end(within)))) throw Ended{};
-  return false;
 }
 
 void Readings::read(const Job& job, bool timed) {
@@ -181,8 +195,8 @@ NodeMemory node_of(const SharedEvidence& shared, std::int64_t rank, const HostMe
   return node;
 }
 
-Schedule schedule_of(const SharedEvidence& shared, std::int64_t data_rank) {
-  std::optional<Schedule> made = lower_within(shared.model, shared.job, *shared.shapes, data_rank, shared.until);
+Schedule schedule_of(const SharedEvidence& shared, std::int64_t data_rank, const Until& until) {
+  std::optional<Schedule> made = lower_within(shared.model, shared.job, *shared.shapes, data_rank, until);
   if (!made) throw Ended{};
   return std::move(*made);
 }
@@ -192,8 +206,10 @@ Schedule schedule_of(const SharedEvidence& shared, std::int64_t data_rank) {
 Evidence gather(const SharedEvidence& shared, std::int64_t rank, HostPeaks& known) {
   if (shared.unsupported) return {shared, rank, nullptr, {}, {}};
   const Job& job = shared.job;
-  Schedule schedule = schedule_of(shared, job.parallelism.data_rank(rank));
-  auto readings = std::make_unique<const Readings>(std::move(schedule), job, shared.room, shared.detail, shared.wanted);
+  CleanOnly clean(job, shared.room, shared.wanted);
+  Schedule schedule = schedule_of(shared, job.parallelism.data_rank(rank), clean.until(shared.until));
+  auto readings =
+      std::make_unique<const Readings>(std::move(schedule), job, shared.room, shared.detail, clean.placements());
   check_derivations(shared, rank, *readings);
   std::vector<TrafficRow> traffic =
       readings->traffic.rows(job.parallelism.dp, readings->schedule.dp_inside, job.parallelism.tp);

@@ -32,10 +32,32 @@ namespace dsplan {
 // Events of a schedule that is worth several threads.
 inline constexpr std::size_t kWorthThreads = 10'000;
 
+// Where nothing is wanted that retries: the allocator under the verdict's limit goes along while the schedule is
+// written, and ends that at a retry.
+class CleanOnly {
+ public:
+  CleanOnly(const Job& job, const DeviceRoom& room, Wanted wanted);
+  CleanOnly(const CleanOnly&) = delete;
+  CleanOnly& operator=(const CleanOnly&) = delete;
+
+  // `other`, with this, which must outlive the lowering.
+  [[nodiscard]] Until until(Until other);
+  // Behind the lowering: those without a limit, if they are known.
+  [[nodiscard]] std::optional<BothPlacements> placements();
+
+ private:
+  bool go_on(const Schedule& schedule);
+
+  PlacementOptions within_;  // The limit, until a retry.
+  std::optional<PlacedAlong> along_;
+  std::optional<PlacedAlong> other_;  // The other end, once that one has retried.
+};
+
 // One schedule, and what its readers read off it: the meters in one walk, and the allocator, without a limit.
 struct Readings {
-  // Throws Ended where it is not `wanted`.
-  Readings(Schedule made, const Job& job, const DeviceRoom& room, Detail detail, Wanted wanted = Wanted::Any);
+  // `placed`: without a limit, where that is known.
+  Readings(Schedule made, const Job& job, const DeviceRoom& room, Detail detail,
+           std::optional<BothPlacements> placed = std::nullopt);
   Readings(const Readings&) = delete;
   Readings& operator=(const Readings&) = delete;
 
@@ -62,7 +84,6 @@ struct Readings {
 
  private:
   void read(const Job& job, bool timed);
-  [[nodiscard]] bool place_unless_it_retries(const Job& job, const DeviceRoom& room);
   void place_further(const Job& job, const DeviceRoom& room);
   void go_on(const Job& job, const DeviceRoom& room);
 };

@@ -53,6 +53,7 @@ class Timer {
           found.pinned = found.pinned && buffer.space != Space::Pageable;
           continue;
         }
+        if (event.cost == Cost::Memory) continue;  // Of most work only the bytes count.
         const double elements =
             static_cast<double>(access.bytes.value()) / static_cast<double>(bytes_per_element(buffer.dtype));
         if (elements > found.elements[0]) found.dtype = buffer.dtype;

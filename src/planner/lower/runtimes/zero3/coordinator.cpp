@@ -9,7 +9,7 @@
 namespace dsplan {
 namespace {
 
-bool contains(const std::vector<ParameterId>& list, ParameterId id) {
+bool contains(std::span<const ParameterId> list, ParameterId id) {
   return std::find(list.begin(), list.end(), id) != list.end();
 }
 
@@ -56,6 +56,15 @@ void Coordinator::list_asked(ModuleId id) {
   asked_[static_cast<std::size_t>(id)] = std::move(all);
 }
 
+Coordinator::Action& Coordinator::act(Act what, std::span<const ParameterId> parameters) {
+  if (acted_ == actions_.size()) actions_.emplace_back();
+  Action& action = actions_[acted_++];
+  action.act = what;
+  action.prefetch = action.secondary = action.at_once = false;
+  action.parameters.assign(parameters.begin(), parameters.end());
+  return action;
+}
+
 void Coordinator::count(Counter counter, std::int64_t elements) {
   Count& entry = counts_[static_cast<std::size_t>(counter)];
   ++entry.count;
@@ -64,7 +73,7 @@ void Coordinator::count(Counter counter, std::int64_t elements) {
 
 // reset_step.
 void Coordinator::begin_forward() {
-  actions_.clear();
+  acted_ = 0;
   clear_in_flight();
   if (mode_ == Mode::Record) {
     finish_record();
@@ -78,11 +87,11 @@ void Coordinator::begin_forward() {
   available_ = 0;
   counts_ = {};
   calls_.clear();
-  waited_.clear();
+  members_.clear();
 }
 
 void Coordinator::enter(ModuleId module, Hook hook) {
-  actions_.clear();
+  acted_ = 0;
   if (hook != Hook::Backward) forward_stack_.push_back(module);
   check_order(module);
   if (mode_ == Mode::Record) modules_in_trace_.push_back(module);
@@ -201,48 +210,47 @@ void Coordinator::prefetch(bool forward) {
 
 // One call for those that have a secondary shard, one for those that have none.
 void Coordinator::gather(const std::vector<ParameterId>& wanted, bool forward, bool ahead) {
-  std::vector<ParameterId> away;
   std::int64_t elements = 0;
+  std::vector<ParameterId> kept;  // They stay on the device: their swap buffers serve others.
   for (ParameterId id : wanted) {
-    if (at(id).status != Status::Away) continue;
-    away.push_back(id);
-    elements += at(id).elements;
+    const State& state = at(id);
+    if (state.status != Status::Away) continue;
+    elements += state.elements;
+    if (state.persistent && state.on_nvme) kept.push_back(id);
   }
   available_ += elements;
+  std::vector<ParameterId> part;
   for (bool secondary : {true, false}) {
-    std::vector<ParameterId> part;
-    std::copy_if(away.begin(), away.end(), std::back_inserter(part),
-                 [&](ParameterId id) { return at(id).secondary == secondary; });
+    part.clear();
+    std::copy_if(wanted.begin(), wanted.end(), std::back_inserter(part),
+                 [&](ParameterId id) { return at(id).status == Status::Away && at(id).secondary == secondary; });
     if (part.empty()) continue;
     swap_in_missing(part);
-    launch(std::move(part), ahead, secondary);
+    launch(part, ahead, secondary);
     count(forward ? Counter::ForwardAllGather : Counter::BackwardAllGather, elements);
   }
-  // They stay on the device: their swap buffers serve others.
-  std::vector<ParameterId> kept;
-  std::copy_if(away.begin(), away.end(), std::back_inserter(kept),
-               [&](ParameterId id) { return at(id).persistent && at(id).on_nvme; });
   if (!kept.empty()) drop_buffers(std::move(kept));
 }
 
-void Coordinator::launch(std::vector<ParameterId> members, bool ahead, bool secondary) {
+void Coordinator::launch(std::span<const ParameterId> members, bool ahead, bool secondary) {
   const auto call = static_cast<std::int32_t>(calls_.size());
   for (ParameterId id : members) {
     at(id).status = Status::InFlight;
     at(id).call = call;
     in_flight_.push_back(id);
   }
-  actions_.push_back({Act::Gather, ahead, secondary, false, members});
-  calls_.push_back(std::move(members));
-  waited_.push_back(false);
+  Action& action = act(Act::Gather, members);
+  action.prefetch = ahead;
+  action.secondary = secondary;
+  calls_.push_back({members_.size(), members_.size() + members.size()});
+  members_.insert(members_.end(), members.begin(), members.end());
 }
 
 void Coordinator::wait_for(ParameterId parameter) {
-  const auto call = static_cast<std::size_t>(at(parameter).call);
+  Call& call = calls_[static_cast<std::size_t>(at(parameter).call)];
   act(Act::Wait, parameter);
-  if (waited_[call]) return;
-  waited_[call] = true;
-  for (ParameterId id : calls_[call]) at(id).status = Status::Available;
+  if (std::exchange(call.waited, true)) return;
+  for (std::size_t member = call.begin; member < call.end; ++member) at(members_[member]).status = Status::Available;
 }
 
 void Coordinator::forget(ParameterId parameter) {
@@ -262,26 +270,28 @@ void Coordinator::release(ParameterId parameter) {
 }
 
 void Coordinator::exit(ModuleId module, Hook hook) {
-  actions_.clear();
-  std::vector<ParameterId> of = asked(module);
-  std::vector<ParameterId> released = mode_ == Mode::Complete ? released_by(module) : of;
+  acted_ = 0;
+  const std::vector<ParameterId>& released = mode_ == Mode::Complete ? released_by(module) : asked(module);
   if (hook != Hook::Backward) {
     if (!forward_stack_.empty()) forward_stack_.pop_back();
-  } else {
-    const auto entry =
-        std::find_if(in_backward_.begin(), in_backward_.end(), [&](const InBackward& e) { return e.module == module; });
-    DSPLAN_CHECK(entry != in_backward_.end(), "a module's backward ends that has not begun");
-    for (ParameterId id : entry->recomputed) {
-      add_once(of, id);
-      if (!at(id).persistent) add_once(released, id);
-    }
-    in_backward_.erase(entry);
+    return end_use(module, asked(module), released);
   }
-  end_use(module, of, released);
+  const auto entry =
+      std::find_if(in_backward_.begin(), in_backward_.end(), [&](const InBackward& e) { return e.module == module; });
+  DSPLAN_CHECK(entry != in_backward_.end(), "a module's backward ends that has not begun");
+  const std::vector<ParameterId> recomputed = std::move(entry->recomputed);
+  in_backward_.erase(entry);
+  if (recomputed.empty()) return end_use(module, asked(module), released);
+  std::vector<ParameterId> of = asked(module);
+  std::vector<ParameterId> all = released;
+  for (ParameterId id : recomputed) {
+    add_once(of, id);
+    if (!at(id).persistent) add_once(all, id);
+  }
+  end_use(module, of, all);
 }
 
-void Coordinator::end_use(ModuleId module, const std::vector<ParameterId>& of,
-                          const std::vector<ParameterId>& released) {
+void Coordinator::end_use(ModuleId module, std::span<const ParameterId> of, std::span<const ParameterId> released) {
   for (ParameterId id : of) {
     State& state = at(id);
     std::erase(state.users, module);
@@ -291,7 +301,7 @@ void Coordinator::end_use(ModuleId module, const std::vector<ParameterId>& of,
 
 // release_backward_leftovers: the latest first.
 void Coordinator::end_backward() {
-  actions_.clear();
+  acted_ = 0;
   while (!in_backward_.empty()) {
     const InBackward entry = std::move(in_backward_.back());
     in_backward_.pop_back();
@@ -306,7 +316,7 @@ void Coordinator::end_backward() {
 }
 
 void Coordinator::release_all() {
-  actions_.clear();
+  acted_ = 0;
   for (std::size_t index = 0; index < parameters_.size(); ++index) {
     const auto id = static_cast<ParameterId>(index);
     if (at(id).call >= 0) {
@@ -320,7 +330,7 @@ void Coordinator::release_all() {
 
 // The getter of a module's parameters, within the engine's forward: whoever is running now asks for it from now on.
 void Coordinator::touch(ParameterId parameter) {
-  actions_.clear();
+  acted_ = 0;
   if (at(parameter).status != Status::Away) return;
   DSPLAN_CHECK(!forward_stack_.empty(), "a parameter is read outside every module");
   const ModuleId user = forward_stack_.back();
@@ -332,7 +342,7 @@ void Coordinator::touch(ParameterId parameter) {
 
 // The post-forward hook, before it lets go: the module around takes the parameter over.
 void Coordinator::return_parameter(ModuleId module, ParameterId parameter) {
-  actions_.clear();
+  acted_ = 0;
   if (!forward_stack_.empty()) forward_stack_.pop_back();
   const bool known = std::any_of(forward_stack_.begin(), forward_stack_.end(),
                                  [&](ModuleId outer) { return contains(mod(outer).external, parameter); });
@@ -353,7 +363,7 @@ void Coordinator::return_parameter(ModuleId module, ParameterId parameter) {
 void Coordinator::gather_at_once(ParameterId parameter) {
   swap_in_missing({parameter});
   at(parameter).status = Status::Available;
-  actions_.push_back({Act::Gather, false, false, true, {parameter}});
+  act(Act::Gather, std::span(&parameter, 1)).at_once = true;
 }
 
 void Coordinator::made_available(ParameterId parameter) {

@@ -105,7 +105,7 @@ class Coordinator {
   void release_all();                      // The optimizer step begins, or the model is saved.
   void touch(ParameterId parameter);       // A forward reads it outside the module that owns it.
   void return_parameter(ModuleId module, ParameterId parameter);  // A module's output is the parameter itself.
-  [[nodiscard]] const std::vector<Action>& actions() const { return actions_; }
+  [[nodiscard]] std::span<const Action> actions() const { return {actions_.data(), acted_}; }
 
   // The runtime has gathered it by itself, where its partition is in a buffer of NVMe's still, and has dropped the
   // secondary shards of what is trained.
@@ -155,10 +155,8 @@ class Coordinator {
   [[nodiscard]] const std::vector<ParameterId>& asked(ModuleId id) const {
     return asked_[static_cast<std::size_t>(id)];
   }
-  void act(Act what, std::vector<ParameterId> parameters) {
-    actions_.push_back({what, false, false, false, std::move(parameters)});
-  }
-  void act(Act what, ParameterId parameter) { act(what, std::vector<ParameterId>{parameter}); }
+  Action& act(Act what, std::span<const ParameterId> parameters);
+  void act(Act what, ParameterId parameter) { act(what, std::span(&parameter, 1)); }
   void count(Counter counter, std::int64_t elements);
   void list_asked(ModuleId module);
 
@@ -171,11 +169,11 @@ class Coordinator {
   void pop_own(ModuleId module);
   void prefetch(bool forward);
   void gather(const std::vector<ParameterId>& wanted, bool forward, bool ahead);
-  void launch(std::vector<ParameterId> parameters, bool ahead, bool secondary);
+  void launch(std::span<const ParameterId> parameters, bool ahead, bool secondary);
   void wait_for(ParameterId parameter);
   void forget(ParameterId parameter);
   void release(ParameterId parameter);
-  void end_use(ModuleId module, const std::vector<ParameterId>& of, const std::vector<ParameterId>& released);
+  void end_use(ModuleId module, std::span<const ParameterId> of, std::span<const ParameterId> released);
   void gather_at_once(ParameterId parameter);
 
   // coordinator_trace.cpp
@@ -192,7 +190,8 @@ class Coordinator {
   std::vector<State> parameters_;
   std::vector<CoordinatedModule> modules_;
   std::vector<std::vector<ParameterId>> asked_;  // By module: what its entry fetches, in a call's order.
-  std::vector<Action> actions_;
+  std::vector<Action> actions_;                  // The first `acted_`; those behind them only keep their room.
+  std::size_t acted_ = 0;
 
   Mode mode_ = Mode::Invalid;
   std::int64_t step_ = 0;       // Modules entered in this pass.
@@ -206,8 +205,13 @@ class Coordinator {
   // Python caches what a module lets go of at a step, and keeps the cache when the trace is invalidated.
   std::unordered_map<std::uint64_t, std::vector<ParameterId>> decisions_;
 
-  std::vector<std::vector<ParameterId>> calls_;  // Members of each call of this pass.
-  std::vector<bool> waited_;
+  struct Call {
+    std::size_t begin = 0;  // Of `members_`.
+    std::size_t end = 0;
+    bool waited = false;
+  };
+  std::vector<Call> calls_;  // Of this pass.
+  std::vector<ParameterId> members_;
   std::vector<ParameterId> in_flight_;   // In order of launch.
   std::vector<ModuleId> forward_stack_;  // Early stop never takes a module off it.
   // Entered in backward and not left, oldest first, with frozen parameters that a recomputation used within it.

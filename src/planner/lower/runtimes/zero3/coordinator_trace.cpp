@@ -90,7 +90,7 @@ void Coordinator::swap_in_missing(const std::vector<ParameterId>& wanted) {
   if (missing.empty()) return;
   for (ParameterId id : missing) at(id).unread = false;
   free_swap_buffers_ -= static_cast<std::int64_t>(missing.size());
-  act(Act::SwapIn, std::move(missing));
+  act(Act::SwapIn, missing);
 }
 
 // __prefetch_nvme_param_partitions: while what is looked at is no more than twice what is in flight, and a buffer free.
@@ -109,7 +109,7 @@ void Coordinator::read_ahead() {
   if (wanted.empty()) return;
   for (ParameterId id : wanted) at(id).unread = false;
   free_swap_buffers_ -= static_cast<std::int64_t>(wanted.size());
-  act(Act::SwapIn, std::move(wanted));
+  act(Act::SwapIn, wanted);
 }
 
 void Coordinator::drop_buffers(std::vector<ParameterId> of) {
@@ -117,7 +117,7 @@ void Coordinator::drop_buffers(std::vector<ParameterId> of) {
   if (of.empty()) return;
   for (ParameterId id : of) at(id).unread = true;
   free_swap_buffers_ += static_cast<std::int64_t>(of.size());
-  act(Act::DropBuffers, std::move(of));
+  act(Act::DropBuffers, of);
 }
 
 }  // namespace dsplan

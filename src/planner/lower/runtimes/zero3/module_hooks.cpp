@@ -143,7 +143,7 @@ void ModuleHooks::drop_secondary() {
 // compute stream, whose uses are what gathered parameters wait for: left out.
 void ModuleHooks::apply(From from) {
   Emitter& emitter = eager_.emitter();
-  const std::vector<Coordinator::Action>& actions = coordinator_.actions();
+  const std::span<const Coordinator::Action> actions = coordinator_.actions();
   std::size_t arrived = 0;  // Behind the last wait.
   for (std::size_t at = 0; at < actions.size(); ++at) {
     if (actions[at].act == Coordinator::Act::Wait || actions[at].act == Coordinator::Act::Forget) arrived = at + 1;

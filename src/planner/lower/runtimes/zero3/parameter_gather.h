@@ -15,12 +15,12 @@ struct Gather {
   std::vector<ParameterId> parameters;
   std::size_t left = 0;  // Of these, how many have not been asked for.
   bool waited = false;
-  bool secondary = false;                  // Of secondary shards, among the ranks inside.
-  bool copies = false;                     // Parameters are copied out of what arrived.
-  std::vector<QuantizedGather> quantized;  // Of each parameter, or of all of them.
+  bool secondary = false;                          // Of secondary shards, among the ranks inside.
+  bool copies = false;                             // Parameters are copied out of what arrived.
+  std::vector<QuantizedGather> quantized;          // Of each parameter, or of all of them.
   std::vector<std::vector<ParameterId>> by_dtype;  // Of a coalesced one: those of each of `held`.
-  std::vector<Variable> held;              // Until the last one has been asked for; what arrived first.
-  std::vector<Variable> sent;              // Until the collective is over.
+  std::vector<Variable> held;                      // Until the last one has been asked for; what arrived first.
+  std::vector<Variable> sent;                      // Until the collective is over.
 };
 
 class ParameterGathers {

@@ -69,7 +69,7 @@ class Sharding {
   [[nodiscard]] std::int64_t partition() const { return partition_; }  // Of all that is trained.
   // Of the trained partitions, which lie in one buffer: the first one's (stage3.py, self.dtype).
   [[nodiscard]] DType trained_dtype() const { return trained_dtype_; }
-  [[nodiscard]] std::int64_t in_flat() const { return in_flat_; }      // Room for it in one buffer.
+  [[nodiscard]] std::int64_t in_flat() const { return in_flat_; }  // Room for it in one buffer.
   [[nodiscard]] const std::vector<ParameterId>& persistent() const { return persistent_; }
 
  private:
