@@ -9,10 +9,12 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <functional>
+#include <map>
 
 #include "cli/commands.h"
 #include "cli/output.h"
@@ -43,6 +45,43 @@ struct MeasureWords {
   Words command;
 };
 
+std::optional<std::int64_t> whole_number(const std::string& text) {
+  std::int64_t number = 0;
+  const auto [end, fault] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (fault != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return number;
+}
+
+// What the launcher would refuse as well, in the words of its own options.
+void check_numbers(const MeasureWords& said, Diagnostics& faults) {
+  const auto check = [&](const char* name, const std::optional<std::string>& value, std::int64_t least) {
+    if (!value || whole_number(*value).value_or(least - 1) >= least) return;
+    faults.add({name, 0, 0, {}, formatted("\"{}\" is no whole number from {} on", *value, least), {}});
+  };
+  check("--devices", said.devices, 1);
+  check("--world", said.world, 1);
+  check("--rank", said.rank, 0);
+  const std::string events = said.events.value_or("done");
+  if (events != "done" && events != "pending" && events != "timed" && whole_number(events).value_or(0) < 1) {
+    faults.add({"--events",
+                0,
+                0,
+                {},
+                formatted("work is complete \"{}\"", events),
+                "say done, pending, timed, or a number of launches from 1 on"});
+  }
+  if (said.cuda && *said.cuda != "12" && *said.cuda != "13") {
+    faults.add({"--cuda", 0, 0, {}, formatted("there is no stand-in for CUDA {}", *said.cuda), "there are 12 and 13"});
+  }
+  const std::optional<std::int64_t> world = said.world ? whole_number(*said.world) : std::nullopt;
+  const std::optional<std::int64_t> rank = said.rank ? whole_number(*said.rank) : std::nullopt;
+  if (rank && !said.world) {
+    faults.add({"--rank", 0, 0, {}, "a rank of how many?", "say --world W, or start W processes with torchrun"});
+  } else if (world && rank && *rank >= *world) {
+    faults.add({"--rank", 0, 0, {}, formatted("there is no rank {} of {}", *rank, *world), "ranks count from 0"});
+  }
+}
+
 MeasureWords parse_measure(const Words& words) {
   MeasureWords said;
   const auto dashes = std::find(words.begin(), words.end(), "--");
@@ -68,8 +107,17 @@ MeasureWords parse_measure(const Words& words) {
     faults.add(
         {"--format", 0, 0, {}, formatted("no format \"{}\" of measurements", *said.format), "formats are table, json"});
   }
+  check_numbers(said, faults);
   faults.throw_if_any();
   return said;
+}
+
+// As `--hardware` takes it elsewhere: letter case and other names of a card do not matter; a file by its path.
+std::string device_name(const std::string& device) {
+  if (device == "cuda") return device;
+  const fs::path file = locate_hardware(device);
+  const std::string stem = file.stem().string();
+  return is_bundled(Bundled::Hardware, stem) && locate_hardware(stem) == file.string() ? stem : file.string();
 }
 
 // The words after the launcher's own name.
@@ -78,7 +126,7 @@ Words launcher_words(const MeasureWords& said, const std::string& receipt) {
   const auto pass = [&](const char* name, const std::optional<std::string>& value) {
     if (value) words.insert(words.end(), {name, *value});
   };
-  pass("--device", said.device);
+  if (said.device) pass("--device", device_name(*said.device));
   if (said.capacity) {
     const std::optional<Bytes> bytes = parse_bytes(*said.capacity);
     if (!bytes)
@@ -174,19 +222,32 @@ int carry_out(const Words& words) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-// FILE.json, then FILE.rank1.json, ...; those of this run, because the launcher took older ones away.
-std::vector<Receipt> receipts_beside(const std::string& path) {
+using Written = std::map<std::string, fs::file_time_type>;
+
+// FILE.json, FILE.rank1.json, ..., and when each was written.
+Written files_beside(const std::string& path) {
   const fs::path first(path);
   const fs::path folder = first.has_parent_path() ? first.parent_path() : fs::path(".");
   const std::string stem = first.stem().string() + ".rank";
-  std::vector<Receipt> found;
-  const auto take = [&](const fs::path& file) { found.push_back(read_receipt(read_document(file.string()))); };
+  Written found;
   std::error_code none;
-  if (fs::exists(first, none)) take(first);
+  if (fs::exists(first, none)) found.emplace(first.string(), fs::last_write_time(first, none));
   for (const auto& entry : fs::directory_iterator(folder, none)) {
     const std::string name = entry.path().filename().string();
     const bool other = name.starts_with(stem) && entry.path().extension() == first.extension();
-    if (other && name.find(".dry.") == std::string::npos) take(entry.path());
+    if (other && name.find(".dry.") == std::string::npos) {
+      found.emplace(entry.path().string(), fs::last_write_time(entry.path(), none));
+    }
+  }
+  return found;
+}
+
+// Those of this run: the launcher takes older ones away, but not where it refuses to start at all.
+std::vector<Receipt> receipts_beside(const std::string& path, const Written& before) {
+  std::vector<Receipt> found;
+  for (const auto& [file, when] : files_beside(path)) {
+    const auto old = before.find(file);
+    if (old == before.end() || old->second != when) found.push_back(read_receipt(read_document(file)));
   }
   const auto rank = [](const Receipt& one) { return one.ranks.empty() ? 0 : one.ranks.front().rank; };
   std::sort(found.begin(), found.end(), [&](const Receipt& a, const Receipt& b) { return rank(a) < rank(b); });
@@ -256,19 +317,21 @@ bool used_device(const RankFigures& rank) {
 }
 
 std::string headline(const Receipt& receipt, const RankFigures& rank) {
+  const std::optional<DryRun> run = dry_run(receipt);
+  std::optional<Bytes> reserved = rank.peak[Counter::Reserved];
+  if (reserved && run && run->later_reserved > reserved->value()) reserved = Bytes(run->later_reserved);
   const std::string who = formatted("rank {} of {}", rank.rank, receipt.world);
   const std::string device = receipt.environment.gpu.value_or("no GPU");
   const std::string capacity = gib(receipt.environment.capacity);
   if (receipt.outcome == Receipt::Outcome::OutOfMemory) {
-    return formatted("out of memory: {} was reserved of {} ({}, {})\n", gib(rank.peak[Counter::Reserved]), capacity,
-                     who, device);
+    return formatted("out of memory: {} was reserved of {} ({}, {})\n", gib(reserved), capacity, who, device);
   }
   if (receipt.outcome == Receipt::Outcome::Error) {
     return formatted("failed: {} ({}, {})\n", receipt.message.value_or("it gives no reason"), who, device);
   }
   if (!used_device(rank))
     return formatted("nothing to tell: the command trained without the device ({}, {})\n", who, device);
-  return formatted("fits: peak {} reserved of {} ({}, {})\n", gib(rank.peak[Counter::Reserved]), capacity, who, device);
+  return formatted("fits: peak {} reserved of {} ({}, {})\n", gib(reserved), capacity, who, device);
 }
 
 std::string phase_row(const std::string& name, const Counters& peak) {
@@ -363,8 +426,9 @@ int measure_command(const Words& words) {
   Words line{"python3", data_dir() + "/tools/dry/run"};
   const Words rest = launcher_words(said, path);
   line.insert(line.end(), rest.begin(), rest.end());
+  const Written before = files_beside(path);
   const int code = carry_out(line);
-  const std::vector<Receipt> receipts = receipts_beside(path);
+  const std::vector<Receipt> receipts = receipts_beside(path, before);
   if (receipts.empty()) return code == 0 ? kRefused : code;  // The launcher has said why.
   Output output("");
   output.add(said.format == "json" ? answer_json(receipts) : answer(receipts));

@@ -124,7 +124,7 @@ void Loop::backward(Tape& tape) {
   print("Engine after backward");
   for (Variable& loss : scaled) loss.reset();
   if (is_torchtitan()) titan_.backward_returns();
-  tape.drop_loss();
+  tape.drop_loss(outputs_);
   // AxolotlDPOTrainer.training_step: torch.cuda.empty_cache() after each.
   if (job_.training.loss == Loss::DpoRows || job_.training.loss == Loss::IpoRows) emitter_.empty_cache();
   mark(Moment::BackwardEnds);

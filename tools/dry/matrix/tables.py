@@ -5,7 +5,7 @@ attention, one H100. Real models mostly; a model with fewer layers (`layers`) wh
 import functools
 import itertools
 
-from . import chance, chance_launchers, chance_others, model_config
+from . import chance, chance_launchers, chance_others, chance_outside, model_config
 
 FAMILIES = [
     "gpt2",
@@ -1550,6 +1550,7 @@ def jobs():
         *chance.wider_jobs(job, "chance-4", 5, 40),
         *chance_launchers.jobs(job, "chance-5", 6, 80),
         *chance_others.jobs(job, "chance-6", 7, 70, TOWERS),
+        *chance_outside.jobs(job, "chance-7", 8, 130),
     ]
     names = [row["name"] for row in made]
     twice = {name for name in names if names.count(name) > 1}

@@ -250,7 +250,8 @@ ActivationProfile profile_activations(const ModelSpec& model, const Job& job, co
   tape.forward();
   tape.backward();
   runtime.drop_large();
-  tape.drop_loss();
+  Variables none;
+  tape.drop_loss(none);
   std::vector<std::pair<Bytes, std::size_t>> gradients;
   for (const auto& [parameter, event] : runtime.arrived()) gradients.emplace_back(runtime.size(parameter), event);
   const Schedule schedule = emitter.finish();

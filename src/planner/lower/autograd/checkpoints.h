@@ -84,6 +84,8 @@ class Checkpoints {
   // Its backward begins: arguments that were emptied are whole again. Behind it the function's frame lets go of them.
   void restore_arguments(Checkpoint& checkpoint);
   void release_arguments(Checkpoint& checkpoint);
+  // What is bound to the functions of reentrant ones, while their nodes live.
+  [[nodiscard]] std::vector<BufferId> bound() const;
   // The checkpoint is done with, or will never be asked.
   void forget(Checkpoint& checkpoint);
 

@@ -3,6 +3,7 @@
 // node has run), and by each checkpoint that it enters (checkpoints.h).
 #pragma once
 
+#include <utility>
 #include <vector>
 
 #include "planner/lower/autograd/graph_facts.h"
@@ -46,6 +47,7 @@ class Storages {
   // A leaf has another storage now, and is held by the same.
   void replace_leaf(BufferId before, BufferId with);
   void release_leaves();
+  [[nodiscard]] std::vector<BufferId> take_leaves() { return std::exchange(leaves_, {}); }
 
  private:
   [[nodiscard]] BufferId memory_of(TensorId tensor);

@@ -62,12 +62,17 @@ Variables Tape::outputs() {
   on_.emitter.retain(loss());
   held.append(Variable(on_.emitter, loss(), Reason::Loop));
   for (TensorId output : on_.graph.held) held.append(Variable(on_.emitter, on_.storages.of(output), Reason::Loop));
+  for (BufferId bound : checkpoints_.bound()) {
+    on_.emitter.retain(bound);
+    held.append(Variable(on_.emitter, bound, Reason::Loop));
+  }
   return held;
 }
 
-void Tape::drop_loss() {
+void Tape::drop_loss(Variables& outputs) {
   on_.emitter.release(loss(), Reason::Loop);
-  on_.storages.release_leaves();
+  if (outputs.empty()) on_.storages.release_leaves();
+  for (BufferId leaf : on_.storages.take_leaves()) outputs.append(Variable(on_.emitter, leaf, Reason::Loop));
   for (Checkpoint& checkpoint : checkpoints_.all()) checkpoints_.forget(checkpoint);
 }
 

@@ -38,12 +38,14 @@ class Tape {
   [[nodiscard]] std::vector<BufferId> take_batch() { return std::exchange(batch_, {}); }
   // Keeps the loss (or an op-graph's outputs) until it is let go of.
   void forward();
-  // What a loop's variable holds once forward has returned: the loss once more, and Graph::held.
+  // What a loop's variable holds once forward has returned: the loss once more, Graph::held, and with the graph what is
+  // bound to the functions of reentrant checkpoints.
   [[nodiscard]] Variables outputs();
   [[nodiscard]] BufferId loss() { return on_.storages.of(on_.graph.loss); }
   void backward() { backward_.from_loss(); }
-  // With the loss goes the graph, and what its checkpoints still hold.
-  void drop_loss();
+  // With the loss goes the graph, and what its checkpoints still hold; where a loop's variable holds outputs, the graph
+  // and its leaves stay with them.
+  void drop_loss(Variables& outputs);
 
   // Of an op-graph: the outputs are read by the work under way; Python lets go of them; backward from them
   // (Backward::from_outputs).
