@@ -196,6 +196,9 @@ def other(draw, number):
         more.pop("autocast", None)
     told = {"world": world, "rank": draw.below(world)} if world > 1 else {}
     how = "eager" if model.startswith(("t5", "flan", "mt5")) else None
+    trained = {"electra": "ElectraForMaskedLM", "vit": "ViTForImageClassification"}.get(config["model_type"])
+    if trained and config.get("architectures") != [trained]:
+        more["change"] = {"architectures": [trained]}
     return (model, seq, 1 + draw.below(4)), {**more, **told, "attention": how, "whole": True, "name": f"{number:03d}-other-{kind}"}
 
 

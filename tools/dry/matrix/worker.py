@@ -200,7 +200,7 @@ class Worker:
         config.use_cache = False
         named = (config.architectures or [""])[0]
         made = AutoModelForCausalLM.from_config
-        if named.endswith(("ForMaskedLM", "ForConditionalGeneration", "ForImageClassification")):
+        if named.endswith(("ForMaskedLM", "ForConditionalGeneration", "ForImageClassification", "MTModel")):
             import transformers
 
             made = getattr(transformers, named)._from_config

@@ -134,6 +134,16 @@ std::vector<ParameterId> read_before_call(const ModelSpec& model) {
   for (std::size_t at = 0; at < model.parameters.size(); ++at) {
     const Parameter& parameter = model.parameters[at];
     ModuleId module = parameter.module;
+    // peft casts what comes in to the dtype of lora_A's weight, then drops some of it out (tuners/lora/layer.py).
+    const std::string& own = model.modules[static_cast<std::size_t>(module)].path;
+    if (const std::size_t from = own.rfind(".lora_A."); from != std::string::npos) {
+      const std::string first = own.substr(0, from) + ".lora_dropout." + own.substr(from + 8);
+      const auto found = std::find_if(model.modules.begin(), model.modules.end(),
+                                      [&](const Module& one) { return one.path == first; });
+      if (found == model.modules.end()) continue;
+      read[static_cast<std::size_t>(found - model.modules.begin())] = static_cast<ParameterId>(at);
+      continue;
+    }
     if (parameter.name.ends_with(".base_layer.weight")) module = model.modules[static_cast<std::size_t>(module)].parent;
     const std::string_view path = model.modules[static_cast<std::size_t>(module)].path;
     const bool asked = path.ends_with(".DenseReluDense.wo") || path.ends_with("embeddings.patch_embedding");
