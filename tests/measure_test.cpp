@@ -120,7 +120,9 @@ TEST_CASE("what stands beside a receipt is told: retries, guesses, growth after 
   spill(folder / "made.json", measured("ran", 0, 100).dump());
   spill(folder / "made.dry",
         R"({"steps": [{"step": 1, "retries": 0, "mallocs": 3}, {"step": 3, "retries": 2, "mallocs": 9,
-    "peak_reserved": 200}], "answered": [{"call": "asked"}], "libraries": {"guesses": [{"call": "guessed"}], "stubs": []}})");
+    "peak_reserved": 200}], "answered": [{"call": "asked"}],
+    "reads": [{"what": "item", "where": "/home/me/train.py:9", "count": 3}, {"what": "bool", "where": "a.py:1"},
+              {"what": "bool", "where": "a.py:2"}, {"what": "bool", "where": "a.py:3"}], "libraries": {"guesses": [{"call": "guessed"}], "stubs": []}})");
   const Launcher launcher(folder, "cp made.json r.json; cp made.dry r.dry.json\n");
   const Ran ran = measure(folder, "--out r.json -- python train.py");
   CHECK(ran.out.find("3 optimizer steps, 9 cudaMalloc calls, 2 retries\n") != std::string::npos);
@@ -128,6 +130,33 @@ TEST_CASE("what stands beside a receipt is told: retries, guesses, growth after 
   CHECK(ran.out.find("answered by name, as no kernel ran: asked\n") != std::string::npos);
   CHECK(ran.out.find("answered by a guess: guessed\n") != std::string::npos);
   CHECK(ran.out.find("nobody has written") == std::string::npos);
+  CHECK(ran.out.starts_with("fits: peak 200 B reserved of "));
+  CHECK(ran.out.find("read from the device, where nothing was computed: train.py:9 (item)") != std::string::npos);
+  CHECK(ran.out.find("1 more in") != std::string::npos);
+}
+
+TEST_CASE("what a run before has left is not this run's, where the launcher refuses to start") {
+  const Folder folder;
+  spill(folder / "r.json", measured("ran", 0, 100).dump());
+  spill(folder / "r.rank1.json", measured("ran", 1, 100).dump());
+  const Launcher launcher(folder, "echo refused >&2; exit 2\n");
+  const Ran ran = measure(folder, "--out r.json -- python train.py");
+  CHECK(ran.code == 2);
+  CHECK_MESSAGE(ran.out.empty(), ran.out);
+}
+
+TEST_CASE("measure knows a device by each of its names") {
+  const Folder folder;
+  const Launcher launcher(folder, "echo \"$@\" > words\n");
+  const auto device = [&](const std::string& name) {
+    (void)measure(folder, "--device " + name + " -- true");
+    return slurp(folder / "words");
+  };
+  CHECK(device("a100-sxm4-40gb").find("--device a100-sxm-40 ") != std::string::npos);
+  CHECK(device("H100-SXM").find("--device h100-sxm ") != std::string::npos);
+  CHECK(device("cuda").find("--device cuda ") != std::string::npos);
+  spill(folder / "mine.json", slurp(test_paths::source_dir() + "/configs/hardware/l4.json"));
+  CHECK(device("mine.json").find("--device mine.json ") != std::string::npos);
 }
 
 TEST_CASE("a step that ran out of memory is none") {
@@ -167,6 +196,13 @@ TEST_CASE("measure refuses by name") {
   refused("--capacity much -- true", "\"much\" is not a size");
   refused("--format csv -- true", "formats are table, json");
   refused("--evnts done -- true", "--events");
+  refused("--events bogus -- true", "say done, pending, timed, or a number of launches from 1 on");
+  refused("--events 0 -- true", "--events");
+  refused("--device h100-sx -- true", "did you mean \"h100-sxm\"?");
+  refused("--world 4 --rank 4 -- true", "there is no rank 4 of 4");
+  refused("--rank 1 -- true", "a rank of how many?");
+  refused("--world two -- true", "\"two\" is no whole number from 1 on");
+  refused("--cuda 11 -- true", "there are 12 and 13");
   CHECK(!std::filesystem::exists(folder / "started"));
   ::setenv("PATH", (folder / "nowhere").c_str(), 1);
   CHECK(measure(folder, "-- true").code == 6);

@@ -261,6 +261,7 @@ struct DryRun {
   std::int64_t mallocs = 0;
   std::int64_t later_reserved = 0;  // The largest after the second step.
   std::vector<std::string> answered, stubs, guesses;
+  std::vector<std::string> reads;  // "train.py:9 (item)"
 };
 
 std::int64_t whole(const Value& row, const char* key) {
@@ -275,6 +276,19 @@ std::vector<std::string> calls_of(const Value* rows) {
     if (const Value* call = row.find("call")) calls.push_back(call->string);
   }
   return calls;
+}
+
+// Where Python read values that no kernel had computed.
+std::vector<std::string> places_of(const Value* rows) {
+  std::vector<std::string> places;
+  if (rows == nullptr) return places;
+  for (const Value& row : rows->items) {
+    const Value* where = row.find("where");
+    const Value* what = row.find("what");
+    if (where == nullptr || what == nullptr) continue;
+    places.push_back(formatted("{} ({})", fs::path(where->string).filename().string(), what->string));
+  }
+  return places;
 }
 
 std::optional<DryRun> dry_run(const Receipt& receipt) {
@@ -299,6 +313,7 @@ std::optional<DryRun> dry_run(const Receipt& receipt) {
   // A step that something stopped on the way is none.
   if (receipt.outcome != Receipt::Outcome::Ran) run.steps = std::min(run.steps, ended);
   run.answered = calls_of(document.root.find("answered"));
+  run.reads = places_of(document.root.find("reads"));
   if (const Value* libraries = document.root.find("libraries")) {
     run.stubs = calls_of(libraries->find("stubs"));
     run.guesses = calls_of(libraries->find("guesses"));
@@ -357,6 +372,13 @@ std::string dry_lines(const Receipt& receipt, const RankFigures& rank) {
   }
   text += listed("  answered by name, as no kernel ran: ", run->answered, 4);
   text += listed("  answered by a guess: ", run->guesses, 4);
+  constexpr std::size_t kShown = 3;
+  const std::size_t more = run->reads.size() > kShown ? run->reads.size() - kShown : 0;
+  std::vector<std::string> shown(run->reads.begin(), run->reads.end() - static_cast<std::ptrdiff_t>(more));
+  if (more > 0)
+    shown.push_back(
+        formatted("{} more in {}", more, fs::path(receipt.path).replace_extension(".dry.json").filename().string()));
+  text += listed("  read from the device, where nothing was computed: ", shown, 4);
   text += listed("  calls that nobody has written: ", run->stubs, 4);
   return text;
 }
