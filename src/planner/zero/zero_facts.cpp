@@ -121,9 +121,10 @@ DType kept_dtype(const Training& training) {
 
 std::int64_t bucket_count(const Training& training) {
   const Zero& zero = training.zero;
-  if (is_zero(training, 3)) return zero.contiguous_gradients ? 1 : 0;
+  if (!zero.contiguous_gradients) return 0;
+  if (is_zero(training, 3)) return 1;
   if (!uses_flat_partitions(training)) return 0;
-  return (zero.contiguous_gradients ? 1 : 0) + (zero.overlap_comm ? 1 : 0);
+  return zero.overlap_comm ? 2 : 1;
 }
 
 DType bucket_dtype(const Training& training) {

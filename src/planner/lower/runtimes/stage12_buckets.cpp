@@ -5,9 +5,9 @@
 namespace dsplan {
 
 void IpgBuckets::setup_buckets() {
-  for (std::size_t i = 0; i < buckets_.size(); ++i) {
-    const bool wanted = i == 0 ? facts_.zero().contiguous_gradients : facts_.zero().overlap_comm;
-    if (!wanted || buckets_[i]) continue;
+  if (!facts_.zero().contiguous_gradients) return;
+  for (std::size_t i = 0; i < (facts_.zero().overlap_comm ? buckets_.size() : 1); ++i) {
+    if (buckets_[i]) continue;
     buckets_[i] = eager_.empty(facts_.in_bucket(facts_.zero().reduce_bucket_size.value()), facts_.bucket_dtype,
                                {.role = Role::RuntimeBuffers,
                                 .label = "gradient bucket",
