@@ -49,8 +49,7 @@ TEST_CASE("advice: a bucket beyond the model costs what it is too large, once pe
       {2, false, true, trained, -1},
       {2, false, false, 1'000'000'000, -1},
       {3, true, false, 1'000'000'000, -1},
-      // The second bucket of overlap_comm alone.
-      {2, true, false, 1'000'000'000, 2 * (1'000'000'000 - trained)},
+      {2, true, false, 1'000'000'000, -1},
       {0, false, true, 1'000'000'000, -1},
       {-1, false, true, 1'000'000'000, -1},
   };

@@ -69,7 +69,7 @@ TEST_CASE("ZeRO's facts: which optimizer, which buckets, in which dtype") {
   const Row rows[] = {
       {0, false, true, false, false, 0, kHalf, kHalf},  {1, false, true, false, false, 1, kHalf, kHalf},
       {1, false, true, true, false, 2, kHalf, kHalf},   {1, true, true, true, true, 0, kHalf, kHalf},
-      {2, true, true, false, false, 1, kHalf, kFull},   {2, false, false, true, false, 1, kHalf, kHalf},
+      {2, true, true, false, false, 1, kHalf, kFull},   {2, false, false, true, false, 0, kHalf, kHalf},
       {2, false, false, false, false, 0, kHalf, kHalf}, {3, false, true, true, false, 1, kHalf, kHalf},
       {3, false, false, true, false, 0, kHalf, kHalf},
   };

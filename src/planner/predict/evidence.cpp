@@ -126,25 +126,21 @@ SharedEvidence::SharedEvidence(const ModelSpec& of, const Job& resolved, Detail 
 
 namespace {
 
-// Whether outputs that a loop's variable holds keep what is bound to the functions of reentrant checkpoints: masks and
-// tables of each family's own, for which there is no formula.
-bool keeps_what_is_bound(const Training& training) {
-  if (training.loop != LoopKind::Script) return false;
-  const auto again = [](const CheckpointGroup& group) {
-    return group.kind == CheckpointKind::Reentrant || group.kind == CheckpointKind::DeepSpeed;
-  };
-  return std::any_of(training.checkpoint.groups.begin(), training.checkpoint.groups.end(), again);
+// Whether outputs that a loop's variable holds keep more than logits: what is bound to reentrant checkpoints (masks and
+// tables of each family's own), and a leaf with its gradient. For those there is no formula.
+bool keeps_the_graph(const Training& training) {
+  return training.loop == LoopKind::Script && !training.checkpoint.groups.empty();
 }
 
 // `rank`: a data-parallel one.
 void check_derivations(const SharedEvidence& shared, std::int64_t rank, const Readings& readings) {
   ByRole persistent = footprints_differ(shared.job.training) ? footprint(shared.model, shared.job, rank).persistent
                                                              : shared.formulas.persistent;
-  if (keeps_what_is_bound(shared.job.training)) {
-    const Bytes scheduled = readings.memory.by_role()[Role::Activations];
-    DSPLAN_CHECK(scheduled >= persistent[Role::Activations],
-                 "activations that stay by schedule are less than by formula");
-    persistent[Role::Activations] = scheduled;
+  for (const Role role : {Role::Activations, Role::Temporaries}) {
+    if (!keeps_the_graph(shared.job.training)) break;
+    const Bytes scheduled = readings.memory.by_role()[role];
+    DSPLAN_CHECK(scheduled >= persistent[role], "what outputs keep by schedule is less than by formula");
+    persistent[role] = scheduled;
   }
   DSPLAN_CHECK(readings.memory.by_role() == persistent, "persistent bytes by schedule and by formula differ");
   DSPLAN_CHECK(rank != 0 || readings.host.nvme_peak() == nvme_footprint(shared.model, shared.job, rank).files,

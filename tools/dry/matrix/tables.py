@@ -506,6 +506,18 @@ def loss():
                 continue
             yield job("loss", model, seq, batch, use_cache=True, holds_outputs=True, **{"attention": None, **more},
                       name="cache-held" + name)
+    yield from held_checkpoints()
+
+
+def held_checkpoints():
+    """With the outputs a loop's variable holds the graph: what is bound to reentrant checkpoints, and leaves with gradients."""
+    again = {"checkpoint": "full", "checkpoint_impl": "reentrant"}
+    lora = {"lora": {"r": 8, "targets": ["q_proj", "v_proj"]}}
+    for model, seq, batch in (("llama-3.2-1b", 1024, 2), ("qwen2-0.5b", 1000, 1), ("gemma-2-2b", 512, 2)):
+        how = {"attention": "eager"} if model.startswith("gemma") else {"attention": None}
+        for name, more in (("reentrant", again), ("reentrant-eager", {**again, "attention": "eager"}), ("reentrant-lora", {**again, **lora}),
+                           ("full-lora", {"checkpoint": "full", **lora}), ("reentrant-accum2", {**again, "grad_accum": 2})):
+            yield job("loss", model, seq, batch, holds_outputs=True, **{**how, **more}, name="held-" + name)
 
 
 
