@@ -9,12 +9,10 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <functional>
-#include <map>
 
 #include "cli/commands.h"
 #include "cli/output.h"
@@ -46,10 +44,9 @@ struct MeasureWords {
 };
 
 std::optional<std::int64_t> whole_number(const std::string& text) {
-  std::int64_t number = 0;
-  const auto [end, fault] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (fault != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return number;
+  const bool digits = std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
+  if (!digits || text.empty() || text.size() > 18) return std::nullopt;
+  return std::stoll(text);
 }
 
 // What the launcher would refuse as well, in the words of its own options.
@@ -222,7 +219,7 @@ int carry_out(const Words& words) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-using Written = std::map<std::string, fs::file_time_type>;
+using Written = std::vector<std::pair<std::string, fs::file_time_type>>;
 
 // FILE.json, FILE.rank1.json, ..., and when each was written.
 Written files_beside(const std::string& path) {
@@ -231,12 +228,12 @@ Written files_beside(const std::string& path) {
   const std::string stem = first.stem().string() + ".rank";
   Written found;
   std::error_code none;
-  if (fs::exists(first, none)) found.emplace(first.string(), fs::last_write_time(first, none));
+  if (fs::exists(first, none)) found.emplace_back(first.string(), fs::last_write_time(first, none));
   for (const auto& entry : fs::directory_iterator(folder, none)) {
     const std::string name = entry.path().filename().string();
     const bool other = name.starts_with(stem) && entry.path().extension() == first.extension();
     if (other && name.find(".dry.") == std::string::npos) {
-      found.emplace(entry.path().string(), fs::last_write_time(entry.path(), none));
+      found.emplace_back(entry.path().string(), fs::last_write_time(entry.path(), none));
     }
   }
   return found;
@@ -245,9 +242,9 @@ Written files_beside(const std::string& path) {
 // Those of this run: the launcher takes older ones away, but not where it refuses to start at all.
 std::vector<Receipt> receipts_beside(const std::string& path, const Written& before) {
   std::vector<Receipt> found;
-  for (const auto& [file, when] : files_beside(path)) {
-    const auto old = before.find(file);
-    if (old == before.end() || old->second != when) found.push_back(read_receipt(read_document(file)));
+  for (const auto& written : files_beside(path)) {
+    const bool old = std::find(before.begin(), before.end(), written) != before.end();
+    if (!old) found.push_back(read_receipt(read_document(written.first)));
   }
   const auto rank = [](const Receipt& one) { return one.ranks.empty() ? 0 : one.ranks.front().rank; };
   std::sort(found.begin(), found.end(), [&](const Receipt& a, const Receipt& b) { return rank(a) < rank(b); });

@@ -5,6 +5,7 @@
 #include "core/error.h"
 #include "core/format.h"
 #include "model/graphs/graphs.h"
+#include "planner/lower/shapes.h"
 
 namespace dsplan {
 namespace {
@@ -20,8 +21,34 @@ const char* truth(bool flag) { return flag ? "True" : "False"; }
   throw Refusal(model.name, std::move(message), std::move(hint));
 }
 
+std::vector<std::string> aten_name(AttentionKernel kernel) {
+  if (kernel == AttentionKernel::Flash) return {"_scaled_dot_product_flash_attention"};
+  if (kernel == AttentionKernel::MemoryEfficient) return {"_scaled_dot_product_efficient_attention"};
+  if (kernel == AttentionKernel::CuDnn) return {"_scaled_dot_product_cudnn_attention"};
+  return {};
+}
+
+std::vector<std::string> aten_name(Attention attention) {
+  if (attention == Attention::Flash) return aten_name(AttentionKernel::Flash);
+  if (attention == Attention::MemoryEfficient) return aten_name(AttentionKernel::MemoryEfficient);
+  return aten_name(attention == Attention::CuDnn ? AttentionKernel::CuDnn : AttentionKernel::None);
+}
+
+// Layers with wider heads than the others take another kernel (Gemma 4).
+std::vector<std::string> attention_names(const ModelSpec& model, const Job& job) {
+  std::vector<std::string> names = aten_name(job.training.attention);
+  if (names.empty() || !model.has_graph) return names;
+  const Graph graph = build_graph(model, graph_options(model, job));
+  for (const Node& node : graph.nodes) {
+    for (const std::string& name : aten_name(node.attention)) {
+      if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+    }
+  }
+  return names;
+}
+
 // The dispatcher's operators behind one of ours; none: no list of operators says it without naming others as well.
-std::vector<std::string> aten_names(Op op, Attention attention) {
+std::vector<std::string> aten_names(Op op) {
   switch (op) {
     case Op::Linear: return {"mm", "addmm"};
     case Op::Mm: return {"mm"};
@@ -29,11 +56,6 @@ std::vector<std::string> aten_names(Op op, Attention attention) {
     case Op::Bmm: return {"bmm"};
     case Op::GroupedMatmul: return {"_grouped_mm"};
     case Op::Conv2d: return {"convolution"};
-    case Op::Attention:
-      if (attention == Attention::Flash) return {"_scaled_dot_product_flash_attention"};
-      if (attention == Attention::MemoryEfficient) return {"_scaled_dot_product_efficient_attention"};
-      if (attention == Attention::CuDnn) return {"_scaled_dot_product_cudnn_attention"};
-      return {};
     case Op::Softmax: return {"_softmax"};
     case Op::LayerNorm: return {"native_layer_norm"};
     case Op::Dropout: return {"native_dropout"};
@@ -51,7 +73,7 @@ std::vector<std::string> aten_names(Op op, Attention attention) {
 std::string kept_list(const ModelSpec& model, const Job& job, const std::vector<Op>& kept) {
   std::string text;
   for (const Op op : kept) {
-    const std::vector<std::string> names = aten_names(op, job.training.attention);
+    const std::vector<std::string> names = op == Op::Attention ? attention_names(model, job) : aten_names(op);
     if (names.empty()) {
       refuse(model, formatted("kept \"{}\": no operator of ATen stands for it alone", name(op)),
              "a policy function of your own can tell its calls apart");

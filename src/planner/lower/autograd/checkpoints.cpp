@@ -190,15 +190,11 @@ void Checkpoints::release_arguments(Checkpoint& checkpoint) {
   checkpoint.closure.erase(checkpoint.closure.begin(), checkpoint.closure.begin() + static_cast<std::ptrdiff_t>(kept));
 }
 
-std::vector<BufferId> Checkpoints::bound() const {
-  std::vector<BufferId> found;
-  for (const Checkpoint& one : all_) {
-    if (!one.reentrant || !one.open) continue;
-    const auto saved = std::count_if(one.arguments.begin(), one.arguments.end(),
-                                     [&](TensorId tensor) { return graph_.storage_of(tensor).parameter == kNone; });
-    found.insert(found.end(), one.closure.begin() + saved, one.closure.end());
-  }
-  return found;
+std::span<const BufferId> Checkpoint::bound(const Graph& graph) const {
+  if (!reentrant || !open) return {};
+  const auto saved = std::count_if(arguments.begin(), arguments.end(),
+                                   [&](TensorId tensor) { return graph.storage_of(tensor).parameter == kNone; });
+  return std::span(closure).subspan(static_cast<std::size_t>(saved));
 }
 
 void Checkpoints::keep_results(Checkpoint& checkpoint, NodeId node, const std::vector<BufferId>& made) {

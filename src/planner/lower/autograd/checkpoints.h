@@ -4,6 +4,7 @@
 #pragma once
 
 #include <algorithm>
+#include <span>
 #include <vector>
 
 #include "core/training.h"
@@ -38,6 +39,9 @@ struct Checkpoint {
     if (keeps.empty() || !keeps[static_cast<std::size_t>(op)]) return false;
     return again.empty() || !std::binary_search(again.begin(), again.end(), node);
   }
+
+  // What is bound to the function of a reentrant one, while its node lives.
+  [[nodiscard]] std::span<const BufferId> bound(const Graph& graph) const;
 
   // Results of one operator that a selective checkpoint keeps from forward to recomputation.
   struct Kept {
@@ -84,8 +88,6 @@ class Checkpoints {
   // Its backward begins: arguments that were emptied are whole again. Behind it the function's frame lets go of them.
   void restore_arguments(Checkpoint& checkpoint);
   void release_arguments(Checkpoint& checkpoint);
-  // What is bound to the functions of reentrant ones, while their nodes live.
-  [[nodiscard]] std::vector<BufferId> bound() const;
   // The checkpoint is done with, or will never be asked.
   void forget(Checkpoint& checkpoint);
 

@@ -62,9 +62,11 @@ Variables Tape::outputs() {
   on_.emitter.retain(loss());
   held.append(Variable(on_.emitter, loss(), Reason::Loop));
   for (TensorId output : on_.graph.held) held.append(Variable(on_.emitter, on_.storages.of(output), Reason::Loop));
-  for (BufferId bound : checkpoints_.bound()) {
-    on_.emitter.retain(bound);
-    held.append(Variable(on_.emitter, bound, Reason::Loop));
+  for (const Checkpoint& checkpoint : checkpoints_.all()) {
+    for (BufferId bound : checkpoint.bound(on_.graph)) {
+      on_.emitter.retain(bound);
+      held.append(Variable(on_.emitter, bound, Reason::Loop));
+    }
   }
   return held;
 }
