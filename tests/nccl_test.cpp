@@ -10,7 +10,7 @@
 #include "exec/plugin.h"
 #include "launched.h"
 #include "paths.h"
-#include "planner/predict/library_memory.h"
+#include "planner/libraries/library_memory.h"
 
 using namespace dsplan::test;
 

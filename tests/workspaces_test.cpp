@@ -5,8 +5,8 @@
 
 #include "core/audit.h"
 #include "lowered.h"
+#include "planner/libraries/library_memory.h"
 #include "planner/predict/footprint.h"
-#include "planner/predict/library_memory.h"
 #include "planner/predict/predict.h"
 #include "sim/memory.h"
 

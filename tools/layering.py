@@ -34,6 +34,20 @@ ROOMS = {
     "report": {"core", "model", "sim", "planner", "io", "report"},
     "cli": {"core", "model", "sim", "planner", "exec", "io", "report", "cli"},
 }
+# The planner's own rooms, which share one library, with those of them that each may include. The first three hold facts:
+# pure functions of a job. Advice predicts and searches, and a prediction carries advice: the one circle.
+FACTS = {"fsdp", "libraries", "zero"}
+PLANNER = {
+    "fsdp": {"fsdp"},
+    "libraries": {"libraries"},
+    "zero": {"zero"},
+    "resolve": FACTS | {"resolve"},
+    "lower": FACTS | {"lower"},
+    "time": FACTS | {"lower", "time"},
+    "predict": FACTS | {"lower", "time", "predict", "advise"},
+    "plan": FACTS | {"resolve", "lower", "time", "predict", "plan"},
+    "advise": FACTS | {"resolve", "lower", "predict", "plan", "advise"},
+}
 # Where a third-party header may be included: a pattern over the path from the root.
 CONFINED = {
     # It takes seconds to compile: one reader has it. Tests parse what the binary prints with a reader that is not ours.
@@ -291,6 +305,16 @@ def check_includes(tree, faults):
                 faults.append(f'{path}:{number}: "{target}" is not written from src/')
             elif other not in ROOMS[room]:
                 faults.append(f"{path}:{number}: {room} must not include {other}")
+            elif room == other == "planner":
+                check_planner(path, number, target, faults)
+
+
+def check_planner(path, number, target, faults):
+    inner, other = path.split("/")[2], target.split("/")[1]
+    if inner not in PLANNER:
+        faults.append(f"{path}: src/planner/{inner} is no room of docs/architecture.md")
+    elif other not in PLANNER[inner]:
+        faults.append(f"{path}:{number}: planner/{inner} must not include planner/{other}")
 
 
 def check_independence(tree, faults):
@@ -413,6 +437,9 @@ def self_test():
         ("src/planner/predict/footprint.cpp", '#include "planner/lower/a.h"\n', "must not reach"),
         ("src/report/a.cpp", "#include <nlohmann/json.hpp>\n", "belongs into"),
         ("src/attic/a.cpp", "\n", "is no room"),
+        ("src/planner/attic/a.cpp", '#include "planner/zero/b.h"\n', "is no room"),
+        ("src/planner/lower/a.cpp", '#include "planner/predict/b.h"\n', "planner/lower must not include planner/predict"),
+        ("src/planner/zero/a.cpp", '#include "planner/lower/b.h"\n', "planner/zero must not include planner/lower"),
         ("src/core/a.cpp", "void f() { std::exit(1); }\n", "only src/cli prints or exits"),
         ("src/io/a.cpp", "void f() {\n  exit(1);\n}\n", "only src/cli prints or exits"),
         ("src/io/a.cpp", 'void f() { fmt::print("x"); }\n', "only src/cli prints or exits"),

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "planner/predict/library_memory.h"
+#include "planner/libraries/library_memory.h"
 #include "planner/predict/live_buffers.h"
 #include "sim/arena.h"
 #include "sim/fragmentation.h"

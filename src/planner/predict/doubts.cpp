@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "core/format.h"
-#include "planner/predict/library_memory.h"
+#include "planner/libraries/library_memory.h"
 #include "planner/zero/zero_facts.h"
 
 namespace dsplan {

@@ -10,7 +10,7 @@
 #include "core/settings.h"
 #include "core/sha256.h"
 #include "model/parts.h"
-#include "planner/predict/library_memory.h"
+#include "planner/libraries/library_memory.h"
 #include "planner/predict/predict.h"
 
 namespace dsplan {

@@ -7,7 +7,7 @@
 #include "model/families/encoders/translators.h"
 #include "model/parts.h"
 #include "model/quantized.h"
-#include "planner/predict/library_memory.h"
+#include "planner/libraries/library_memory.h"
 
 namespace dsplan {
 namespace {

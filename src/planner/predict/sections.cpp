@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "core/format.h"
-#include "planner/predict/library_memory.h"
+#include "planner/libraries/library_memory.h"
 #include "planner/predict/live_buffers.h"
 #include "planner/predict/traffic_terms.h"
 #include "planner/zero/zero_facts.h"

@@ -6,8 +6,8 @@
 #include <optional>
 
 #include "core/graph.h"
+#include "planner/libraries/library_memory.h"
 #include "planner/lower/eager.h"
-#include "planner/predict/library_memory.h"
 
 namespace dsplan {
 

@@ -1,4 +1,4 @@
-#include "planner/predict/library_memory.h"
+#include "planner/libraries/library_memory.h"
 
 #include <charconv>
 
