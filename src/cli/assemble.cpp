@@ -547,4 +547,9 @@ std::vector<std::pair<std::string, std::string>> options_in(const SimulateWords&
   return options;
 }
 
+std::string value_in(const std::vector<std::pair<std::string, std::string>>& options, const std::string& name) {
+  const auto found = std::find_if(options.begin(), options.end(), [&](const auto& one) { return one.first == name; });
+  return found == options.end() ? std::string() : found->second;
+}
+
 }  // namespace dsplan

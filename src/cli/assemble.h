@@ -85,5 +85,8 @@ void read_bundled(Sources& sources);
 
 // Each option with its value, and the launch line as one: what two commands differ in.
 [[nodiscard]] std::vector<std::pair<std::string, std::string>> options_in(const SimulateWords& said);
+// Of these; "" where it is not among them.
+[[nodiscard]] std::string value_in(const std::vector<std::pair<std::string, std::string>>& options,
+                                   const std::string& name);
 
 }  // namespace dsplan

@@ -133,10 +133,6 @@ std::optional<SourceChange> file_change(SourceKind kind, const Side& before, con
 std::optional<SourceChange> command_change(const Side& before, const Side& after, const Place& place) {
   const auto was = options_in(before.said);
   const auto is = options_in(after.said);
-  const auto value_in = [](const auto& options, const std::string& name) {
-    const auto found = std::find_if(options.begin(), options.end(), [&](const auto& one) { return one.first == name; });
-    return found == options.end() ? std::string() : found->second;
-  };
   SourceChange change;
   change.kind = SourceKind::Command;
   change.name = "command";

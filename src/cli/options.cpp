@@ -129,6 +129,16 @@ Words words_of(const SimulateWords& said) {
   return words;
 }
 
+void refuse_all_but(std::span<const std::string_view> meaningful, const Request& options, std::string_view what,
+                    Diagnostics& diagnostics) {
+  const Request nothing;
+  visit_settings(options, nothing, [&](const auto& setting, const auto&) {
+    if (!setting.given()) return;
+    if (std::find(meaningful.begin(), meaningful.end(), setting.place.text()) != meaningful.end()) return;
+    diagnostics.add(setting.place.says(formatted("has no meaning for {}", what)));
+  });
+}
+
 std::optional<std::int64_t> whole_number(std::string_view option, std::string_view text, Diagnostics& diagnostics) {
   std::int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -47,6 +48,10 @@ struct CommandExtras {
 
 // A command as one would type it, for pages that say what made them.
 [[nodiscard]] std::string command_line(std::string_view command, const Words& words);
+
+// Refused at their places, in the words "has no meaning for `what`": options that were given and are not `meaningful`.
+void refuse_all_but(std::span<const std::string_view> meaningful, const Request& options, std::string_view what,
+                    Diagnostics& diagnostics);
 
 // A whole number, or a fault at `option`.
 [[nodiscard]] std::optional<std::int64_t> whole_number(std::string_view option, std::string_view text,

@@ -11,7 +11,6 @@
 #include "cli/report_plan.h"
 #include "cli/saved_plan.h"
 #include "core/format.h"
-#include "core/settings.h"
 #include "io/locate.h"
 #include "io/plan_inputs.h"
 #include "io/text.h"
@@ -300,12 +299,7 @@ PlanWords parse_plan(const Words& words) {
 
 void refuse_what_means_nothing(const PlanWords& plan, Diagnostics& diagnostics) {
   constexpr std::array<std::string_view, 2> kMeaningful = {"--format", "--out"};
-  const Request nothing;
-  visit_settings(plan.said.options, nothing, [&](const auto& setting, const auto&) {
-    if (!setting.given()) return;
-    if (std::find(kMeaningful.begin(), kMeaningful.end(), setting.place.text()) != kMeaningful.end()) return;
-    diagnostics.add(setting.place.says("has no meaning for a chain"));
-  });
+  refuse_all_but(kMeaningful, plan.said.options, "a chain", diagnostics);
   if (!plan.said.launch.empty()) diagnostics.add({"--", 0, 0, {}, "a launch line has no meaning for a chain", {}});
   if (!plan.said.explain.empty()) diagnostics.add({"--explain", 0, 0, {}, "has no meaning for a chain", {}});
   const auto of_models = [&diagnostics](const char* option, bool given) {

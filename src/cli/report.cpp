@@ -8,6 +8,7 @@
 #include "cli/wrap.h"
 #include "core/format.h"
 #include "core/units.h"
+#include "report/cells.h"
 #include "report/prediction_file.h"
 
 namespace dsplan {
@@ -16,11 +17,7 @@ namespace {
 std::string size(const std::optional<Bytes>& bytes) { return bytes ? human(*bytes) : "-"; }
 std::string size_or_dash(Bytes bytes) { return bytes == Bytes(0) ? "-" : human(bytes); }
 
-std::string spaced(std::string_view name) {
-  std::string text(name);
-  std::replace(text.begin(), text.end(), '_', ' ');
-  return text;
-}
+using detail::spaced;
 
 // The largest figure that is known of a peak, and what it is called.
 struct Figure {
@@ -139,18 +136,19 @@ constexpr char kTrafficRow[] = "  {:<24}{:>8}{:>22}{:>22}\n";
 std::string traffic(const std::vector<TrafficRow>& rows) {
   struct Sum {
     std::string label;
-    std::int64_t calls;
+    bool once;  // Before the first step or when the model is saved: no part of a step.
+    std::int64_t calls = 0;
     Bytes payload;
     Bytes wire;
   };
   std::vector<Sum> sums;
-  Sum control{"control", 0, Bytes(0), Bytes(0)};
+  Sum control{.label = "control", .once = false};
   for (const TrafficRow& row : rows) {
-    // What happens once, before the first step or when the model is saved, is no part of a step.
     const std::string_view once = row.phase == Pass::Setup ? ", init" : row.phase == Pass::Save ? ", save" : "";
     const std::string label = formatted("{} ({}){}", name(row.collective), name(row.group), once);
     auto at = std::find_if(sums.begin(), sums.end(), [&](const Sum& sum) { return sum.label == label; });
-    if (row.kind == TrafficKind::Data && at == sums.end()) at = sums.insert(at, {label, 0, Bytes(0), Bytes(0)});
+    if (row.kind == TrafficKind::Data && at == sums.end())
+      at = sums.insert(at, {.label = label, .once = !once.empty()});
     Sum& sum = row.kind == TrafficKind::Data ? *at : control;
     sum.calls += row.calls;
     sum.payload += row.payload;
@@ -158,8 +156,7 @@ std::string traffic(const std::vector<TrafficRow>& rows) {
   }
   if (control.calls > 0) sums.push_back(control);
   if (sums.empty()) return "  no traffic\n";
-  std::stable_partition(sums.begin(), sums.end(),
-                        [](const Sum& sum) { return sum.label.ends_with(")") || sum.label == "control"; });
+  std::stable_partition(sums.begin(), sums.end(), [](const Sum& sum) { return !sum.once; });
   std::string text = formatted(kTrafficRow, "traffic of one step", "calls", "payload", "wire");
   for (const Sum& sum : sums) {
     text += formatted(kTrafficRow, sum.label, sum.calls, human(sum.payload), human(sum.wire));

@@ -5,6 +5,7 @@
 
 #include "cli/wrap.h"
 #include "core/format.h"
+#include "report/cells.h"
 #include "report/check_report.h"
 
 namespace dsplan {
@@ -14,9 +15,7 @@ using State = ComparedRow::State;
 
 std::string number(const std::optional<std::int64_t>& value) { return value ? grouped(*value) : "-"; }
 
-std::string signed_number(std::int64_t value) {
-  return value < 0 ? "-" + grouped(-value) : (value > 0 ? "+" : "") + grouped(value);
-}
+using detail::signed_number;
 
 // The row's name on a line of its own where it is long.
 std::string row_lines(const ComparedRow& row) {

@@ -14,8 +14,6 @@ namespace {
 
 constexpr std::size_t kNeighbours = 12;
 
-const std::string& setting(const PlanRow& row, Axis axis) { return row.settings[static_cast<std::size_t>(axis)]; }
-
 // The settings that people look for first; the others stand below.
 std::string layout(const PlanRow& row) {
   std::vector<std::string> parts;

@@ -8,6 +8,10 @@
 
 namespace dsplan {
 
+[[nodiscard]] inline const std::string& setting(const PlanRow& row, Axis axis) {
+  return row.settings[static_cast<std::size_t>(axis)];
+}
+
 // First what was chosen, or that nothing fits and what misses least; then its time and memory, how many candidates were
 // counted, bounded away and simulated, and why each neighbour lost.
 [[nodiscard]] std::string report_plan(const PlanAnswer& answer, bool colour);

@@ -11,7 +11,6 @@
 #include "cli/wrap.h"
 #include "core/cluster.h"
 #include "core/format.h"
-#include "core/settings.h"
 #include "io/locate.h"
 #include "io/machine_files.h"
 #include "io/op_graph.h"
@@ -137,12 +136,7 @@ std::string table(const OpGraph& file, const Prediction& p, const ReportStyle& s
 void refuse_what_means_nothing(const SimulateWords& said, Diagnostics& diagnostics) {
   constexpr std::array<std::string_view, 6> kMeaningful = {"--hardware", "--capacity", "--reserve",
                                                            "--format",   "--out",      "--strict"};
-  const Request nothing;
-  visit_settings(said.options, nothing, [&](const auto& setting, const auto&) {
-    if (!setting.given()) return;
-    if (std::find(kMeaningful.begin(), kMeaningful.end(), setting.place.text()) != kMeaningful.end()) return;
-    diagnostics.add(setting.place.says("has no meaning for an op-graph"));
-  });
+  refuse_all_but(kMeaningful, said.options, "an op-graph", diagnostics);
   if (!said.launch.empty()) diagnostics.add({"--", 0, 0, {}, "a launch line has no meaning for an op-graph", {}});
   if (std::find(said.explain.begin(), said.explain.end(), Topic::Traffic) != said.explain.end()) {
     diagnostics.add({"--explain", 0, 0, {}, "an op-graph has no traffic", "peak and saved are there"});

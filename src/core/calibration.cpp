@@ -2,22 +2,14 @@
 
 #include <vector>
 
+#include "core/text/letters.h"
+
 namespace dsplan {
-namespace {
-
-std::string lower(std::string_view text) {
-  std::string result;
-  for (const char c : text) result += c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-  return result;
-}
-
-}  // namespace
-
 bool same_device(std::string_view gpu, std::string_view hardware) {
-  const std::string wanted = lower(hardware.substr(0, hardware.find('-')));
+  const std::string wanted = in_lower_case(hardware.substr(0, hardware.find('-')));
   if (wanted.empty()) return false;
   std::vector<std::string> words(1);
-  for (const char c : lower(gpu)) {
+  for (const char c : in_lower_case(gpu)) {
     if (c == ' ' || c == '-') {
       words.emplace_back();
     } else {

@@ -2,6 +2,7 @@
 
 #include "core/field_count.h"
 #include "core/settings.h"
+#include "core/text/letters.h"
 
 namespace dsplan {
 
@@ -90,8 +91,7 @@ std::optional<Bytes> parse_bytes(std::string_view text) {
     if (point && __builtin_mul_overflow(scale, 10, &scale)) return {};
   }
   while (at < text.size() && text[at] == ' ') ++at;
-  std::string unit(text.substr(at));
-  for (char& c : unit) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  const std::string unit = in_lower_case(text.substr(at));
   for (const Unit& known : kUnits) {
     if (known.name != unit || !any) continue;
     std::int64_t bytes = 0;

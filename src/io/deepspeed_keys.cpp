@@ -6,18 +6,12 @@
 #include <cmath>
 
 #include "core/format.h"
+#include "core/text/letters.h"
 #include "core/text/real_numbers.h"
 #include "io/own_file.h"
 
 namespace dsplan {
 namespace {
-
-std::string lowered(std::string_view text) {
-  std::string low(text);
-  std::transform(low.begin(), low.end(), low.begin(),
-                 [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
-  return low;
-}
 
 template <class T>
 Setting<T> automatic(const ReadContext& context, const Value& value) {
@@ -68,7 +62,7 @@ std::optional<bool> lax_boolean(const Value& value) {
       if (value.real == 1) return true;
       return std::nullopt;
     case Value::Kind::String: {
-      const std::string low = lowered(value.string);
+      const std::string low = in_lower_case(value.string);
       if (std::find(kTrue.begin(), kTrue.end(), low) != kTrue.end()) return true;
       if (std::find(kFalse.begin(), kFalse.end(), low) != kFalse.end()) return false;
       return std::nullopt;
@@ -137,7 +131,7 @@ Setting<DType> dtype_setting(ReadContext& context, std::string_view key, const V
   if (is_auto(value)) return automatic<DType>(context, value);
   if (value.is(Value::Kind::String)) {
     for (const Spelling& spelling : kSpellings) {
-      if (spelling.text == lowered(value.string)) return {spelling.dtype, context.place(value)};
+      if (spelling.text == in_lower_case(value.string)) return {spelling.dtype, context.place(value)};
     }
   }
   return wrong<DType>(context, key, value, "one of fp16, bf16, fp32");
@@ -262,8 +256,7 @@ void take_old_bf16(Reader& reader, std::string_view key, const Value& value) {
 void take_communication_dtype(Reader& reader, std::string_view key, const Value& value) {
   const Setting<std::string> given = string_setting(reader.context, key, value);
   if (!given.given()) return;
-  std::string low = *given;
-  for (char& c : low) c = static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
+  const std::string low = in_lower_case(*given);
   for (const DType dtype : {DType::Float16, DType::BFloat16, DType::Float32}) {
     if (low == (dtype == DType::Float16 ? "fp16" : dtype == DType::BFloat16 ? "bf16" : "fp32")) {
       reader.input.communication_dtype = {dtype, given.place};

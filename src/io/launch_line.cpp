@@ -5,6 +5,7 @@
 #include <set>
 
 #include "core/format.h"
+#include "core/text/letters.h"
 #include "io/dialects/dialect_file.h"
 #include "io/own_file.h"
 #include "io/text.h"
@@ -71,9 +72,7 @@ Place where(const std::string& word) { return word_place(word); }
 bool is_assignment(const std::string& word) {
   const std::size_t equals = word.find('=');
   return equals != std::string::npos && equals > 0 &&
-         std::all_of(word.begin(), word.begin() + static_cast<std::ptrdiff_t>(equals), [](char c) {
-           return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_';
-         });
+         std::all_of(word.begin(), word.begin() + static_cast<std::ptrdiff_t>(equals), is_word_character);
 }
 
 std::size_t past_python_options(const std::vector<std::string>& words, std::size_t at) {

@@ -7,6 +7,7 @@
 
 #include "core/document.h"
 #include "core/format.h"
+#include "core/text/letters.h"
 #include "io/hub/hub.h"
 #include "io/json_parse.h"
 #include "io/safetensors.h"
@@ -25,19 +26,6 @@ bool is_folder(const std::string& path) {
 bool exists(const std::string& path) {
   std::error_code failed;
   return fs::exists(path, failed);
-}
-
-std::string lower(std::string_view text) {
-  std::string result(text);
-  for (char& c : result) {
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  }
-  return result;
-}
-
-std::string environment(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? std::string() : std::string(value);
 }
 
 struct BundledPlace {
@@ -80,9 +68,9 @@ std::string bundled_name(Bundled kind, const std::string& argument) {
   const std::string folder = folder_of(kind);
   if (folder.empty()) return {};
   if (plain && exists(formatted("{}/{}.json", folder, argument))) return argument;
-  const std::string wanted = lower(argument);
+  const std::string wanted = in_lower_case(argument);
   for (std::string& name : list_bundled(kind)) {
-    if (lower(name) == wanted) return std::move(name);
+    if (in_lower_case(name) == wanted) return std::move(name);
   }
   return {};
 }
@@ -109,7 +97,7 @@ std::vector<std::pair<std::string, std::string>> other_names(const std::string& 
 // As people write names of devices: without case, maker and punctuation.
 std::string plain(std::string_view text) {
   std::string words = " ";
-  for (const char c : lower(text)) {
+  for (const char c : in_lower_case(text)) {
     const bool kept = (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9');
     words += kept ? c : ' ';
   }
@@ -135,10 +123,10 @@ std::string model_by_id(const std::string& argument) {
   if (argument.find('/') == std::string::npos || !is_hub_id(argument)) return {};
   const std::string folder = folder_of(Bundled::Model);
   if (folder.empty()) return {};
-  const std::string wanted = lower(argument);
+  const std::string wanted = in_lower_case(argument);
   for (const auto& [file, column] : {std::pair(folder + "/index.csv", std::size_t{0}), {names_file("model"), 1}}) {
     for (auto& [other, own] : other_names(file, column)) {
-      if (lower(other) == wanted && exists(formatted("{}/{}.json", folder, own))) return std::move(own);
+      if (in_lower_case(other) == wanted && exists(formatted("{}/{}.json", folder, own))) return std::move(own);
     }
   }
   return {};
@@ -177,8 +165,8 @@ std::vector<std::string> called_otherwise(Bundled kind) {
 // The one of `names` that is nearest, whatever the case of its letters; empty: none is near.
 std::string nearest_name(const std::string& argument, const std::vector<std::string>& names) {
   std::vector<std::string> lowered;
-  for (const std::string& name : names) lowered.push_back(lower(name));
-  const std::string_view near = nearest(lower(argument), {lowered.begin(), lowered.end()});
+  for (const std::string& name : names) lowered.push_back(in_lower_case(name));
+  const std::string_view near = nearest(in_lower_case(argument), {lowered.begin(), lowered.end()});
   if (near.empty()) return {};
   return names[static_cast<std::size_t>(std::find(lowered.begin(), lowered.end(), near) - lowered.begin())];
 }
@@ -188,7 +176,7 @@ std::string suggestion(const std::string& argument, const std::vector<std::strin
   std::string list = formatted("`dsplan show {}` lists them", place(kind).listing);
   std::string longer;  // "h100" is nearer to "h100-sxm" than to "a10", whatever the edit distance says.
   for (const std::string& name : names) {
-    if (argument.size() <= 2 || !lower(name).starts_with(lower(argument) + "-")) continue;
+    if (argument.size() <= 2 || !in_lower_case(name).starts_with(in_lower_case(argument) + "-")) continue;
     longer += formatted("{}{}", longer.empty() ? "" : ", ", name);
   }
   if (!longer.empty()) return formatted("there are {}; {}", longer, list);

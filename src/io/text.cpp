@@ -13,6 +13,7 @@
 
 #include "core/error.h"
 #include "core/format.h"
+#include "core/text/letters.h"
 #include "io/json_parse.h"
 
 namespace dsplan {
@@ -74,10 +75,7 @@ Document read_document(const std::string& path) {
   const std::size_t slash = path.rfind('/');
   const std::string name = slash == std::string::npos ? path : path.substr(slash + 1);
   const std::size_t dot = name.rfind('.');
-  std::string extension = dot == std::string::npos ? std::string() : name.substr(dot);
-  for (char& c : extension) {
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  }
+  const std::string extension = dot == std::string::npos ? std::string() : in_lower_case(name.substr(dot));
   if (extension == ".json") return parse_json(path, read_file(path));
   if (extension == ".hjson") return parse_hjson(path, read_file(path));
   if (extension == ".yaml" || extension == ".yml") return parse_yaml(path, read_file(path, kLargestYaml));

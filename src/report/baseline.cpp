@@ -20,11 +20,6 @@ std::string shown(const Value& value) {
   return text.substr(0, end) + "...";
 }
 
-Place place_of(const Document& document, std::size_t offset) {
-  Diagnostic at = document.at(offset, {});
-  return {std::move(at.path), at.line, at.column, std::move(at.source_line)};
-}
-
 class Differences {
  public:
   explicit Differences(const Document& after) : after_(after) {}
@@ -59,7 +54,7 @@ class Differences {
   }
 
   void add(std::string key, std::string before, std::string now, std::size_t offset) {
-    changes_.push_back({std::move(key), std::move(before), std::move(now), place_of(after_, offset)});
+    changes_.push_back({std::move(key), std::move(before), std::move(now), place_at(after_, offset)});
   }
 
   const Document& after_;

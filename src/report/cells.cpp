@@ -27,4 +27,12 @@ std::string signed_number(std::int64_t value) {
   return value < 0 ? "-" + grouped(-value) : (value > 0 ? "+" : "") + grouped(value);
 }
 
+std::string signed_size(std::int64_t bytes) { return (bytes < 0 ? "-" : "+") + human(Bytes(std::abs(bytes))); }
+
+std::string spaced(std::string_view name) {
+  std::string text(name);
+  std::replace(text.begin(), text.end(), '_', ' ');
+  return text;
+}
+
 }  // namespace dsplan::detail

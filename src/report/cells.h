@@ -16,4 +16,10 @@ namespace dsplan::detail {
 // "+1,234", "-1,234", "0".
 [[nodiscard]] std::string signed_number(std::int64_t value);
 
+// "+1.50 GiB", "-512 B".
+[[nodiscard]] std::string signed_size(std::int64_t bytes);
+
+// "first step" of "first_step": a name in JSON as people read it.
+[[nodiscard]] std::string spaced(std::string_view name);
+
 }  // namespace dsplan::detail

@@ -135,10 +135,6 @@ void explain(const KnownDifference& known, ReceiptComparison& into) {
                                  known.rank, known.row, known.bytes, known.reason));
 }
 
-bool compared(const ComparedRow& row) {
-  return row.state != ComparedRow::State::NotMeasured && row.state != ComparedRow::State::NotPredicted;
-}
-
 std::string why_nothing(const Receipt& receipt, const std::vector<PredictedRank>& predicted) {
   if (!predicted.empty() && !predicted.front().figures.peak[Counter::Requested]) {
     return predicted.front().verdict_reason;
@@ -187,7 +183,7 @@ ReceiptComparison compare(const Receipt& receipt, const std::vector<PredictedRan
   }
   const bool any = std::any_of(result.ranks.begin(), result.ranks.end(), [](const RankComparison& rank) {
     return std::any_of(rank.rows.begin(), rank.rows.end(),
-                       [](const ComparedRow& row) { return row.kind != RowKind::Parameters && compared(row); });
+                       [](const ComparedRow& row) { return row.kind != RowKind::Parameters && is_said(row); });
   });
   if (!any) result.refused = "no row can be compared: " + why_nothing(receipt, predicted);
   return result;

@@ -34,12 +34,6 @@ namespace {
 constexpr std::size_t kMostFrames = 20'000;
 constexpr std::size_t kMomentsOfView = 500;
 
-std::string spaced(std::string_view name) {
-  std::string text(name);
-  std::replace(text.begin(), text.end(), '_', ' ');
-  return text;
-}
-
 std::string size_or_unknown(std::optional<Bytes> bytes) { return bytes ? human(*bytes) : "unknown"; }
 
 // Texts that stand once and are meant by their places.

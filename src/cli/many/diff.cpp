@@ -122,11 +122,6 @@ DiffSide side_of(const std::string& argument, const Words& common, const char* w
   return predicted(argument, std::move(words));
 }
 
-std::string value_in(const std::vector<std::pair<std::string, std::string>>& options, const std::string& name) {
-  const auto found = std::find_if(options.begin(), options.end(), [&](const auto& one) { return one.first == name; });
-  return found == options.end() ? std::string() : found->second;
-}
-
 // The words with one option as it is on the other side; "" takes it away.
 Words with_option(const Words& words, const std::string& name, const std::string& value) {
   Words changed;
@@ -312,8 +307,6 @@ std::vector<DiffRow> rows_of(const Prediction& a, const Prediction& b) {
   return rows;
 }
 
-std::string signed_size(std::int64_t bytes) { return (bytes < 0 ? "-" : "+") + human(Bytes(std::abs(bytes))); }
-
 std::string sentence(const DiffSide& a, const DiffSide& b) {
   const auto process = [](const Prediction& p) {
     return p.peak && p.peak->process ? *p.peak->process : p.persistent.by_role.total();
@@ -358,7 +351,8 @@ std::string figures(const Prediction& a, const Prediction& b) {
     };
     std::string by = "-";
     if (row.a && row.b)
-      by = row.bytes ? (*row.a == *row.b ? "0" : signed_size(*row.b - *row.a)) : detail::signed_number(*row.b - *row.a);
+      by = row.bytes ? (*row.a == *row.b ? "0" : detail::signed_size(*row.b - *row.a))
+                     : detail::signed_number(*row.b - *row.a);
     rows.row({row.what, shown(row.a), shown(row.b), by});
   }
   return rows.text();
@@ -374,7 +368,7 @@ std::string table_of(const DiffSide& a, const DiffSide& b, const std::vector<Dif
   Table given({"what differs", "A", "B", "alone it moves", ""},
               {Align::Left, Align::Left, Align::Left, Align::Right, Align::Left});
   for (const Difference& one : differences) {
-    given.row({one.name, or_none(one.before), or_none(one.after), one.moves ? signed_size(*one.moves) : "-",
+    given.row({one.name, or_none(one.before), or_none(one.after), one.moves ? detail::signed_size(*one.moves) : "-",
                one.refused.empty() ? one.place : one.refused});
   }
   if (!given.empty()) text += "\n" + given.text();

@@ -1,15 +1,14 @@
 // `dsplan calibrate`: measures this machine into a hardware file.
-#include <stdlib.h>
 
 #include <cstdlib>
 #include <ctime>
-#include <filesystem>
 #include <fstream>
 
 #include "cli/commands.h"
 #include "cli/output.h"
 #include "cli/progress.h"
 #include "cli/running/machine.h"
+#include "cli/running/temporary_folder.h"
 #include "core/calibration.h"
 #include "core/format.h"
 #include "core/text/letters.h"
@@ -58,27 +57,6 @@ CalibrateSaid parse_calibrate(const Words& words) {
   faults.throw_if_any();
   return said;
 }
-
-// For what stands for disks; gone when the measuring ends.
-class Folder {
- public:
-  Folder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "dsplan-calibrate-XXXXXX").string();
-    const char* made = ::mkdtemp(pattern.data());
-    if (made == nullptr) throw Refusal("calibrate", formatted("no folder \"{}\" can be made for files", pattern));
-    path_ = made;
-  }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  ~Folder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  [[nodiscard]] const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 // Of the bundled devices that are of this model: the one whose form factor the driver's name says, or else whose memory
 // is nearest.
@@ -129,7 +107,7 @@ CalibratedFile describe(const MeasuredMachine& machine, const CalibrateSaid& sai
 }
 
 MeasuredMachine measure(const CalibrateSaid& said, const Machine& machine) {
-  const Folder folder;
+  const TemporaryFolder folder("calibrate");
   exec::CalibrateOptions options;
   options.backend = machine.backend;
   options.directory = folder.path();

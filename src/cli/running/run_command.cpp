@@ -1,10 +1,8 @@
 // `dsplan run`: carries the plan out, and says how far prediction and measurement agree.
-#include <stdlib.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <filesystem>
 
 #include "cli/assemble.h"
 #include "cli/commands.h"
@@ -13,6 +11,7 @@
 #include "cli/progress.h"
 #include "cli/running/machine.h"
 #include "cli/running/run_receipt.h"
+#include "cli/running/temporary_folder.h"
 #include "core/format.h"
 #include "exec/run.h"
 #include "io/deepspeed.h"
@@ -107,27 +106,6 @@ RunWords parse_run(const Words& words) {
   faults.throw_if_any();
   return said;
 }
-
-// Of the files that stand for NVMe: one for each run, so that two at a time do not meet.
-class RunFolder {
- public:
-  RunFolder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "dsplan-run-XXXXXX").string();
-    const char* made = ::mkdtemp(pattern.data());
-    if (made == nullptr) throw Refusal("run", formatted("no folder \"{}\" can be made for files", pattern));
-    path_ = made;
-  }
-  RunFolder(const RunFolder&) = delete;
-  RunFolder& operator=(const RunFolder&) = delete;
-  ~RunFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  [[nodiscard]] const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 LossScalingInput loss_scaling_of(const Job& job, const ReceiptInputs& inputs) {
   if (job.training.grad_scaler) return {{LossScaling::Kind::GradScaler, 65'536, 2000}, {}};
@@ -236,7 +214,7 @@ exec::RunResult carry_out(const RunWords& said, const Prepared& what, const Mach
   options.settings.loss_scaling = what.loss_scaling;
   options.backend = machine.backend;
   options.ordinal = machine.ordinal;
-  const RunFolder folder;
+  const TemporaryFolder folder("run");
   options.directory = folder.path();
   options.memory = memory_of(what.job, what.plan.ranks, what.predictions);
   options.stop = &Interrupt::asked();

@@ -9,6 +9,7 @@
 #include "io/locate.h"
 #include "io/text.h"
 #include "report/calibration.h"
+#include "report/cells.h"
 #include "report/plan_file.h"
 #include "report/receipt.h"
 
@@ -167,8 +168,6 @@ void add_steps(const exec::RankRun& rank, std::string& text) {
                    rank.steps.front().loss_scale, rank.steps.back().loss_scale, rank.steps.size(), skipped);
 }
 
-std::string signed_bytes(std::int64_t bytes) { return (bytes < 0 ? "-" : "+") + human(Bytes(std::abs(bytes))); }
-
 void add_process(const ProcessBytes& process, std::string& text) {
   const ProcessMoment& end = process.moments.back();
   if (!end.process && !end.device_used) return;
@@ -176,7 +175,7 @@ void add_process(const ProcessBytes& process, std::string& text) {
   if (end.process) text += formatted(": {} in all", human(*end.process));
   text += formatted("{} {} reserved", end.process ? "," : ":", human(end.reserved));
   for (const ProcessRow& row : process.rows) text += formatted(", {} {}", row.what, human(row.bytes));
-  if (const auto left = process.unexplained()) text += formatted(", {} unexplained", signed_bytes(*left));
+  if (const auto left = process.unexplained()) text += formatted(", {} unexplained", detail::signed_size(*left));
   if (end.device_used) text += formatted("; of the device {} are used", human(*end.device_used));
   text += "\n";
 }

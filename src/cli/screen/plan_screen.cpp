@@ -18,8 +18,6 @@ constexpr std::size_t kMostRows = 4;
 constexpr std::size_t kMostWays = 5;
 constexpr std::size_t kMostRemedies = 2;
 
-const std::string& setting(const PlanRow& row, Axis axis) { return row.settings[static_cast<std::size_t>(axis)]; }
-
 std::string states(const PlanRow& row) {
   const std::string& stage = setting(row, Axis::ZeroStage);
   if (stage == "pytorch") return "PyTorch";

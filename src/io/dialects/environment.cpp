@@ -3,6 +3,7 @@
 #include <string>
 
 #include "core/format.h"
+#include "core/text/letters.h"
 #include "core/text/real_numbers.h"
 #include "io/dialects/dialect_reader.h"
 
@@ -11,9 +12,7 @@ namespace {
 
 bool is_name(std::string_view text) {
   if (text.empty() || (text.front() >= '0' && text.front() <= '9')) return false;
-  return std::all_of(text.begin(), text.end(), [](char c) {
-    return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_';
-  });
+  return std::all_of(text.begin(), text.end(), is_word_character);
 }
 
 // A text that reads as a number or a truth value becomes one, as if it had been written without quotes.

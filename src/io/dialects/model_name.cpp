@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "core/format.h"
+#include "core/text/letters.h"
 #include "io/dialects/dialect_reader.h"
 #include "io/locate.h"
 
@@ -20,7 +21,7 @@ std::string bare(std::string_view name) {
   std::string word;
   std::vector<std::string> words;
   for (const char c : std::string(name) + "-") {
-    const char lower = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+    const char lower = in_lower_case(c);
     const bool kept = (lower >= 'a' && lower <= 'z') || (lower >= '0' && lower <= '9');
     if (kept || lower == '.') {
       if (kept) word += lower;

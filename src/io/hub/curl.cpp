@@ -2,11 +2,9 @@
 
 #include <dlfcn.h>
 
-#include <algorithm>
-#include <cctype>
-
 #include "core/error.h"
 #include "core/format.h"
+#include "core/text/letters.h"
 
 namespace dsplan {
 namespace {
@@ -102,8 +100,7 @@ std::string HttpAnswer::header(std::string_view name) const {
 void add_header(std::string_view line, HttpAnswer& answer) {
   const std::size_t colon = line.find(':');
   if (colon == std::string_view::npos) return;
-  std::string name(line.substr(0, colon));
-  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
+  std::string name = in_lower_case(line.substr(0, colon));
   std::string_view value = line.substr(colon + 1);
   const auto blank = [](char c) { return c == ' ' || c == '\r' || c == '\n' || c == '\t'; };
   while (!value.empty() && blank(value.front())) value.remove_prefix(1);

@@ -10,6 +10,7 @@
 
 #include "core/error.h"
 #include "core/format.h"
+#include "core/text/letters.h"
 #include "io/hub/curl.h"
 #include "io/text.h"
 
@@ -23,11 +24,6 @@ constexpr std::string_view kIndex = "model.safetensors.index.json";
 
 bool forbidden = false;
 
-std::string environment(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? std::string() : std::string(value);
-}
-
 std::string expanded(const std::string& path) {
   return path.starts_with("~/") ? environment("HOME") + path.substr(1) : path;
 }
@@ -39,8 +35,8 @@ std::string hub_home() {
   return environment("HOME") + "/.cache/huggingface";
 }
 
-bool says_yes(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
+bool says_yes(std::string_view said) {
+  const std::string text = in_lower_case(said);
   return text == "1" || text == "true" || text == "yes" || text == "on";
 }
 
@@ -169,11 +165,14 @@ void keep(const fs::path& folder, std::string_view name, const HubFile& file) {
 
 }  // namespace
 
+std::string environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? std::string() : std::string(value);
+}
+
 bool is_hub_id(std::string_view text) {
-  const bool allowed = std::all_of(text.begin(), text.end(), [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_' ||
-           c == '.' || c == '/';
-  });
+  const bool allowed = std::all_of(text.begin(), text.end(),
+                                   [](char c) { return is_word_character(c) || c == '-' || c == '.' || c == '/'; });
   return allowed && !text.empty() && std::count(text.begin(), text.end(), '/') <= 1 &&
          text.find("..") == std::string_view::npos;
 }

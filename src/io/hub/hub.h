@@ -10,6 +10,9 @@ namespace dsplan {
 
 struct HttpAnswer;
 
+// A variable of the environment; "" where it is not set.
+[[nodiscard]] std::string environment(const char* name);
+
 // `org/name`, of the characters that the hub allows: a part of paths and addresses.
 [[nodiscard]] bool is_hub_id(std::string_view text);
 

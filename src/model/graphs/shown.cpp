@@ -76,13 +76,7 @@ TensorId two_linears(GraphBuilder& g, const TowerParts& tower, ModuleId module, 
   const std::int64_t width = g.model().dims.hidden;
   g.enter(module);
   const TensorId wide = linear_of_places(g, tower, g.child(module, "linear_1"), seen, width);
-  const ModuleId act = g.child(module, "act");
-  g.enter(act);
-  const TensorId active = activated(g, tower.projector_activation, wide);
-  g.exit(act);
-  g.drop({wide});
-  const TensorId out = linear_module(g, g.child(module, "linear_2"), active, width);
-  g.drop({active});
+  const TensorId out = second_linear(g, tower, module, wide);
   g.exit(module);
   return out;
 }
@@ -125,13 +119,7 @@ TensorId shuffled_linears(GraphBuilder& g, const TowerParts& tower, ModuleId mod
   const TensorId normed = norm_module(g, NormKind::Layer, g.child(module, "layer_norm"), beside);
   const TensorId wide = linear_module(g, g.child(module, "linear_1"), normed, width);
   g.drop({normed});
-  const ModuleId act = g.child(module, "act");
-  g.enter(act);
-  const TensorId active = activated(g, tower.projector_activation, wide);
-  g.exit(act);
-  g.drop({wide});
-  const TensorId out = linear_module(g, g.child(module, "linear_2"), active, width);
-  g.drop({active});
+  const TensorId out = second_linear(g, tower, module, wide);
   g.exit(module);
   g.drop({beside});
   return out;
@@ -179,6 +167,17 @@ Pictured show_adapted(GraphBuilder& g, const TowerParts& tower, ModuleId root, T
 }
 
 }  // namespace
+
+TensorId second_linear(GraphBuilder& g, const TowerParts& tower, ModuleId module, TensorId wide) {
+  const ModuleId act = g.child(module, "act");
+  g.enter(act);
+  const TensorId active = activated(g, tower.projector_activation, wide);
+  g.exit(act);
+  g.drop({wide});
+  const TensorId out = linear_module(g, g.child(module, "linear_2"), active, g.model().dims.hidden);
+  g.drop({active});
+  return out;
+}
 
 Pictured show_pictures(GraphBuilder& g, const TowerParts& tower, ModuleId body, TensorId pixels, TensorId ids,
                        TensorId embedded) {

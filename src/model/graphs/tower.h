@@ -40,6 +40,8 @@ struct Pictured {
 [[nodiscard]] Pictured show_pictures(GraphBuilder& g, const TowerParts& tower, ModuleId body, TensorId pixels,
                                      TensorId ids, TensorId embedded);
 
+// How projectors end: `act` of what the first linear layer has made, which is used up, and the second one.
+[[nodiscard]] TensorId second_linear(GraphBuilder& g, const TowerParts& tower, ModuleId module, TensorId wide);
 // A product of places that are no matrix as they lie. `turned`: the weight is a linear layer's, and lies as [out, in].
 [[nodiscard]] TensorId product_of_places(GraphBuilder& g, TensorId places, TensorId weight, std::int64_t features,
                                          bool turned);

@@ -390,10 +390,10 @@ std::vector<const Module*> biased_products(const ModelSpec& model, const Job& jo
   return found;
 }
 
-// Those that checkpoints may run again, inside of layers: a tower's, where they do not make its patches require a
+// Those that checkpoints may recompute, inside of layers: a tower's, where they do not make its patches require a
 // gradient, only if something in front of its end is trained.
-std::vector<const Module*> run_again(const ModelSpec& model, const Training& training,
-                                     std::vector<const Module*> products) {
+std::vector<const Module*> recomputed_modules(const ModelSpec& model, const Training& training,
+                                              std::vector<const Module*> products) {
   std::erase_if(products, [](const Module* one) { return one->layer == kNone; });
   const TowerParts* tower = model.parts == nullptr ? nullptr : model.parts->tower.get();
   if (tower == nullptr || tower->hears_checkpoints) return products;
@@ -435,8 +435,9 @@ void add_workspaces(const ModelSpec& model, const Job& job, Footprint& result) {
   if (!sizes || model.recording) return;  // Which of a recording's operators multiply is not known.
   const bool backward = result.parameters_trainable > Elements(0);
   const std::vector<const Module*> biased = biased_products(model, job);
-  const std::vector<const Module*> again = run_again(model, job.training, biased);
-  const bool recomputes = backward && !again.empty() && recomputes_biased(model, job.training.checkpoint, again);
+  const std::vector<const Module*> recomputed = recomputed_modules(model, job.training, biased);
+  const bool recomputes =
+      backward && !recomputed.empty() && recomputes_biased(model, job.training.checkpoint, recomputed);
   Bytes& workspace = result.persistent[Role::Workspace];
   workspace = sizes->cublas * (backward ? 2 : 1);
   if (!sizes->lt_per_call && !biased.empty()) workspace += sizes->cublaslt * (recomputes ? 2 : 1);

@@ -23,13 +23,13 @@ class Countdown {
     std::size_t last = count;  // The latest forward on record.
     if (count > 0) gather(count - 1);
     for (std::size_t at = count; at-- > 0;) {
-      const bool again = is_reentrant(at);
-      if (again) recompute(at);
+      const bool reentrant = is_reentrant(at);
+      if (reentrant) recompute(at);
       gather(at);
       copy_out(at);
       const auto back = static_cast<std::size_t>(t_.fsdp.backward_prefetch);
       for (std::size_t by = 1; by <= back && at >= back; ++by) gather(at - by);
-      const bool records = again && records_recomputation();
+      const bool records = reentrant && records_recomputation();
       if (back == 0 || at < back) {
         if (records) {
           gather(last);

@@ -93,14 +93,14 @@ class Estimator {
     const bool by_module = !t_.checkpoint.modules.empty();
     const Checkpointing checkpoint = by_module ? checkpointing_of(t_, graph_) : Checkpointing{};
     const Checkpointing& used = by_module ? checkpoint : t_.checkpoint;
-    const PartTime again = recomputed(times_, used);
+    const PartTime recompute = recomputed(times_, used);
     const double copies = checkpoints_on_host(graph_, job_, used, rates_);
     StepTime step;
-    step.phases = {forward(all, copies, traffic), backward(all, again, copies, traffic), last(traffic)};
+    step.phases = {forward(all, copies, traffic), backward(all, recompute, copies, traffic), last(traffic)};
     for (const PhaseTime& phase : step.phases) step.total += phase.total();
     const auto micro = static_cast<double>(t_.grad_accum);
     step.model_flops = micro * (all.forward_flops + all.backward_flops);
-    step.hardware_flops = step.model_flops + micro * again.forward_flops;
+    step.hardware_flops = step.model_flops + micro * recompute.forward_flops;
     finish(step);
     return step;
   }
@@ -118,14 +118,14 @@ class Estimator {
     return phase;
   }
 
-  PhaseTime backward(const PartTime& all, const PartTime& again, double copies, const DataTraffic& traffic) const {
+  PhaseTime backward(const PartTime& all, const PartTime& recompute, double copies, const DataTraffic& traffic) const {
     const auto micro = static_cast<double>(t_.grad_accum);
     PhaseTime phase;
     phase.name = "backward";
-    phase.recompute = micro * (again.forward - again.forward_launch);
+    phase.recompute = micro * (recompute.forward - recompute.forward_launch);
     phase.compute = micro * (all.backward - all.backward_launch) + phase.recompute + traffic.accumulate;
-    phase.launch = micro * (all.backward_launch + again.forward_launch);
-    phase.exposed = micro * (all.backward_collectives + again.forward_collectives);
+    phase.launch = micro * (all.backward_launch + recompute.forward_launch);
+    phase.exposed = micro * (all.backward_collectives + recompute.forward_collectives);
     // Below ZeRO-3 gradients of one micro-batch alone are sent where accumulation waits for the last.
     const bool last_only = t_.runtime == Runtime::PyTorch || t_.zero.stage == 1;
     hide(traffic.backward, traffic.backward_last, traffic.beside, traffic.backward_host, traffic.host_beside, phase,

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/format.h"
+#include "report/cells.h"
 #include "report/page/markup.h"
 #include "report/page_parts.h"
 
@@ -20,12 +21,6 @@ std::string colour(std::string_view variable) {
   const std::string key = formatted("--{}: ", variable);
   const std::size_t at = kPageStyle.find(key) + key.size();
   return std::string(kPageStyle.substr(at, kPageStyle.find(';', at) - at));
-}
-
-std::string words_of(std::string_view name) {
-  std::string text(name);
-  std::replace(text.begin(), text.end(), '_', ' ');
-  return text;
 }
 
 std::string written(double x, double y, std::string_view text, std::string_view more) {
@@ -93,7 +88,7 @@ std::string areas(const std::vector<ByRole>& columns, const Frame& frame) {
     }
     if (!any) continue;
     text += formatted("<path fill=\"{}\" d=\"{}{}Z\"><title>{}</title></path>\n", colour(formatted("c{}", role)), there,
-                      back, words_of(name(static_cast<Role>(role))));
+                      back, spaced(name(static_cast<Role>(role))));
   }
   return text;
 }
@@ -116,7 +111,7 @@ std::string axes(const PageInput& input, const Frame& frame) {
     text += formatted("<path d=\"M{:.1f} {}V{}\" stroke=\"{}\" stroke-dasharray=\"2 4\"/>\n", x, kTop - 14,
                       kTop + kHigh, soft);
     if (x < free) continue;
-    text += written(x + 5, kTop - 6, words_of(slice.name), formatted("fill=\"{}\"", soft));
+    text += written(x + 5, kTop - 6, spaced(slice.name), formatted("fill=\"{}\"", soft));
     free = x + 90;
   }
   const std::string unit = frame.timed() ? formatted("estimated time, {:.2f} s in all", frame.extent())
@@ -148,7 +143,7 @@ std::string keys(const std::vector<ByRole>& columns) {
     const bool any = std::any_of(columns.begin(), columns.end(),
                                  [role](const ByRole& column) { return column.bytes[role] > Bytes(0); });
     if (!any) continue;
-    const std::string word = words_of(name(static_cast<Role>(role)));
+    const std::string word = spaced(name(static_cast<Role>(role)));
     text += formatted("<rect x=\"{:.0f}\" y=\"676\" width=\"14\" height=\"14\" rx=\"3\" fill=\"{}\"/>\n", x,
                       colour(formatted("c{}", role)));
     text += written(x + 20, 689, word, formatted("fill=\"{}\"", colour("text")));

@@ -178,13 +178,8 @@ TensorId projected(GraphBuilder& g, const TowerParts& tower, ModuleId module, Te
   const TensorId merged = merged_patches(g, tower, g.child(module, "patch_merger"), normed, pictures);
   g.drop({normed});
   const TensorId wide = linear_module(g, g.child(module, "linear_1"), merged, width);
-  const ModuleId act = g.child(module, "act");
-  g.enter(act);
-  const TensorId active = activated(g, tower.projector_activation, wide);
-  g.exit(act);
-  g.drop({wide});
-  const TensorId out = linear_module(g, g.child(module, "linear_2"), active, width);
-  g.drop({active, merged});
+  const TensorId out = second_linear(g, tower, module, wide);
+  g.drop({merged});
   g.exit(module);
   return out;
 }

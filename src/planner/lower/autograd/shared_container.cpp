@@ -10,9 +10,9 @@ void SharedContainer::release() {
   empty();
 }
 
-void SharedContainer::put(TensorId tensor, bool again) {
+void SharedContainer::put(TensorId tensor, bool recomputing) {
   std::vector<BufferId> held{on_.storages.of(tensor)};
-  if (again) hold_graph(tensor, held);
+  if (recomputing) hold_graph(tensor, held);
   for (const BufferId buffer : held) on_.emitter.retain(buffer);
   const auto known = std::find_if(items_.begin(), items_.end(), [&](const Item& one) { return one.tensor == tensor; });
   if (known == items_.end()) {

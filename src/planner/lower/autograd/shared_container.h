@@ -20,7 +20,7 @@ class SharedContainer {
   void release();
   // The container has the tensor in the place of what it had of it. `again`: in a recomputation with hooks, whose graph
   // nobody goes through, and the tensor holds with what its nodes have saved.
-  void put(TensorId tensor, bool again);
+  void put(TensorId tensor, bool recomputing);
   // The forward's own variable for it is gone.
   void let_go(TensorId tensor);
 

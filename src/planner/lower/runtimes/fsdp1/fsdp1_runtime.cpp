@@ -163,7 +163,8 @@ void Fsdp1Runtime::enter(ModuleId module, Pass pass) {
   if (pass == Pass::Backward) hooks_.pre_backward(*handle);
   if (pass != Pass::Recompute) return;
   const bool nested = recomputes_nested(training());
-  if (handle->unit().within_layer) return hooks_.pre_forward(*handle, nested ? Run::Again : Run::AgainForSaved);
+  if (handle->unit().within_layer)
+    return hooks_.pre_forward(*handle, nested ? Run::Recomputed : Run::RecomputedForSaved);
   // A checkpoint lies inside the unit, whose hook hangs on its output: it comes before a reentrant one runs again.
   hooks_.pre_backward(*handle);
   handle->hooks.nested = nested;
@@ -178,7 +179,7 @@ void Fsdp1Runtime::exit(ModuleId module, Pass pass) {
   if (pass == Pass::Forward) {
     hooks_.post_forward(*handle, unit.within_layer && recomputes_nested(training()) ? Run::Unrecorded : Run::Recorded);
   }
-  if (pass == Pass::Recompute && unit.within_layer) hooks_.post_forward(*handle, Run::Again);
+  if (pass == Pass::Recompute && unit.within_layer) hooks_.post_forward(*handle, Run::Recomputed);
   if (pass == Pass::Backward && module != 0 && !unit.trains) hooks_.input_has_gradient(*handle, unit.follows_unit);
 }
 

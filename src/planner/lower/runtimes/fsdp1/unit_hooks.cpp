@@ -23,7 +23,9 @@ bool frees_in_backward(const FlatHandle& handle, bool reduces) {
   return reduces || handle.share.training.fsdp.reshard_after_forward == 1 || handle.share.whole;
 }
 
-bool is_again(UnitHooks::Run run) { return run == UnitHooks::Run::Again || run == UnitHooks::Run::AgainForSaved; }
+bool is_recomputed(UnitHooks::Run run) {
+  return run == UnitHooks::Run::Recomputed || run == UnitHooks::Run::RecomputedForSaved;
+}
 
 }  // namespace
 
@@ -67,7 +69,7 @@ void UnitHooks::free_event(StreamId on) {
 
 // The unit whose hook has run is gathered, and in the state in which nothing is done.
 void UnitHooks::pre_forward(FlatHandle& handle, Run run) {
-  if (is_again(run) && handle.hooks.ran_pre_backward) return;
+  if (is_recomputed(run) && handle.hooks.ran_pre_backward) return;
   if (first_pass_) forward_order_.push_back(&handle);
   std::vector<FlatHandle*> splits;
   if (!handle.hooks.prefetched) {
@@ -82,13 +84,13 @@ void UnitHooks::pre_forward(FlatHandle& handle, Run run) {
     next->hooks.prefetched = true;
     splits.push_back(next);
   }
-  if (run != Run::AgainForSaved) handle.hooks.splits = std::move(splits);
+  if (run != Run::RecomputedForSaved) handle.hooks.splits = std::move(splits);
 }
 
 // The root's is kept, as backward begins with it. Of a unit that was called before PyTorch asks whether its place is
 // there, and takes the very first for none (_exec_order_utils.py, record_post_forward).
 void UnitHooks::post_forward(FlatHandle& handle, Run run) {
-  if (is_again(run) && handle.hooks.ran_pre_backward) return;
+  if (is_recomputed(run) && handle.hooks.ran_pre_backward) return;
   if (handle.hooks.forward_index.value_or(0) == 0) handle.hooks.forward_index = post_forward_order_.size();
   post_forward_order_.push_back(&handle);
   const bool reshards = training_.fsdp.reshard_after_forward == 1 || handle.share.whole;

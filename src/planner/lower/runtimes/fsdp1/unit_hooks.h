@@ -20,8 +20,8 @@ class UnitHooks {
 
   void root_pre_forward();
   // A unit's forward: autograd records it; or not, as a reentrant checkpoint runs what is inside first; such a
-  // checkpoint runs it again; or a non-reentrant one does, for what was saved, whose graph is nobody's.
-  enum class Run : std::uint8_t { Recorded, Unrecorded, Again, AgainForSaved };
+  // checkpoint recomputes it; or a non-reentrant one does, for what was saved, whose graph is nobody's.
+  enum class Run : std::uint8_t { Recorded, Unrecorded, Recomputed, RecomputedForSaved };
   void pre_forward(FlatHandle& handle, Run run);
   void post_forward(FlatHandle& handle, Run run);
   void backward_begins(bool reduces) { reduces_ = reduces; }
