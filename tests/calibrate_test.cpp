@@ -19,6 +19,7 @@
 #include "planner/time/rates.h"
 #include "report/calibration.h"
 #include "run_binary.h"
+#include "texts.h"
 #include "watched_backend.h"
 
 #include <nlohmann/json.hpp>
@@ -30,8 +31,6 @@ namespace {
 
 using Json = nlohmann::json;
 using Unit = MeasuredRow::Unit;
-
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 exec::HostOptions with_kernels() {
   exec::HostOptions options;

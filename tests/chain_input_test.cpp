@@ -1,13 +1,14 @@
 // Chain files: what is read, to the last digit, and what is refused, where and why.
 #include <doctest/doctest.h>
 
+#include "chain_file.h"
 #include "chains.h"
 #include "core/error.h"
 #include "io/plan_inputs.h"
 #include "io/text.h"
-#include "report/search_report.h"
 
 using namespace dsplan;
+using dsplan::test::chain_json;
 
 namespace {
 

@@ -6,6 +6,7 @@
 #include "paths.h"
 #include "run_binary.h"
 #include "schema.h"
+#include "texts.h"
 
 using namespace dsplan::test;
 using Json = nlohmann::ordered_json;
@@ -33,12 +34,6 @@ const std::string kTraining = R"({
 }
 )";
 const std::string kCommand = "config.json --deepspeed ds.json --training train.json --gpus 4 --hardware gpu.json";
-
-std::string with(std::string text, const std::string& from, const std::string& to) {
-  const std::size_t at = text.find(from);
-  REQUIRE_MESSAGE(at != std::string::npos, from);
-  return text.replace(at, from.size(), to);
-}
 
 Ran check(const Folder& folder, const std::string& words) { return run_binary(folder, split("check " + words)); }
 

@@ -5,6 +5,7 @@
 #include "report/baseline.h"
 #include "report/check_report.h"
 #include "run_binary.h"
+#include "texts.h"
 
 using namespace dsplan;
 
@@ -40,12 +41,7 @@ const std::string kBaseline = R"({
   "checkpoint": null, "hardware": null, "cluster": null, "calibration": null}
 })";
 
-// The first of `from` becomes `to`; it must be there.
-std::string with(std::string text, const std::string& from, const std::string& to) {
-  const std::size_t at = text.find(from);
-  REQUIRE_MESSAGE(at != std::string::npos, from);
-  return text.replace(at, from.size(), to);
-}
+using dsplan::test::with;
 
 std::string refusal(const std::string& text) {
   try {

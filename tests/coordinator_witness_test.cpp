@@ -5,8 +5,8 @@
 #include <filesystem>
 
 #include "core/format.h"
-#include "deepspeed_log.h"
 #include "model/graphs/graphs.h"
+#include "offload_log.h"
 #include "planner/lower/lower.h"
 #include "planner/lower/runtimes/zero3/coordinator.h"
 #include "planner/lower/runtimes/zero3/hooked_modules.h"
@@ -229,15 +229,6 @@ class Driven {
   Lines out_;
   bool backward_ = false;
 };
-
-// Without initialisation, and without the lists of integers that the ranks compare: a schedule has them before its
-// mark.
-Lines training_of(const Lines& all) {
-  Lines lines(std::find(all.begin(), all.end(), "# forward 0.0"), all.end());
-  std::erase_if(lines,
-                [](const std::string& line) { return line.ends_with("int64") || line.starts_with("broadcast"); });
-  return lines;
-}
 
 // Storages that collectives read or write.
 std::set<std::string> sent_of(const Lines& log) {

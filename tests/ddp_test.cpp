@@ -11,6 +11,7 @@
 #include "resolving.h"
 #include "sharded_jobs.h"
 #include "sim/memory.h"
+#include "texts.h"
 
 using namespace dsplan;
 using namespace resolving;
@@ -33,7 +34,7 @@ std::string said(std::int64_t ranks, const std::vector<std::string>& pairs, std:
   return refusal(given);
 }
 
-bool has(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
+using dsplan::test::has;
 
 std::int64_t made(const Job& job, const char* label) {
   const ModelSpec model = lowered::bundled("tiny-llama");

@@ -23,6 +23,7 @@
 #include "io/text.h"
 #include "model/families.h"
 #include "paths.h"
+#include "texts.h"
 
 namespace dsplan {
 namespace {
@@ -48,7 +49,7 @@ Said read_yaml(const std::string& text) { return read_training_document(parse_ya
 std::string refused(const std::string& text) {
   return refusal([&] { return read_yaml(text); });
 }
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+using dsplan::test::has;
 
 // The dialect of each dumped class.
 const std::map<std::string, Dialect> kDumped = {

@@ -7,6 +7,7 @@
 #include "cli/show.h"
 #include "core/error.h"
 #include "planner/predict/formulas.h"
+#include "texts.h"
 
 using namespace dsplan;
 
@@ -66,7 +67,7 @@ TEST_CASE("estimators refuse what DeepSpeed does not have") {
 
 namespace {
 
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+using dsplan::test::has;
 
 bool fits_80_columns(const std::string& text) {
   std::size_t begin = 0;
@@ -85,8 +86,8 @@ TEST_CASE("the tables of `show` stand in 80 columns and hold the figures") {
                      TransformerShape{48, 1600, 25}, 32, 1024, 1};
   const std::string formulas = show_formulas(query);
   CHECK(fits_80_columns(formulas));
-  CHECK(contains(formulas, human(paper_states(query.parameters, 3, 64).total())));
-  CHECK(contains(formulas, "128,000,000,000"));
+  CHECK(has(formulas, human(paper_states(query.parameters, 3, 64).total())));
+  CHECK(has(formulas, "128,000,000,000"));
   CHECK(fits_80_columns(show_formulas({Elements(1'000'000'000'000'000), 1024, 1, {}, {}, 1, 0, 1})));
 
   const auto ours = [](int stage, EstimatorOffload offload) -> std::optional<Bytes> {
@@ -95,7 +96,7 @@ TEST_CASE("the tables of `show` stand in 80 columns and hold the figures") {
   };
   const std::string estimators = show_estimators(llama_3_8b_counts(), {1, 8, {0, 19, 6}}, ours);
   CHECK(fits_80_columns(estimators));
-  CHECK(contains(estimators, human(Bytes(34'128'610'304))));
-  CHECK(contains(estimators, human(Bytes(20'169'434'112))));
-  CHECK(contains(estimators, human(Bytes(16'060'522'496))));
+  CHECK(has(estimators, human(Bytes(34'128'610'304))));
+  CHECK(has(estimators, human(Bytes(20'169'434'112))));
+  CHECK(has(estimators, human(Bytes(16'060'522'496))));
 }

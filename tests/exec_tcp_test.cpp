@@ -78,10 +78,7 @@ Result play(const Case& c, int rank, Communicator& group) {
   return result;
 }
 
-int next_port() {
-  static int port = dsplan::test::first_port_of_process();
-  return ++port;
-}
+using dsplan::test::next_port;
 
 // Each rank in a thread with connections of its own, as if it were a process. What each ended with.
 std::vector<std::string> with_connections(int ranks, std::chrono::milliseconds timeout,

@@ -2,9 +2,9 @@
 
 #include <chrono>
 #include <memory>
-#include <numeric>
 #include <vector>
 
+#include "collective_cases.h"
 #include "exec/host/host_backend.h"
 #include "exec/ranks.h"
 #include "exec/transport/threads.h"
@@ -18,11 +18,7 @@ namespace {
 constexpr Collective kKinds[] = {Collective::AllReduce, Collective::ReduceScatter, Collective::AllGather,
                                  Collective::Broadcast, Collective::Reduce,        Collective::AllToAll};
 
-std::vector<std::vector<int>> all_of(int ranks) {
-  std::vector<int> list(static_cast<std::size_t>(ranks));
-  std::iota(list.begin(), list.end(), 0);
-  return {list};
-}
+using collective_cases::all_of;
 
 // A small run with every collective and messages, its buffers in memory that goes when a rank gives up.
 void all_kinds(RankScope& scope, Transport& transport, const dsplan_backend& backend, int ranks) {

@@ -13,6 +13,7 @@
 #include "core/error.h"
 #include "paths.h"
 #include "planner/predict/formulas.h"
+#include "texts.h"
 
 using namespace dsplan;
 
@@ -56,7 +57,7 @@ std::vector<Fields> read_rows(const std::string& path) {
   return rows;
 }
 
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+using dsplan::test::has;
 
 // A printed decimal: mantissa * 10^-digits units.
 struct Printed {
@@ -167,7 +168,7 @@ bool agrees(const Figure& figure, const Fields& row) {
 int stage_of(const Fields& row) {
   const std::string& text = row.at("parallelism");
   for (int stage = 1; stage <= 3; ++stage) {
-    if (contains(text, "zero" + std::to_string(stage))) return stage;
+    if (has(text, "zero" + std::to_string(stage))) return stage;
   }
   return 0;
 }
@@ -185,7 +186,7 @@ std::optional<Figure> zero_table1(const Fields& row) {
 // The paper multiplied its single-GPU figure, already rounded to one decimal, by the model-parallel degree; it is
 // held to both: the formula at that degree within the degree times that rounding.
 std::optional<Figure> zero_table2(const Fields& row) {
-  if (!contains(row.at("other"), "theoretical")) return std::nullopt;
+  if (!has(row.at("other"), "theoretical")) return std::nullopt;
   const std::string& mesh = row.at("parallelism");
   const std::int64_t mp = std::stoll(mesh.substr(mesh.find("MP") + 2));
   const std::int64_t degree = std::stoll(mesh.substr(mesh.find("Nd=") + 3));
@@ -224,12 +225,12 @@ std::optional<Figure> infinity(const Fields& row) {
   REQUIRE(std::sscanf(model.c_str() + model.find('('), "(%lldL h%lld %lld heads)", &layers, &hidden, &heads) >= 2);
   const TransformerShape shape{layers, hidden, heads};
   const std::string& kind = row.at("other");
-  if (contains(kind, "240*L*h^2")) return exactly(transformer_states(shape).value());
-  if (contains(kind, "model_state_working_memory")) return exactly(state_working_memory(shape).value());
+  if (has(kind, "240*L*h^2")) return exactly(transformer_states(shape).value());
+  if (has(kind, "model_state_working_memory")) return exactly(state_working_memory(shape).value());
   const std::int64_t batch = std::stoll(row.at("batch_per_gpu"));
   const std::int64_t seq = std::stoll(row.at("seq_len"));
-  if (contains(kind, "checkpoint memory")) return exactly(checkpoint_bytes(shape, batch, seq, 1).value());
-  if (contains(kind, "activation_working")) return exactly(activation_working_memory(shape, batch, seq, 1).value());
+  if (has(kind, "checkpoint memory")) return exactly(checkpoint_bytes(shape, batch, seq, 1).value());
+  if (has(kind, "activation_working")) return exactly(activation_working_memory(shape, batch, seq, 1).value());
   return std::nullopt;
 }
 
@@ -252,8 +253,8 @@ std::pair<Counts, Counts> counts_of(const std::string& model) {
 
 std::optional<Figure> estimator(const Fields& row) {
   if (row.at("quantity") != "estimator_output") return std::nullopt;
-  const bool cpu = contains(row.at("other"), "per CPU");
-  const bool zero_init = !contains(row.at("other"), "zero_init=0");
+  const bool cpu = has(row.at("other"), "per CPU");
+  const bool zero_init = !has(row.at("other"), "zero_init=0");
   const std::string& device = row.at("offload");
   const EstimatorOffload offload = device == "none"             ? EstimatorOffload::None
                                    : device == "optimizer->cpu" ? EstimatorOffload::Optimizer
@@ -273,8 +274,8 @@ std::optional<Figure> figure(const Fields& row) {
   const std::string& source = row.at("source");
   if (row.at("id").starts_with("ZINF")) return infinity(row);
   if (row.at("id").starts_with("DSEST")) return estimator(row);
-  if (contains(source, "Table 1")) return zero_table1(row);
-  if (contains(source, "Table 2")) return zero_table2(row);
+  if (has(source, "Table 1")) return zero_table1(row);
+  if (has(source, "Table 2")) return zero_table2(row);
   return zero_text(row);
 }
 

@@ -15,19 +15,12 @@
 #include "paths.h"
 #include "ports.h"
 #include "run_binary.h"
+#include "texts.h"
 
 namespace dsplan::test {
 
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
-
-inline bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
-// Apart for test runs that go on at the same time.
-inline int next_port() {
-  static int port = dsplan::test::first_port_of_process();
-  return ++port;
-}
 
 using Variables = std::map<std::string, std::string>;
 

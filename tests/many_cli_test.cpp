@@ -7,6 +7,7 @@
 
 #include "run_binary.h"
 #include "schema.h"
+#include "texts.h"
 
 using namespace dsplan::test;
 using Json = nlohmann::ordered_json;
@@ -14,7 +15,6 @@ using Json = nlohmann::ordered_json;
 namespace {
 
 Ran dsplan_runs(const Folder& folder, const std::string& line) { return run_binary(folder, split(line)); }
-bool holds(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 Json parsed(const Ran& ran) {
   REQUIRE_MESSAGE(ran.code == 0, ran.err);
@@ -100,10 +100,10 @@ TEST_CASE("sweep: table and CSV have one row for each point; bad axes are refuse
   const Ran wrong = dsplan_runs(folder, "sweep tiny-llama --vary micro_batc=1 --vary seq --vary tp=8..2");
   CHECK(wrong.code == 2);
   for (const char* part : {"did you mean micro_batch?", "has no values", "counts to nowhere"}) {
-    CHECK_MESSAGE(holds(wrong.err, part), wrong.err);
+    CHECK_MESSAGE(has(wrong.err, part), wrong.err);
   }
   CHECK(dsplan_runs(folder, "sweep tiny-llama").code == 2);
-  CHECK(holds(dsplan_runs(folder, "sweep tiny-llama --vary seq=1..30000").err, "more than 20,000 points"));
+  CHECK(has(dsplan_runs(folder, "sweep tiny-llama --vary seq=1..30000").err, "more than 20,000 points"));
 }
 
 TEST_CASE("emit: the page shows a run of the same job, and no other") {
@@ -114,15 +114,15 @@ TEST_CASE("emit: the page shows a run of the same job, and no other") {
   const std::string page = " --gpus 2 --format html --measured run.json";
   const Ran shown = dsplan_runs(folder, "emit " + job + "1" + page);
   REQUIRE_MESSAGE(shown.code == 0, shown.err);
-  CHECK(holds(shown.out, "<h2>Predicted and measured</h2>"));
-  CHECK(holds(shown.out, "Rank 0: "));
-  CHECK(holds(shown.out, "Rank 1: "));
-  CHECK(holds(shown.out, " rows equal, 0 within tolerance, 0 differ, "));
-  CHECK(holds(shown.out, "<td>memory.peak.requested</td>"));
-  CHECK_FALSE(holds(dsplan_runs(folder, "emit " + job + "1 --gpus 2 --format html").out, "Predicted and measured"));
+  CHECK(has(shown.out, "<h2>Predicted and measured</h2>"));
+  CHECK(has(shown.out, "Rank 0: "));
+  CHECK(has(shown.out, "Rank 1: "));
+  CHECK(has(shown.out, " rows equal, 0 within tolerance, 0 differ, "));
+  CHECK(has(shown.out, "<td>memory.peak.requested</td>"));
+  CHECK_FALSE(has(dsplan_runs(folder, "emit " + job + "1 --gpus 2 --format html").out, "Predicted and measured"));
   const Ran other = dsplan_runs(folder, "emit " + job + "2" + page);
   CHECK(other.code == 2);
-  CHECK_MESSAGE(holds(other.err, "run.json: error: the fingerprints differ: predicted sha256:"), other.err);
+  CHECK_MESSAGE(has(other.err, "run.json: error: the fingerprints differ: predicted sha256:"), other.err);
   CHECK(dsplan_runs(folder, "emit " + job + "1 --gpus 2 --format plan --measured run.json").code == 2);
 }
 
@@ -142,17 +142,17 @@ TEST_CASE("sweep: the page has a point for each prediction, lines by the other a
   CHECK(count("the device has 700.00 MiB") == 1);
   CHECK(count("checkpoint full</span>") == 1);
   CHECK(count("<tr>") == 9);
-  CHECK(holds(page.out, "dsplan " + line.substr(0, 30)));
-  for (const char* outside : {"http", "<script", "src=", "url("}) CHECK_FALSE(holds(page.out, outside));
+  CHECK(has(page.out, "dsplan " + line.substr(0, 30)));
+  for (const char* outside : {"http", "<script", "src=", "url("}) CHECK_FALSE(has(page.out, outside));
   const Ran timed =
       dsplan_runs(folder, "sweep tiny-llama --hardware h100-sxm --vary checkpoint=none,full --format html");
-  CHECK(holds(timed.out, "Tokens per second"));
+  CHECK(has(timed.out, "Tokens per second"));
   const Ran plans = dsplan_runs(folder, "plan tiny-llama --gpus 2 --hardware h100-sxm --pareto --format html");
   REQUIRE_MESSAGE(plans.code == 0, plans.err);
-  CHECK(holds(plans.out, "Memory against speed"));
-  CHECK(holds(plans.out, "<td class=\"good\">chosen</td>"));
-  CHECK(holds(plans.out, "<td class=\"good\">front</td>"));
-  CHECK_FALSE(holds(plans.out, "<script"));
+  CHECK(has(plans.out, "Memory against speed"));
+  CHECK(has(plans.out, "<td class=\"good\">chosen</td>"));
+  CHECK(has(plans.out, "<td class=\"good\">front</td>"));
+  CHECK_FALSE(has(plans.out, "<script"));
 }
 
 TEST_CASE("diff of two command lines: what differs, what it moves alone, rows that sum") {
@@ -186,10 +186,10 @@ TEST_CASE("diff of two command lines: what differs, what it moves alone, rows th
   }
   const Ran table = dsplan_runs(folder, "diff " + a + " " + b);
   CHECK(table.out.starts_with("B takes "));
-  CHECK(holds(table.out, "--zero-stage"));
+  CHECK(has(table.out, "--zero-stage"));
   const Ran same = dsplan_runs(folder, "diff " + a + " " + a);
   CHECK(same.out.starts_with("Both take "));
-  CHECK(holds(same.out, "no input differs"));
+  CHECK(has(same.out, "no input differs"));
 }
 
 TEST_CASE("diff of DeepSpeed files key by key, of plans, and of predictions") {
@@ -204,7 +204,7 @@ TEST_CASE("diff of DeepSpeed files key by key, of plans, and of predictions") {
   CHECK(keys.at("differs")[0].at("process_alone_bytes").is_number_integer());
   const Ran without = dsplan_runs(folder, "diff a.json b.json");
   CHECK(without.code == 2);
-  CHECK(holds(without.err, "no model is named"));
+  CHECK(has(without.err, "no model is named"));
 
   for (const char* stage : {"1", "3"}) {
     const std::string line = std::string("tiny-llama --gpus 4 --zero-stage ") + stage;

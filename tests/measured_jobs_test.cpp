@@ -12,6 +12,7 @@
 #include "paths.h"
 #include "report/compare.h"
 #include "report/receipt.h"
+#include "texts.h"
 
 using namespace dsplan;
 
@@ -27,7 +28,7 @@ Receipt measured(const std::string& name) {
   return read_receipt(read_document(test_paths::source_dir() + "/tests/data/measured/" + name + ".json"));
 }
 
-bool has(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
+using dsplan::test::has;
 
 }  // namespace
 

@@ -11,6 +11,7 @@
 #include "exec/rendezvous/launch_place.h"
 #include "exec/rendezvous/rendezvous.h"
 #include "ports.h"
+#include "texts.h"
 
 namespace dsplan::test {
 
@@ -51,7 +52,5 @@ std::string failure_of(const exec::LaunchPlace& where, std::chrono::milliseconds
     return failure.what();
   }
 }
-
-inline bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 }  // namespace dsplan::test

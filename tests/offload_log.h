@@ -1,7 +1,10 @@
 // Logs of real DeepSpeed with an optimizer or parameters off the device, as far as they are comparable.
 #pragma once
 
+#include <doctest/doctest.h>
+
 #include "deepspeed_log.h"
+#include "sim/host_memory.h"
 
 namespace deepspeed_log {
 
@@ -34,11 +37,29 @@ inline Lines made_by_wrapper(const Lines& all) {
   return lines;
 }
 
+// Without initialisation, and without the lists of integers that the ranks compare: a schedule has them before its
+// mark.
 inline Lines training_of(const Lines& all) {
   Lines lines(std::find(all.begin(), all.end(), "# forward 0.0"), all.end());
   std::erase_if(lines,
                 [](const std::string& line) { return line.ends_with("int64") || line.starts_with("broadcast"); });
   return lines;
+}
+
+// What is made, gathered and reduced, from the wrapper's construction to the end of training.
+inline void check_same(const Lines& theirs, const Lines& ours) {
+  const std::string init = first_difference(made_by_wrapper(theirs), made_by_wrapper(ours));
+  CHECK(made_by_wrapper(ours).size() > 20);
+  CHECK_MESSAGE(init.empty(), init);
+  const std::string difference = first_difference(training_of(theirs), training_of(ours));
+  CHECK_MESSAGE(difference.empty(), difference);
+  CHECK(training_of(ours).size() > 400);
+}
+
+inline HostMeter host_of(const Schedule& schedule) {
+  HostMeter meter(schedule);
+  replay(schedule, meter);
+  return meter;
 }
 
 }  // namespace deepspeed_log

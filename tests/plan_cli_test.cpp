@@ -4,9 +4,9 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
+#include "chain_file.h"
 #include "chains.h"
 #include "paths.h"
-#include "report/search_report.h"
 #include "run_binary.h"
 #include "schema.h"
 
@@ -18,7 +18,7 @@ namespace {
 void write_uniform(const Folder& folder, const std::string& name, std::size_t stages) {
   dsplan::Chain chain = uniform_chain(stages);
   chain.source = "test";
-  spill(folder / name, dsplan::chain_json(chain));
+  spill(folder / name, chain_json(chain));
 }
 
 Ran plan(const Folder& folder, const std::string& words) { return run_binary(folder, split("plan " + words)); }

@@ -6,6 +6,7 @@
 
 #include "run_binary.h"
 #include "schema.h"
+#include "texts.h"
 
 using namespace dsplan::test;
 using Json = nlohmann::ordered_json;
@@ -17,7 +18,6 @@ constexpr const char* kSmall =
     "--vary offload=none --vary reduce_bucket_size=1000000 ";
 
 Ran plan(const Folder& folder, const std::string& words) { return run_binary(folder, split("plan " + words)); }
-bool holds(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 }  // namespace
 
@@ -38,7 +38,7 @@ TEST_CASE("pictures: micro-batches that are not modelled are counted, and the ot
     REQUIRE_MESSAGE(ran.code == 0, ran.err);
     const Json answer = Json::parse(ran.out);
     CHECK(answer.at("chosen").at("settings").at("micro_batch") == one.chosen);
-    CHECK(holds(answer.at("counts").dump(), one.why));
+    CHECK(has(answer.at("counts").dump(), one.why));
   }
 }
 
@@ -93,7 +93,7 @@ TEST_CASE("the chosen plan is handed over: as a plan that simulate takes, and as
   const Json chosen = Json::parse(answer.out);
   const Ran saved = plan(folder, asked + "--emit plan --out chosen.json");
   REQUIRE_MESSAGE(saved.code == 0, saved.err);
-  CHECK(holds(saved.err, "BEST  "));
+  CHECK(has(saved.err, "BEST  "));
   const Ran again = run_binary(folder, split("simulate chosen.json --format json"));
   REQUIRE_MESSAGE(again.code == 0, again.err);
   const Json predicted = Json::parse(again.out);
@@ -121,7 +121,7 @@ TEST_CASE("the chosen plan is handed over: as a plan that simulate takes, and as
         shards.at("prediction").at("memory").at("peak").at("requested"));
   const Ran toml =
       plan(folder, "llama-3.1-8b --cluster 8xh100 --seq 512 --vary checkpoint=none,full --emit torchtitan");
-  CHECK_MESSAGE(holds(toml.out, "flavor = \"8B\""), toml.err);
+  CHECK_MESSAGE(has(toml.out, "flavor = \"8B\""), toml.err);
   const Ran nothing = plan(folder, asked + "--budget 3GiB --emit deepspeed");
   CHECK(nothing.code == 2);  // Two budgets.
   const Ran small =
@@ -157,7 +157,7 @@ TEST_CASE("the table within 80 columns, CSV and Markdown with one row for each p
   CHECK(table.code == 0);
   CHECK((table.out.starts_with("BEST  ZeRO-") || table.out.starts_with("BEST  FSDP2")));
   CHECK(std::count(table.out.begin(), table.out.end(), '\n') <= 16);
-  CHECK(holds(plan(folder, std::string(kSmall) + "--verbose").out, "estimated"));
+  CHECK(has(plan(folder, std::string(kSmall) + "--verbose").out, "estimated"));
   std::size_t begin = 0;
   for (std::size_t end = table.out.find('\n'); end != std::string::npos; end = table.out.find('\n', begin)) {
     CHECK_MESSAGE(end - begin <= 80, table.out.substr(begin, end - begin));
@@ -178,10 +178,10 @@ TEST_CASE("no plan fits: exit code 5, what misses least, and what would do") {
                        "--vary micro_batch=1 --vary checkpoint=full --vary offload=none");
   CHECK(ran.code == 5);
   CHECK(ran.out.starts_with("NO PLAN FITS  "));
-  CHECK(holds(ran.out, "the states alone take"));
-  CHECK(holds(ran.out, "what makes it fit"));
+  CHECK(has(ran.out, "the states alone take"));
+  CHECK(has(ran.out, "what makes it fit"));
   CHECK(std::count(ran.out.begin(), ran.out.end(), '\n') <= 16);
-  CHECK(holds(ran.out, "zero_stage"));
+  CHECK(has(ran.out, "zero_stage"));
 }
 
 TEST_CASE("a budget holds the process: each plan stays within it") {
@@ -234,7 +234,7 @@ TEST_CASE("bad input, all of it together") {
   for (const char* part :
        {"space.json:1:", "zero_stage", "did you mean \"micro_batch\"?", "\"tp\" is no AXIS=V1,V2",
         "cannot maximize \"speed\"", "nothing is called \"yaml\"", "--budget", "--method", "--timeout"}) {
-    CHECK_MESSAGE(holds(ran.err, part), part);
+    CHECK_MESSAGE(has(ran.err, part), part);
   }
 }
 
@@ -242,5 +242,5 @@ TEST_CASE("a device without rates is refused by the row that is missing") {
   const Folder folder;
   const Ran none = plan(folder, "tiny-llama --gpus 8");
   CHECK(none.code == 2);
-  CHECK(holds(none.err, "--hardware"));
+  CHECK(has(none.err, "--hardware"));
 }

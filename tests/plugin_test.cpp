@@ -11,6 +11,7 @@
 #include "exec/plugin.h"
 #include "paths.h"
 #include "run_binary.h"
+#include "texts.h"
 
 using namespace dsplan;
 using namespace dsplan::test;
@@ -29,8 +30,6 @@ class Named {
   Named(const Named&) = delete;
   Named& operator=(const Named&) = delete;
 };
-
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 std::string why(const std::string& name) {
   const exec::Plugin plugin = exec::load_plugin_from(library(name));

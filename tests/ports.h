@@ -8,5 +8,9 @@ namespace dsplan::test {
 
 inline constexpr int kPortsOfAProcess = 32;
 inline int first_port_of_process() { return 10000 + static_cast<int>(::getpid()) % 700 * kPortsOfAProcess; }
+inline int next_port() {
+  static int port = first_port_of_process();
+  return ++port;
+}
 
 }  // namespace dsplan::test

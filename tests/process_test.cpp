@@ -14,6 +14,7 @@
 #include "paths.h"
 #include "run_binary.h"
 #include "running.h"
+#include "texts.h"
 
 using namespace dsplan;
 using namespace dsplan::test;
@@ -25,8 +26,6 @@ using Json = nlohmann::json;
 std::string library(const std::string& name) {
   return std::string(DSPLAN_TEST_BACKENDS) + "/libdsplan_backend_" + name + ".so";
 }
-
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 // What tests/plugins/on_host.cpp counts.
 constexpr std::int64_t kContext = 500LL << 20;

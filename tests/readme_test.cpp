@@ -8,22 +8,14 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <sstream>
 #include <string>
 
+#include "io/text.h"
 #include "paths.h"
 
 namespace {
 
 const std::filesystem::path kReadme = std::filesystem::path(test_paths::source_dir()) / "README.md";
-
-std::string slurp(const std::filesystem::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  REQUIRE_MESSAGE(in, path.string());
-  std::ostringstream text;
-  text << in.rdbuf();
-  return text.str();
-}
 
 // Standard output of `dsplan ARGUMENTS`, run in the root of the tree as the README says; it must succeed.
 std::string output_of(const std::string& arguments) {
@@ -42,7 +34,7 @@ std::string output_of(const std::string& arguments) {
 }
 
 TEST_CASE("the README shows what its first command prints") {
-  const std::string page = slurp(kReadme);
+  const std::string page = dsplan::read_file(kReadme);
   const std::string run = "\ntools/run ";
   const std::size_t line = page.find(run);
   REQUIRE(line != std::string::npos);

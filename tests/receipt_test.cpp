@@ -12,6 +12,7 @@
 #include "report/comparison.h"
 #include "report/receipt.h"
 #include "run_binary.h"
+#include "texts.h"
 
 using namespace dsplan;
 
@@ -20,12 +21,7 @@ namespace {
 const std::string kRoot = test_paths::source_dir();
 const std::string kGolden = kRoot + "/tests/golden/receipts/v1/";
 
-// The first of `from` in the text becomes `to`; it must be there.
-std::string with(std::string text, const std::string& from, const std::string& to) {
-  const std::size_t at = text.find(from);
-  REQUIRE_MESSAGE(at != std::string::npos, from);
-  return text.replace(at, from.size(), to);
-}
+using dsplan::test::with;
 
 template <class Read>
 std::string refusal(Read&& read) {

@@ -2,6 +2,7 @@
 #include "resolving.h"
 
 #include "lowered.h"
+#include "texts.h"
 
 using namespace dsplan;
 using namespace resolving;
@@ -15,7 +16,7 @@ std::string refused(std::int64_t ranks, const std::string& blocks) {
   return refusal(given);
 }
 
-bool contains(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
+using dsplan::test::has;
 
 }  // namespace
 
@@ -23,15 +24,13 @@ TEST_CASE("parameters on NVMe: a partition must fit into a buffer") {
   const std::string nvme = R"("offload_param": {"device": "nvme", "nvme_path": "/x")";
   CHECK(refused(8, nvme + "}") == "accepted");
   // 525,336,576 / 4 = 131,334,144, above the default of 1e8.
-  CHECK(contains(
-      refused(4, nvme + "}"),
-      "\"buffer_size\" 100000000 is less than the 131334144 elements of model.embed_tokens.weight's partition"));
-  CHECK(
-      contains(refused(4, nvme + R"(, "buffer_size": 131334143})"), "ds.json:1:106: error: \"buffer_size\" 131334143"));
+  CHECK(has(refused(4, nvme + "}"),
+            "\"buffer_size\" 100000000 is less than the 131334144 elements of model.embed_tokens.weight's partition"));
+  CHECK(has(refused(4, nvme + R"(, "buffer_size": 131334143})"), "ds.json:1:106: error: \"buffer_size\" 131334143"));
   CHECK(refused(4, nvme + R"(, "buffer_size": 131334144})") == "accepted");
-  CHECK(contains(refused(8, nvme + R"(, "buffer_count": 0})"), "parameters on NVMe without a buffer"));
+  CHECK(has(refused(8, nvme + R"(, "buffer_count": 0})"), "parameters on NVMe without a buffer"));
   // What is smaller than a block stays in memory, and needs no buffer.
-  CHECK(contains(refused(8, nvme + R"(, "buffer_size": 10})"), "\"buffer_size\" 10"));
+  CHECK(has(refused(8, nvme + R"(, "buffer_size": 10})"), "\"buffer_size\" 10"));
   CHECK(refused(8, R"("offload_param": {"device": "cpu", "buffer_size": 10})") == "accepted");
 }
 
@@ -40,13 +39,13 @@ TEST_CASE("optimizer on NVMe: a sub-group takes a buffer for its master, its gra
     return beside + R"("offload_optimizer": {"device": "nvme", "nvme_path": "/x")" + more + "}";
   };
   CHECK(refused(8, optimizer("")) == "accepted");
-  CHECK(contains(refused(8, optimizer(R"(, "buffer_count": 3)")), "\"buffer_count\" 3 is less than the 4 buffers"));
+  CHECK(has(refused(8, optimizer(R"(, "buffer_count": 3)")), "\"buffer_count\" 3 is less than the 4 buffers"));
   // One sub-group has nothing to be overlapped with.
   const std::string read = R"(, "pipeline_read": true)";
   const std::string both = R"(, "pipeline_read": true, "pipeline_write": true)";
   CHECK(refused(8, optimizer(both)) == "accepted");
   const std::string cut = R"("sub_group_size": 200000000, )";
-  CHECK(contains(refused(8, optimizer(read, cut)), "\"buffer_count\" 4 is less than the 8 buffers"));
-  CHECK(contains(refused(8, optimizer(both + R"(, "buffer_count": 11)", cut)), "is less than the 12 buffers"));
+  CHECK(has(refused(8, optimizer(read, cut)), "\"buffer_count\" 4 is less than the 8 buffers"));
+  CHECK(has(refused(8, optimizer(both + R"(, "buffer_count": 11)", cut)), "is less than the 12 buffers"));
   CHECK(refused(8, optimizer(both + R"(, "buffer_count": 12)", cut)) == "accepted");
 }

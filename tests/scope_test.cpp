@@ -16,6 +16,7 @@
 #include "core/dialects/dialects.h"
 #include "core/format.h"
 #include "core/settings.h"
+#include "io/text.h"
 #include "model/families/family.h"
 #include "paths.h"
 
@@ -26,14 +27,6 @@ namespace fs = std::filesystem;
 
 const fs::path kRoot = test_paths::source_dir();
 const fs::path kPage = kRoot / "docs" / "scope.md";
-
-std::string slurp(const fs::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  REQUIRE_MESSAGE(in, path.string());
-  std::ostringstream text;
-  text << in.rdbuf();
-  return text.str();
-}
 
 // A string literal that begins at text[at] == '"', unescaped, adjacent literals joined; `at` is left behind it.
 std::string literal(std::string_view text, std::size_t& at) {
@@ -177,7 +170,7 @@ std::string table_of(std::string_view head, std::initializer_list<Collect> colle
   std::map<std::string, std::set<std::string>> rows;
   for (const auto& entry : fs::recursive_directory_iterator(kRoot / "src")) {
     if (entry.path().extension() != ".cpp") continue;
-    const std::string text = slurp(entry.path());
+    const std::string text = dsplan::read_file(entry.path());
     std::set<std::string> found;
     for (const Collect collect : collectors) collect(text, found);
     for (const std::string& what : found) rows[what].insert(fs::relative(entry.path(), kRoot / "src").generic_string());
@@ -275,7 +268,7 @@ std::string first_difference(const std::string& expected, const std::string& act
 }
 
 TEST_CASE("docs/scope.md lists what the code refuses, and nothing else") {
-  const std::string page = slurp(kPage);
+  const std::string page = dsplan::read_file(kPage);
   std::string expected = page;
   put(expected, "families", families_table());
   put(expected, "refusals", table_of("refused", {collect_commands, collect_calls, collect_messages}));

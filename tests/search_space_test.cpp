@@ -4,6 +4,7 @@
 #include "io/text.h"
 #include "resolving.h"
 #include "searching.h"
+#include "texts.h"
 
 using namespace dsplan;
 using namespace dsplan::test;
@@ -32,8 +33,6 @@ std::string refused_file(const std::string& text) {
   return "accepted";
 }
 
-bool holds(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
 }  // namespace
 
 TEST_CASE("what the user's own configuration says is pinned, and the rest is dsplan's own list") {
@@ -43,7 +42,7 @@ TEST_CASE("what the user's own configuration says is pinned, and the rest is dsp
   const SearchSpace space = space_for(asked);
   CHECK(space[Axis::ZeroStage].pinned);
   CHECK(space[Axis::ZeroStage].values == std::vector<std::string>{"2"});
-  CHECK(holds(space[Axis::ZeroStage].reason, "ds.json:2:"));
+  CHECK(has(space[Axis::ZeroStage].reason, "ds.json:2:"));
   CHECK(space[Axis::Offload].values == std::vector<std::string>{"as given"});
   CHECK(space[Axis::ReduceBucket].pinned);
   CHECK(space[Axis::MicroBatch].values == std::vector<std::string>{"4"});
@@ -127,13 +126,13 @@ TEST_CASE("contradictions are refused together, each at its place") {
       .vary(Axis::MicroBatch, {"2"});
   const std::string said = refused(asked);
   CAPTURE(said);
-  CHECK(holds(said, "\"zero_stage\" is listed, and --zero-stage already says 2"));
-  CHECK(holds(said, "micro_batch cannot be \"x\""));
-  CHECK(holds(said, "micro_batch cannot be \"0\""));
-  CHECK(holds(said, "\"1\" stands twice"));
-  CHECK(holds(said, "loss cannot be \"lige\""));
-  CHECK(holds(said, "no value for tp"));
-  CHECK(holds(said, "\"micro_batch\" is listed twice"));
+  CHECK(has(said, "\"zero_stage\" is listed, and --zero-stage already says 2"));
+  CHECK(has(said, "micro_batch cannot be \"x\""));
+  CHECK(has(said, "micro_batch cannot be \"0\""));
+  CHECK(has(said, "\"1\" stands twice"));
+  CHECK(has(said, "loss cannot be \"lige\""));
+  CHECK(has(said, "no value for tp"));
+  CHECK(has(said, "\"micro_batch\" is listed twice"));
 }
 
 TEST_CASE("a search needs to know how many GPUs there are, unless it looks for the fewest") {
@@ -156,10 +155,10 @@ TEST_CASE("a space file: numbers and words; faults with line and column, all tog
     "zero_stag": [2], "micro_batch": [1.5, true],
     "tp": 4})");
   CAPTURE(said);
-  CHECK(holds(said, "space.json:2:"));
-  CHECK(holds(said, "zero_stage"));
-  CHECK(holds(said, "a value of \"micro_batch\" is a whole number or a word"));
-  CHECK(holds(said, "space.json:3:"));
+  CHECK(has(said, "space.json:2:"));
+  CHECK(has(said, "zero_stage"));
+  CHECK(has(said, "a value of \"micro_batch\" is a whole number or a word"));
+  CHECK(has(said, "space.json:3:"));
 }
 
 TEST_CASE("a space in which everything is impossible is refused with the reasons") {
@@ -169,7 +168,7 @@ TEST_CASE("a space in which everything is impossible is refused with the reasons
     (void)asked.answer();
     FAIL("accepted");
   } catch (const Refusal& refusal) {
-    CHECK(holds(refusal.what(), "every combination is impossible"));
-    CHECK(holds(refusal.what(), "offload_optimizer with ZeRO stage 0"));
+    CHECK(has(refusal.what(), "every combination is impossible"));
+    CHECK(has(refusal.what(), "offload_optimizer with ZeRO stage 0"));
   }
 }

@@ -35,12 +35,6 @@ std::int64_t written_files(const Lines& log) {
   return sum;
 }
 
-HostMeter host_of(const Schedule& schedule) {
-  HostMeter meter(schedule);
-  replay(schedule, meter);
-  return meter;
-}
-
 constexpr std::array<const char*, 15> kWitnesses{"z3-nvme-optimizer",
                                                  "z3-nvme-optimizer-groups",
                                                  "z3-nvme-optimizer-read",

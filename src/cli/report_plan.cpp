@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "cli/report.h"
+#include "cli/screen/first_screen.h"
 #include "cli/screen/table.h"
 #include "cli/wrap.h"
 #include "core/format.h"

@@ -22,11 +22,11 @@ std::string words_of(const std::vector<OperatorEntry::Made>& made) {
 }  // namespace
 
 std::string show_models() {
-  std::string text = formatted("{:<24}{:<14}{:>20}\n", "model", "family", "parameters");
+  std::string text = formatted("{:<31}{:<18}{:>17}\n", "model", "family", "parameters");
   Request said;
   for (const std::string& name : list_bundled(Bundled::Model)) {
     const ModelSpec model = load_model(name, said);
-    text += formatted("{:<24}{:<14}{:>20}{}\n", model.name, model.family, grouped(total_elements(model).value()),
+    text += formatted("{:<31}{:<18}{:>17}{}\n", model.name, model.family, grouped(total_elements(model).value()),
                       model.has_graph ? "" : "  states only");
   }
   return text;

@@ -1,5 +1,8 @@
 #include "report/cells.h"
 
+#include <algorithm>
+#include <cstdlib>
+
 #include "core/units.h"
 
 namespace dsplan::detail {

@@ -31,6 +31,8 @@ std::string in_html(std::string_view text) {
 
 namespace {
 
+using detail::spaced;
+
 constexpr std::size_t kMostFrames = 20'000;
 constexpr std::size_t kMomentsOfView = 500;
 

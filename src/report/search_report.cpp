@@ -7,7 +7,6 @@
 #include "core/format.h"
 #include "io/fields.h"
 #include "io/json_text.h"
-#include "io/own_file.h"
 #include "io/text.h"
 #include "report/cells.h"
 #include "report/prediction_file.h"
@@ -404,38 +403,6 @@ std::string chain_plan_markdown(const ChainPlan& plan, const Chain& chain) {
                       option ? detail::cell(option_name(chain, segment.first, segment.option)) : std::string());
   }
   return text;
-}
-
-std::string chain_json(const Chain& chain) {
-  Json stages = Json::array();
-  for (const ChainStage& stage : chain.stages) {
-    Json row = {{"output", stage.output.value()},
-                {"saved", stage.saved.value()},
-                {"gradient", stage.gradient.value()},
-                {"forward_time", time_value(chain, stage.forward_time)},
-                {"backward_time", time_value(chain, stage.backward_time)},
-                {"forward_temporary", stage.forward_temporary.value()},
-                {"backward_temporary", stage.backward_temporary.value()}};
-    if (stage.gathered > Bytes(0)) row.set("gathered", stage.gathered);
-    if (stage.gather_time > Ticks(0)) row.set("gather_time", time_value(chain, stage.gather_time));
-    Json options = Json::array();
-    for (const ChainOption& option : stage.options) {
-      options.push_back({{"name", option.name},
-                         {"saved", option.saved.value()},
-                         {"time", time_value(chain, option.time)},
-                         {"forward_temporary", option.forward_temporary.value()},
-                         {"backward_temporary", option.backward_temporary.value()}});
-    }
-    if (!stage.options.empty()) row.set("options", std::move(options));
-    stages.push_back(std::move(row));
-  }
-  std::string text = formatted(
-      "{{\n  \"dsplan\": {}, \"kind\": \"chain\", \"source\": {},\n  \"input_bytes\": {}, \"input_gradient\": {},\n"
-      "  \"stages\": [",
-      kFileVersion, json_text(Json(chain.source)), chain.input.value(), chain.input_gradient.value());
-  const std::vector<Value>& rows = stages.value().items;
-  for (std::size_t i = 0; i < rows.size(); ++i) text += formatted("{}\n    {}", i == 0 ? "" : ",", json_text(rows[i]));
-  return text + "\n  ]\n}\n";
 }
 
 }  // namespace dsplan

@@ -30,7 +30,4 @@ namespace dsplan {
 // The figures and the segments as two tables.
 [[nodiscard]] std::string chain_plan_markdown(const ChainPlan& plan, const Chain& chain);
 
-// A chain file that `read_chain` reads back.
-[[nodiscard]] std::string chain_json(const Chain& chain);
-
 }  // namespace dsplan

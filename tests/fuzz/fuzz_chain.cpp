@@ -1,13 +1,14 @@
 // Chain files: refused, or read, written, read back the same, and planned: a plan within its budget, never below the
 // bound; never a crash.
+#include "../chain_file.h"
 #include "core/chain.h"
 #include "io/plan_inputs.h"
 #include "io/text.h"
 #include "planner/plan/recompute/plan_chain.h"
 #include "property.h"
-#include "report/search_report.h"
 
 using namespace dsplan;
+using dsplan::test::chain_json;
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string text(reinterpret_cast<const char*>(data), size);

@@ -12,7 +12,6 @@ Needs what memory.py needs, and deepspeed; for the cases over tensor-parallel ra
 
 import contextlib
 import importlib.metadata
-import json
 import os
 import sys
 import types
@@ -31,7 +30,7 @@ import memory_cases
 import op_graph_files
 from op_graph_cases import op, tensor
 from deepspeed.accelerator import get_accelerator
-from deepspeed.runtime.activation_checkpointing import checkpointing, offload_activations
+from deepspeed.runtime.activation_checkpointing import checkpointing
 
 LLAMA = memory_cases.config("llama", num_hidden_layers=3, hidden_size=64, intermediate_size=96, vocab_size=200)
 # Its blocks get non-tensors by position, which partitioning hands on twice: without that only.

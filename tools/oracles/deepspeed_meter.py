@@ -3,7 +3,6 @@ gradients, collectives, and whatever deepspeed_hooks.py adds. Storages of the mo
 are memory.py's business.
 """
 
-import os
 import sys
 import weakref
 

@@ -11,7 +11,6 @@ import gc
 import json
 import os
 import sys
-import weakref
 
 from preload import preload
 
@@ -20,7 +19,6 @@ if __name__ == "__main__":
 
 import memory
 import torch
-import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential, create_selective_checkpoint_contexts
 

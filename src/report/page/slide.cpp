@@ -13,6 +13,8 @@
 namespace dsplan {
 namespace {
 
+using detail::spaced;
+
 constexpr double kLeft = 90, kTop = 150, kWide = 1150, kHigh = 480;
 constexpr std::size_t kColumns = 1150;
 

@@ -41,7 +41,7 @@ else:
 """
 
 
-class Honesty(unittest.TestCase):
+class Regret(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)

@@ -71,8 +71,7 @@ Checkpoint Checkpoints::found(const CheckpointGroup& group, std::uint32_t begin,
     of_node_[node] = static_cast<std::int16_t>(all_.size());
     const Node& ran = graph_.node(node);
     const bool plain = is_plain_product(ran);
-    if (group.alternate && ran.op == Op::Linear && (!plain || ++products % 2 == 0))
-      checkpoint.recomputed.push_back(node);
+    if (group.alternate && ran.op == Op::Linear && (!plain || ++products % 2 == 0)) checkpoint.unkept.push_back(node);
     if (on_.recipes.saved(node).empty()) continue;
     // Nobody asks the others for a gradient; early stop waits for all.
     if (checkpoint.first_saver == kNone && on_.facts.is_wanted(node)) checkpoint.first_saver = node;

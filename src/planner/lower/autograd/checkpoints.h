@@ -33,11 +33,11 @@ struct Checkpoint {
   std::vector<TensorId> returned;  // As Region has them.
   std::vector<TensorId> strided;
 
-  std::vector<NodeId> recomputed;  // Products that are not kept although others are; ascending.
+  std::vector<NodeId> unkept;  // Products that are not kept although others are; ascending.
 
   [[nodiscard]] bool keeps_results_of(NodeId node, Op op) const {
     if (keeps.empty() || !keeps[static_cast<std::size_t>(op)]) return false;
-    return recomputed.empty() || !std::binary_search(recomputed.begin(), recomputed.end(), node);
+    return unkept.empty() || !std::binary_search(unkept.begin(), unkept.end(), node);
   }
 
   // What is bound to the function of a reentrant one, while its node lives.
