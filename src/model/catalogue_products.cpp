@@ -114,7 +114,8 @@ class Int8Linear {
 
   void forward() {
     const std::uint8_t narrow = half_ ? std::uint8_t{0} : passing(values_, DType::Float16);
-    const std::uint8_t scales = w_.forward_temporary(storage(Elements(rows_), DType::Float32), DType::Float32);
+    const std::uint8_t scales =
+        w_.forward_temporary(storage(Elements(rows_), DType::Float32), DType::Float32);  // The absmax of each row.
     const std::uint8_t quantized = w_.forward_temporary(storage(values_, DType::Int8), DType::Int8);
     const std::uint8_t outliers = search();
     if (rows_ > 1) w_.forward_drop(passing(Elements(1), DType::Int8));  // The zero that goes to those columns.
