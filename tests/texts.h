@@ -8,7 +8,7 @@
 
 namespace dsplan::test {
 
-inline bool has(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
+inline bool has(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
 
 // The first of `from` becomes `to`; it must be there.
 inline std::string with(std::string text, const std::string& from, const std::string& to) {
