@@ -23,7 +23,6 @@
 #include "io/text.h"
 #include "model/families.h"
 #include "paths.h"
-#include "texts.h"
 
 namespace dsplan {
 namespace {
@@ -49,7 +48,7 @@ Said read_yaml(const std::string& text) { return read_training_document(parse_ya
 std::string refused(const std::string& text) {
   return refusal([&] { return read_yaml(text); });
 }
-using dsplan::test::has;
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 // The dialect of each dumped class.
 const std::map<std::string, Dialect> kDumped = {
