@@ -74,10 +74,6 @@ REASONS = [
     (r"/chance-7-bart-", "init alone: the root's own buffer is registered behind its model, and ours before it"),
     (r"/chance-7-xlm-roberta-", "init alone: an encoder's embeddings make their buffers behind their tables, and ours before them"),
     (r"/chance-7-vit-", "the workspace of a convolution's backward, which cuDNN alone knows"),
-    (
-        r"/chance-7-gemma-4-26b-",
-        "not traced: 16.1 MiB too many in the forward, where selective checkpoints keep attention's results of gemma4's experts",
-    ),
     (r"/chance-7-(bert-base|granite-4.0-h)-", "not traced: into which free blocks tensors are put; what is asked for is equal"),
     (r"/chance-5-falcon-7b-", "not traced: into which free blocks tensors are put"),
     (r"^heldout/", "not traced: rests of free blocks under ZeRO-3 on 32 ranks"),
