@@ -88,6 +88,11 @@ std::string beside_sharding(Dialect dialect, std::string_view path) {
     of_version_1 = of_version_1 || path.find(word) != std::string_view::npos;
   }
   const std::string policy = sized ? "auto_wrap_policy: SIZE_BASED_WRAP\n" : "";
+  if (dialect == Dialect::Axolotl) {
+    const bool version = path.ends_with("version");
+    const std::string other = version ? "  offload_params: true\n" : of_version_1 ? "" : "  fsdp_version: 2\n";
+    return other + (sized ? "  " + policy : "");
+  }
   if (dialect != Dialect::Accelerate) {
     return (of_version_1 ? "  version: 1\n" : "") + (sized ? "  " + policy : "") + "fsdp: true\n";
   }
@@ -102,6 +107,8 @@ std::string beside_sharding(Dialect dialect, std::string_view path) {
 std::string beside(Dialect dialect, std::string_view path) {
   const bool bits = path.starts_with("bnb_") || path.starts_with("use_bnb");
   if (path == "deepspeed_config.zero3_init_flag") return "  zero_stage: 3\n";
+  if (path == "fsdp_version") return "fsdp_config:\n  offload_params: true\n";
+  if (path == "dp_replicate_size" || path == "dp_shard_size") return "fsdp_config:\n  fsdp_version: 2\n";
   if (path == "fsdp_transformer_layer_cls_to_wrap") return "fsdp: full_shard\n";
   if (path == "fsdp_min_num_params") return "fsdp: full_shard\nfsdp_config:\n  auto_wrap_policy: SIZE_BASED_WRAP\n";
   if (path.starts_with("fsdp_config.")) return beside_sharding(dialect, path);
@@ -385,7 +392,8 @@ const std::map<std::string_view, std::pair<std::string, std::string>>& own_value
       {"deepspeed_config.zero_stage", {"1", "3"}},
       {"deepspeed_config.zero3_save_16bit_model", {"true", "false"}},
       {"lora_mlp_kernel", {"false", "true"}},
-      {"fsdp_config.fsdp_auto_wrap_policy", {"TRANSFORMER_BASED_WRAP", "NO_WRAP"}},
+      {"fsdp_config.fsdp_auto_wrap_policy", {"TRANSFORMER_BASED_WRAP", "SIZE_BASED_WRAP"}},
+      {"fsdp_config.auto_wrap_policy", {"TRANSFORMER_BASED_WRAP", "SIZE_BASED_WRAP"}},
       {"parallelism_config.parallelism_config_dp_replicate_size", {"2", "3"}},
       {"parallelism_config.parallelism_config_dp_shard_size", {"2", "3"}},
       {"fsdp_config.backward_prefetch", {"BACKWARD_PRE", "BACKWARD_POST"}},
@@ -444,7 +452,10 @@ TEST_CASE("dialects: LLaMA-Factory freezes tower and projector unless a key says
   CHECK(frozen(full + "freeze_multi_modal_projector: false\n") == "model.vision_tower.*");
   CHECK(frozen(full + "freeze_vision_tower: false\nfreeze_language_model: true\n") ==
         "model.multi_modal_projector.* model.language_model.* lm_head.*");
+  const std::string plain = "disable_gradient_checkpointing: true\nfinetuning_type: lora\n";
   CHECK_THROWS_AS(frozen("finetuning_type: lora\n"), Refusal);
+  CHECK(frozen(plain).empty());  // peft freezes all that it puts nothing on.
+  CHECK_THROWS_AS(frozen(plain + "freeze_vision_tower: false\n"), Refusal);
 }
 
 TEST_CASE(
@@ -471,6 +482,101 @@ TEST_CASE(
   CHECK_FALSE(completed("qwen3-vl-2b", axolotl).image_size.given());
   CHECK_FALSE(completed("llava-1.5-7b", axolotl + "image_size: 512\n").image_size.given());
   CHECK_THROWS_AS(completed("qwen3-vl-2b", axolotl + "image_size: [640]\n"), Refusal);
+}
+
+TEST_CASE("dialects: adapters by one pattern, as peft matches it with whole paths; beside a tower, the text's alone") {
+  const auto adapters = [](const std::string& name, const std::string& text) {
+    const ModelSpec base = build_model(read_document((kRoot / "models" / (name + ".json")).string()), name);
+    const Request request = with_program(read_training_document(parse_yaml("f.yaml", text)), base, nullptr);
+    const std::string lora = request.lora.value_or("");
+    const std::size_t begin = lora.find("targets=");
+    return begin == std::string::npos ? lora : lora.substr(begin + 8, lora.find(',', begin) - begin - 8);
+  };
+  const std::string trl = "model_name_or_path: llama-3-8b\nuse_peft: true\nlora_target_modules: ";
+  CHECK(adapters("llama-3-8b", trl + "'.*\\.(q|v)_proj'\n") == "q_proj+v_proj");
+  CHECK(adapters("llama-3-8b", trl + "'model\\.layers\\.[01]\\.mlp\\.up_proj'\n") ==
+        "model.layers.0.mlp.up_proj+model.layers.1.mlp.up_proj");
+  const auto fault = [&](const std::string& text) { return refusal([&] { (void)adapters("llama-3-8b", text); }); };
+  CHECK(has(fault(trl + "'(?i).*Q_PROJ'\n"), "adapters by the pattern"));  // Python's own.
+  CHECK(has(fault(trl + "'\\A.*q_proj'\n"), "adapters by the pattern"));
+  CHECK(has(fault(trl + "'q_proj$'\n"), "adapters by the pattern"));  // It matches no whole path.
+  CHECK(has(fault(trl + "'(((.*'\n"), "adapters by the pattern"));
+  const std::string factory =
+      "model_name_or_path: llava-1.5-7b\nfinetuning_type: lora\ntemplate: llava\n"
+      "disable_gradient_checkpointing: true\n";
+  const std::string all = adapters("llava-1.5-7b", factory);
+  CHECK(has(all, "model.language_model.layers.31.mlp.down_proj"));
+  CHECK_FALSE(has(all, "vision_tower"));
+  CHECK_FALSE(has(all, "projector"));
+  CHECK_FALSE(has(all, "lm_head"));
+  CHECK_FALSE(has(adapters("llava-1.5-7b", factory + "lora_target: q_proj\n"), "v_proj"));
+}
+
+TEST_CASE("dialects: what is not set is said once; accelerate's -1 leaves the number of processes to the line") {
+  const std::string once = refused("base_model: a\nmicro_batch_size: ${DSPLAN_NO_SUCH_VARIABLE}\n");
+  CHECK(has(once, "the environment variable DSPLAN_NO_SUCH_VARIABLE is not set"));
+  CHECK_FALSE(has(once, "must be an integer"));
+  const Said said = read_training_document(parse_yaml("f.yaml", "distributed_type: MULTI_GPU\nnum_processes: -1\n"));
+  CHECK_FALSE(said.request.gpus.given());
+  CHECK(has(refused("distributed_type: MULTI_GPU\nnum_processes: 0\n"), "must be at least 1"));
+}
+
+TEST_CASE("axolotl under FSDP: what its own code makes of fsdp_config, version by version") {
+  const ModelSpec base = build_model(read_document((kRoot / "models" / "llama-3-8b.json").string()), "llama-3-8b");
+  const auto completed = [&](const std::string& more) {
+    return with_program(read_training_document(parse_yaml("f.yaml", "base_model: llama-3-8b\n" + more)), base, nullptr);
+  };
+  const std::string config = "fsdp_config:\n  fsdp_transformer_layer_cls_to_wrap: LlamaDecoderLayer\n";
+  const Request flat = completed("fsdp: [full_shard, auto_wrap]\n" + config +
+                                 "  fsdp_offload_params: true\n  fsdp_use_orig_params: false\n"
+                                 "  fsdp_sharding_strategy: SHARD_GRAD_OP\n  fsdp_backward_prefetch: BACKWARD_PRE\n");
+  CHECK(flat.runtime.value_or("") == "fsdp1");
+  CHECK(flat.fsdp.use_orig_params.value_or("") == "false");
+  CHECK(flat.fsdp.cpu_offload.value_or("") == "true");
+  CHECK(flat.fsdp.reshard_after_forward.value_or("") == "true");  // Its schema drops the strategy,
+  CHECK(flat.fsdp.backward_prefetch.value_or("") == "none");      // and the prefetch.
+  CHECK(flat.model_init.value_or("") == "device");                // Moved whole before it is wrapped.
+  CHECK(completed(config + "  cpu_ram_efficient_loading: true\n").model_init.value_or("") == "host");
+
+  const Request second = completed("fsdp_version: 2\n" + config);
+  CHECK(second.runtime.value_or("") == "fsdp2");
+  CHECK(second.fsdp.wrap.value_or("") == "layers+axolotl");
+  CHECK(second.fsdp.reshard_root.value_or("") == "true");
+  CHECK(second.model_init.value_or("") == "device");
+  CHECK(second.torch_dtype.value_or("") == "bfloat16");
+  CHECK(second.not_modelled.empty());
+  const Request kept = completed(config +
+                                 "  fsdp_version: 2\n  reshard_after_forward: false\n"
+                                 "  cpu_ram_efficient_loading: true\n");
+  CHECK(kept.fsdp.reshard_root.value_or("") == "false");
+  CHECK(kept.fsdp.reshard_after_forward.value_or("") == "false");
+  CHECK(kept.model_init.value_or("") == "rank0");
+  const Request mesh = completed("fsdp_version: 2\ndp_replicate_size: 2\n" + config);
+  CHECK(mesh.fsdp.replicate.value_or("") == "2");
+
+  const std::string packed = "adapter: qlora\nload_in_4bit: true\nlora_r: 8\nlora_target_linear: true\n";
+  const Request qlora = completed(packed + config);
+  CHECK(qlora.fsdp.param_dtype.value_or("") == "bf16");  // update_fsdp_plugin_peft
+  CHECK_FALSE(qlora.model_init.given());
+  CHECK(qlora.lora_kernels.value_or("none") == "none");  // Not turned on under FSDP1.
+  const auto fault = [&](const std::string& more) { return refusal([&] { (void)completed(more); }); };
+  CHECK(has(fault("fsdp: [full_shard]\n"), "fsdp without fsdp_config: axolotl stops"));
+  CHECK(has(fault("fsdp_version: 2\n" + config + "  version: 1\n"), "version 1 of FSDP, and f.yaml:2:15 says 2"));
+  CHECK(has(fault(config + "  cpu_offload_pin_memory: false\n"), "axolotl refuses it"));
+  CHECK(has(fault("fsdp_version: 2\noptimizer: adamw_bnb_8bit\n" + config), "adamw_bnb_8bit under FSDP2"));
+  CHECK(has(fault(config + "  reshard_after_forward: true\n"), "accelerate finds no such ShardingStrategy"));
+  CHECK(has(fault("deepspeed: ds.json\n" + config), "FSDP beside deepspeed"));
+  CHECK(has(fault("adapter: lora\nlora_r: 8\nlora_target_linear: true\nlora_mlp_kernel: true\n" + config),
+            "axolotl's kernels for adapters under FSDP1"));
+  const auto feature = [&](const std::string& more) {
+    const Request request = completed(more);
+    return request.not_modelled.empty() ? std::string() : request.not_modelled.front().feature;
+  };
+  CHECK(has(feature("fsdp_version: 2\n" + config + "  activation_checkpointing: true\n"), "accelerate 1.13"));
+  CHECK(has(feature("fsdp_version: 2\nadapter: lora\nlora_r: 8\nlora_target_linear: true\n" + config),
+            "each factor by itself"));
+  CHECK(has(feature("rl: dpo\n" + config), "preference training"));
+  CHECK(has(feature("attn_implementation: flash_attention_2\ndp_shard_size: 4\n"), "without fsdp_config"));
 }
 
 TEST_CASE("dialects: a refused key is refused by name, and asks for nothing where it is off") {

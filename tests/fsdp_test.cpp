@@ -108,6 +108,23 @@ constexpr Ways kWays[] = {
        j.training.fsdp.wrap = "layers+ends";
        j.training.fsdp.casts_outputs = j.training.dtype != DType::Float32;
      }},
+    {"as axolotl, from the device",
+     [](Job& j) {
+       j.training.model_init = ModelInit::Device;
+       j.training.fsdp.wrap = "layers+axolotl";
+       j.training.fsdp.reshard_root = true;
+     }},
+    {"as axolotl, sent by rank 0",
+     [](Job& j) {
+       j.training.model_init = ModelInit::Rank0;
+       j.training.fsdp.wrap = "layers+axolotl";
+     }},
+    {"as axolotl, sent by rank 0 to hosts",
+     [](Job& j) {
+       j.training.model_init = ModelInit::Rank0;
+       j.training.fsdp.wrap = "layers+axolotl";
+       j.training.fsdp.cpu_offload = true;
+     }},
     {"classes, then ends", [](Job& j) { j.training.fsdp.wrap = "LlamaMLP+ends"; }},
     {"decay in groups", [](Job& j) { j.training.param_groups = ParamGroups::Decay; }},
     {"clipping", [](Job& j) { j.training.gradient_clipping = 1; }},

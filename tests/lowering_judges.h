@@ -225,6 +225,9 @@ class OfTensors {
       for (const char* label : {"rows of a rank, padded", "shard under a tied name", "padded shard to save"}) {
         sizes_[label].insert(shard);
       }
+      const std::int64_t left = rows % ((rows + ranks - 1) / ranks) * (all / rows);  // axolotl's, without padding.
+      if (left > 0) sizes_["shard under a tied name"].insert(left);
+      sizes_["an optimizer's parameter, until it is cut"].insert(all / p.shape.elements().value());
     }
   }
 

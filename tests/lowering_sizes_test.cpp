@@ -305,6 +305,17 @@ void add_sharded(std::vector<Case>& all) {
   });
 }
 
+// axolotl's own preparation: what rank 0 sends, and what is on the device.
+void add_prepared_by_axolotl(std::vector<Case>& all) {
+  for (const ModelInit from : {ModelInit::Rank0, ModelInit::Device}) {
+    const char* const name = from == ModelInit::Rank0 ? "sent by rank 0 as axolotl does it" : "cut as axolotl does it";
+    add_sharded_four(all, name, false, 3, [from](Job& job) {
+      job.training.model_init = from;
+      job.training.fsdp.wrap = "layers+axolotl";
+    });
+  }
+}
+
 // FSDP1: the same with flat parameters; the eager tape knows no autocast.
 void add_flat(std::vector<Case>& all) {
   const auto add = [&](const char* name, std::int64_t ranks, DType kept, DType reduced, auto change) {
@@ -476,6 +487,7 @@ std::vector<Case> cases() {
   add_ways_of_gathering(all);
   add_others(all);
   add_sharded(all);
+  add_prepared_by_axolotl(all);
   add_flat(all);
   add_norms(all);
   add_packed(all);

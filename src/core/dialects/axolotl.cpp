@@ -88,6 +88,54 @@ constexpr DialectKey kAxolotlHonoured[] = {
     honoured("deepspeed", "deepspeed", kSays<&Request::deepspeed>, Reading::DeepSpeed),
 };
 
+template <auto Field>
+constexpr ForeignAccess kToTrainer = kOther<&ForeignInput::trainers, Field>;
+
+// axolotl drops the prefix "fsdp_" of keys in fsdp_config (utils/schemas/validation.py), sets accelerate's variables
+// (utils/trainer.py, setup_fsdp_envs) and hands the rest to the Trainer (core/builders/base.py).
+constexpr std::string_view kWrapPolicies = "TRANSFORMER_BASED_WRAP|SIZE_BASED_WRAP";
+constexpr std::string_view kStateDictTypes = "FULL_STATE_DICT|LOCAL_STATE_DICT|SHARDED_STATE_DICT";
+constexpr DialectKey kAxolotlSharding[] = {
+    honoured("fsdp", "runtime", kToTrainer<&ShardingInput::on>, Reading::Sharding),
+    honoured("fsdp_version", "runtime", kToTrainer<&ShardingInput::version>, Reading::Scalar),
+    block("fsdp_config"),
+    honoured("fsdp_config.fsdp_version", "runtime", kToTrainer<&ShardingInput::inner_version>, Reading::Scalar),
+    honoured("fsdp_config.version", "runtime", kToTrainer<&ShardingInput::inner_version>, Reading::Scalar),
+    honoured("fsdp_config.reshard_after_forward", "fsdp.reshard_after_forward",
+             kToTrainer<&ShardingInput::reshard_after_forward>, Reading::Scalar),
+    honoured("fsdp_config.fsdp_reshard_after_forward", "fsdp.reshard_after_forward",
+             kToTrainer<&ShardingInput::reshard_after_forward>, Reading::Scalar),
+    honoured("fsdp_config.offload_params", "fsdp.cpu_offload", kToTrainer<&ShardingInput::offload>),
+    honoured("fsdp_config.fsdp_offload_params", "fsdp.cpu_offload", kToTrainer<&ShardingInput::offload>),
+    honoured("fsdp_config.cpu_offload_pin_memory", "fsdp.cpu_offload", kToTrainer<&ShardingInput::pins>),
+    honoured("fsdp_config.fsdp_cpu_offload_pin_memory", "fsdp.cpu_offload", kToTrainer<&ShardingInput::pins>),
+    choice(honoured("fsdp_config.auto_wrap_policy", "fsdp.wrap", kToTrainer<&ShardingInput::wrap_policy>),
+           kWrapPolicies),
+    choice(honoured("fsdp_config.fsdp_auto_wrap_policy", "fsdp.wrap", kToTrainer<&ShardingInput::wrap_policy>),
+           kWrapPolicies),
+    honoured("fsdp_config.transformer_layer_cls_to_wrap", "fsdp.wrap", kToTrainer<&ShardingInput::classes>),
+    honoured("fsdp_config.fsdp_transformer_layer_cls_to_wrap", "fsdp.wrap", kToTrainer<&ShardingInput::classes>),
+    honoured("fsdp_config.min_num_params", "fsdp.wrap", kToTrainer<&ShardingInput::least_parameters>),
+    honoured("fsdp_config.fsdp_min_num_params", "fsdp.wrap", kToTrainer<&ShardingInput::least_parameters>),
+    honoured("fsdp_config.cpu_ram_efficient_loading", "model_init", kToTrainer<&ShardingInput::rank0_loads>),
+    honoured("fsdp_config.fsdp_cpu_ram_efficient_loading", "model_init", kToTrainer<&ShardingInput::rank0_loads>),
+    honoured("fsdp_config.sync_module_states", "fsdp.sync_module_states", kToTrainer<&ShardingInput::synchronises>),
+    honoured("fsdp_config.fsdp_sync_module_states", "fsdp.sync_module_states",
+             kToTrainer<&ShardingInput::synchronises>),
+    honoured("fsdp_config.use_orig_params", "fsdp.use_orig_params", kToTrainer<&ShardingInput::use_orig_params>),
+    honoured("fsdp_config.fsdp_use_orig_params", "fsdp.use_orig_params", kToTrainer<&ShardingInput::use_orig_params>),
+    choice(
+        honoured("fsdp_config.state_dict_type", "compared with fsdp_version", kToTrainer<&ShardingInput::state_dict>),
+        kStateDictTypes),
+    choice(honoured("fsdp_config.fsdp_state_dict_type", "compared with fsdp_version",
+                    kToTrainer<&ShardingInput::state_dict>),
+           kStateDictTypes),
+    honoured("fsdp_config.activation_checkpointing", "checkpoint", kToTrainer<&ShardingInput::checkpoints>),
+    honoured("fsdp_config.fsdp_activation_checkpointing", "checkpoint", kToTrainer<&ShardingInput::checkpoints>),
+    honoured("dp_replicate_size", "fsdp.replicate", kToTrainer<&ShardingInput::replicas>),
+    honoured("dp_shard_size", "fsdp.shard", kToTrainer<&ShardingInput::shards>),
+};
+
 constexpr DialectKey kAxolotlRefused[] = {
     refused("bnb_config_kwargs.bnb_4bit_compute_dtype", "products in another dtype than the model's"),
     refused("bnb_config_kwargs.llm_int8_skip_modules", "modules that are left out of packing"),
@@ -102,12 +150,6 @@ constexpr DialectKey kAxolotlRefused[] = {
     refused("multipack_real_batches", kPacking),
     refused("curriculum_sampling", "curriculum sampling"),
     refused("use_pose", "PoSE"),
-    refused("fsdp", kFsdp),
-    refused("fsdp_config", kFsdp),
-    refused("fsdp_version", kFsdp),
-    refused("fsdp_final_state_dict_type", kFsdp),
-    refused("dp_shard_size", kOtherParallelism, "1"),
-    refused("dp_replicate_size", kOtherParallelism, "1"),
     refused("sequence_parallel_degree", kOtherParallelism, "1"),
     refused("context_parallel_size", kOtherParallelism, "1"),
     refused("tensor_parallel_size", kOtherParallelism, "1"),
@@ -239,6 +281,15 @@ constexpr Names kAxolotlPlugins[] = {
 };
 
 constexpr Names kAxolotlInert[] = {
+    {"axolotl's schema has no such key of fsdp_config, and drops it: FSDP1 is FULL_SHARD, its gathers are limited, and "
+     "nothing is gathered ahead",
+     "fsdp_config.sharding_strategy fsdp_config.fsdp_sharding_strategy fsdp_config.limit_all_gathers "
+     "fsdp_config.fsdp_limit_all_gathers fsdp_config.forward_prefetch fsdp_config.fsdp_forward_prefetch "
+     "fsdp_config.backward_prefetch fsdp_config.fsdp_backward_prefetch"},
+    {"axolotl hands it to nobody: the policy is that of bf16 and fp16",
+     "fsdp_config.mixed_precision_policy fsdp_config.fsdp_mixed_precision_policy"},
+    {"it is for what is saved when training is over",
+     "fsdp_final_state_dict_type fsdp_config.final_state_dict_type fsdp_config.fsdp_final_state_dict_type"},
     {kData,
      "datasets test_datasets pretraining_dataset shuffle_merged_datasets shuffle_before_merging_datasets "
      "dataset_prepared_path dataset_shard_num dataset_shard_idx skip_prepare_dataset num_dataset_shards_to_save "
@@ -328,6 +379,7 @@ constexpr Names kAxolotlInert[] = {
 std::vector<DialectKey> axolotl_keys() {
   std::vector<DialectKey> keys;
   append(keys, kAxolotlHonoured);
+  append(keys, kAxolotlSharding);
   append(keys, kAxolotlRefused);
   append(keys, refused_keys(kAxolotlPlugins));
   append(keys, inert_keys(kAxolotlInert));

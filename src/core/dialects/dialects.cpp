@@ -20,13 +20,13 @@ const DialectKey* exactly(const DialectTable& table, std::string_view path) {
 }  // namespace
 
 ShardingInput overlay(const ShardingInput& below, const ShardingInput& above) {
-  return laid_over<0>(below, above, &ShardingInput::on, &ShardingInput::version, &ShardingInput::strategy,
-                      &ShardingInput::backward_prefetch, &ShardingInput::forward_prefetch,
+  return laid_over<0>(below, above, &ShardingInput::on, &ShardingInput::version, &ShardingInput::inner_version,
+                      &ShardingInput::strategy, &ShardingInput::backward_prefetch, &ShardingInput::forward_prefetch,
                       &ShardingInput::use_orig_params, &ShardingInput::limits_gathers, &ShardingInput::least_parameters,
                       &ShardingInput::reshard_after_forward, &ShardingInput::wrap_policy, &ShardingInput::classes,
-                      &ShardingInput::offload, &ShardingInput::rank0_loads, &ShardingInput::synchronises,
-                      &ShardingInput::state_dict, &ShardingInput::checkpoints, &ShardingInput::replicas,
-                      &ShardingInput::shards);
+                      &ShardingInput::offload, &ShardingInput::pins, &ShardingInput::rank0_loads,
+                      &ShardingInput::synchronises, &ShardingInput::state_dict, &ShardingInput::checkpoints,
+                      &ShardingInput::replicas, &ShardingInput::shards);
 }
 
 ForeignInput overlay(const ForeignInput& below, const ForeignInput& above) {

@@ -19,11 +19,13 @@ namespace dsplan {
 struct ShardingInput {
   Setting<bool> on;                            // distributed_type: FSDP, use_fsdp; TrainingArguments' fsdp.
   Setting<std::string> version;                // 1|2
+  Setting<std::string> inner_version;          // The same in axolotl's fsdp_config.
   Setting<std::string> strategy;               // sharding_strategy, read under version 1; a word of the Trainer's fsdp.
   Setting<std::string> reshard_after_forward;  // true|false, under version 2.
   Setting<std::string> wrap_policy;
   Setting<std::vector<std::string>> classes;  // transformer_layer_cls_to_wrap
   Setting<bool> offload;
+  Setting<bool> pins;          // axolotl's cpu_offload_pin_memory, of version 2.
   Setting<bool> rank0_loads;   // cpu_ram_efficient_loading
   Setting<bool> synchronises;  // sync_module_states
   Setting<std::string> state_dict;

@@ -16,7 +16,6 @@ inline constexpr std::string_view kRandom = "random numbers change no size";
 inline constexpr std::string_view kCommunication = "it changes how ranks find and check each other, no buffer";
 inline constexpr std::string_view kOtherDevices = "it is for devices that are no CUDA GPUs";
 
-inline constexpr std::string_view kFsdp = "FSDP";
 inline constexpr std::string_view kCompile = "torch.compile";
 inline constexpr std::string_view kQuantized = "quantized weights";
 inline constexpr std::string_view kPreference = "preference training";

@@ -300,6 +300,8 @@ void DialectValues::not_modelled(const Spoken& said, std::string feature) {
 }
 
 void DialectValues::plain(const Spoken& said) {
+  // A configuration that leaves it to the launch line (accelerate, commands/launch.py): it is not said then.
+  if (said.key.path == "num_processes" && lax_number(said.value).value_or(0) == -1) return;
   const Putter putter{said, faults_};
   const std::size_t before = faults_.count();
   if (said.key.field) std::visit(putter, said.key.field.of(request_));

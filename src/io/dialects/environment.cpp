@@ -72,10 +72,14 @@ struct Substitution {
       const std::size_t close = rest.find('}', open);
       if (close == std::string_view::npos) {
         faults.add(document.at(value.offset, "\"${\" without \"}\""));
+        value.kind = Value::Kind::Null;  // Once is enough.
         return;
       }
       const std::optional<std::string> replaced = of(value, rest.substr(open + 2, close - open - 2));
-      if (!replaced) return;
+      if (!replaced) {
+        value.kind = Value::Kind::Null;
+        return;
+      }
       made += *replaced;
       rest.remove_prefix(close + 1);
     }

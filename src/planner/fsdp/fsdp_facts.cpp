@@ -178,7 +178,7 @@ std::vector<FsdpGroup> wrapped(const ModelSpec& model, const Fsdp& fsdp) {
     words.remove_prefix(std::min(end + 1, words.size()));
     if (word == "ends") {
       wrap_ends(model, fsdp, groups);
-    } else if (word != "root" && word != kHeldEnds && !(classes && is_class(word))) {
+    } else if (word != "root" && word != kHeldEnds && word != kAxolotl && !(classes && is_class(word))) {
       classes = classes || is_class(word);
       for (const ModuleId module : named_by(model, fsdp, word)) add({module}, fsdp.reshard_after_forward);
     }
@@ -269,6 +269,8 @@ std::optional<std::int64_t> least_wrapped(std::string_view word) {
   if (error != std::errc() || end != word.data() + word.size() || least <= 0) return std::nullopt;
   return least;
 }
+
+bool prepared_by_axolotl(const Fsdp& fsdp) { return is_one_of(kAxolotl, fsdp.wrap); }
 
 bool wraps_adapters(const Fsdp& fsdp) { return is_one_of(kAdapters, fsdp.wrap); }
 

@@ -55,6 +55,12 @@ struct FsdpGroup {
 inline constexpr std::string_view kHeldEnds = "held";
 [[nodiscard]] bool is_held(const ModelSpec& model, const Fsdp& fsdp, ParameterId id);
 
+// A word of Fsdp::wrap: axolotl's own fsdp2_prepare_model takes accelerate's place (axolotl 0.19,
+// monkeypatch/accelerate/fsdp2.py). A dictionary of what is on the device holds all of it until all is cut; nothing is
+// cast to fp32; what rank 0 sends goes at once.
+inline constexpr std::string_view kAxolotl = "axolotl";
+[[nodiscard]] bool prepared_by_axolotl(const Fsdp& fsdp);
+
 // Under FSDP1 what peft's fsdp_auto_wrap_policy wraps beside classes: modules without others inside whose weight is
 // trained (peft 0.21, utils/other.py).
 inline constexpr std::string_view kAdapters = "adapters";

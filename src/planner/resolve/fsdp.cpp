@@ -43,8 +43,8 @@ std::optional<DType> dtype_of(Resolver& resolver, const Setting<std::string>& wi
 }
 
 bool is_word(std::string_view type) {
-  return type == "layers" || type == "ends" || type == "root" || type == kHeldEnds || type == kAdapters ||
-         type.starts_with("size:");
+  return type == "layers" || type == "ends" || type == "root" || type == kHeldEnds || type == kAxolotl ||
+         type == kAdapters || type.starts_with("size:");
 }
 
 // Classes of modules, each of which the model has, beside the words.
@@ -309,7 +309,8 @@ void resolve_flattened(Resolver& resolver) {
               "is fully_shard's word, which FSDP1 does not take", "it needs --runtime fsdp2");
   const Setting<std::string> shard = said(resolver, resolver.request.fsdp.shard, "fsdp.shard");
   if (resolve_mesh(resolver) == 1 && resolver.job.parallelism.dp > 1 && shard.value_or("") == "node") {
-    resolver.not_modelled(shard.place, "HYBRID_SHARD on nodes of one device, whose gradients PyTorch does not average,");
+    resolver.not_modelled(shard.place,
+                          "HYBRID_SHARD on nodes of one device, whose gradients PyTorch does not average,");
   }
   resolve_wrap(resolver);
   wrap_adapters(resolver);
@@ -441,7 +442,9 @@ void resolve_fsdp_dtypes(Resolver& resolver, const Setting<DType>& precision) {
   const Setting<std::string> output = said(resolver, in.output_dtype, "fsdp.output_dtype");
   auto out = dtype_of(resolver, output, "fsdp.output_dtype");
   if (precision.given()) {
-    if (!packing_of(resolver.model)) widen_trained(resolver, precision);
+    Fsdp words;  // They are resolved later.
+    words.wrap = said(resolver, in.wrap, "fsdp.wrap").value_or(words.wrap);
+    if (!packing_of(resolver.model) && !prepared_by_axolotl(words)) widen_trained(resolver, precision);
     const std::string policy(name(*precision));
     if (!param) resolver.given("fsdp.param_dtype", policy, precision.place, "--set");
     param = param.value_or(*precision);

@@ -1,13 +1,61 @@
 #include "planner/resolve/program_parts.h"
 
 #include <algorithm>
+#include <optional>
+#include <regex>
 #include <string_view>
 #include <vector>
 
 #include "core/format.h"
+#include "model/parts.h"
 
 namespace dsplan {
 namespace {
+
+std::string_view end_of(const Module& module) {
+  return std::string_view(module.path).substr(module.path.rfind('.') + 1);
+}
+
+// The ends of their paths where no other module has one of these, or else the whole paths.
+std::string as_targets(const ModelSpec& base, const std::vector<bool>& chosen) {
+  std::vector<std::string> ends;
+  std::vector<std::string> paths;
+  for (std::size_t at = 0; at < chosen.size(); ++at) {
+    if (!chosen[at]) continue;
+    paths.push_back(base.modules[at].path);
+    const std::string end(end_of(base.modules[at]));
+    if (std::find(ends.begin(), ends.end(), end) == ends.end()) ends.push_back(end);
+  }
+  for (std::size_t at = 0; at < chosen.size(); ++at) {
+    const bool named = std::find(ends.begin(), ends.end(), end_of(base.modules[at])) != ends.end();
+    if (named && !chosen[at]) return formatted("{}", joined(paths, "+"));
+  }
+  return formatted("{}", joined(ends, "+"));
+}
+
+// peft's re.fullmatch of one text with whole paths (utils/other.py, match_target_against_key). nullopt: Python's and
+// ECMAScript's words may differ in it, or it finds nothing.
+std::optional<std::string> matching(const ModelSpec& base, const std::string& pattern) {
+  constexpr std::string_view kSameEscapes = "dDwWsSbB";
+  if (pattern.size() > 256 || pattern.find("(?") != std::string::npos) return std::nullopt;
+  for (std::size_t at = pattern.find('\\'); at != std::string::npos; at = pattern.find('\\', at + 2)) {
+    const char next = at + 1 < pattern.size() ? pattern[at + 1] : '\0';
+    const bool letter = (next >= 'a' && next <= 'z') || (next >= 'A' && next <= 'Z') || (next >= '0' && next <= '9');
+    if (letter && kSameEscapes.find(next) == std::string_view::npos) return std::nullopt;
+  }
+  try {
+    const std::regex expression(pattern);
+    std::vector<bool> chosen(base.modules.size(), false);
+    bool any = false;
+    for (std::size_t at = 1; at < chosen.size(); ++at) {
+      chosen[at] = std::regex_match(base.modules[at].path, expression);
+      any = any || chosen[at];
+    }
+    if (any) return as_targets(base, chosen);
+  } catch (const std::regex_error&) {
+  }
+  return std::nullopt;
+}
 
 class AdapterWriter {
  public:
@@ -67,7 +115,15 @@ class AdapterWriter {
     const Setting<std::vector<std::string>>& named = foreign_.lora_targets;
     const bool all = foreign_.lora_all_linear.value_or(false) ||
                      (named.given() && std::find(named->begin(), named->end(), "all-linear") != named->end());
+    if (name_ == "llama-factory" && words_.base.parts != nullptr && words_.base.parts->tower != nullptr) {
+      return of_language(all || !named.given() ? std::vector<std::string>() : *named);
+    }
     if (all || (name_ == "llama-factory" && !named.given())) return "all-linear";
+    if (named.given() && named->size() == 1 && name_ != "llama-factory") {
+      const std::string& text = named->front();
+      const bool pattern = text.find_first_of("*^$|()[]\\+") != std::string::npos;
+      if (const std::optional<std::string> found = pattern ? matching(words_.base, text) : std::nullopt) return *found;
+    }
     if (named.given()) {
       for (const std::string& one : *named) {
         if (one.find_first_of("*^$|()[]\\+") == std::string::npos) continue;
@@ -79,6 +135,24 @@ class AdapterWriter {
     if (name_ == "trl") return {};
     faults_.add(on.says("adapters without names of modules", "say lora_target_modules"));
     return "all-linear";
+  }
+
+  // Beside a tower LLaMA-Factory names the language model's modules one by one (model_utils/visual.py,
+  // patch_target_modules; misc.py, find_all_linear_modules). Empty: all that are linear.
+  [[nodiscard]] std::string of_language(const std::vector<std::string>& named) const {
+    const ModelSpec& base = words_.base;
+    const TowerParts& tower = *base.parts->tower;
+    std::vector<bool> chosen(base.modules.size(), false);
+    for (std::size_t at = 0; at < chosen.size(); ++at) {
+      const std::string& path = base.modules[at].path;
+      const bool beside = path.find(tower.module) != std::string::npos || path.ends_with("lm_head") ||
+                          (!tower.projector.empty() && path.find(tower.projector) != std::string::npos);
+      if (beside || base.modules[at].type.find("Linear") == std::string::npos) continue;
+      chosen[at] = named.empty() || std::any_of(named.begin(), named.end(), [&](const std::string& name) {
+                     return path.find(name) != std::string::npos;
+                   });
+    }
+    return as_targets(base, chosen);
   }
 
   // Sizes of adapters that nothing turns on are a mistake, unless they are turned off by name.

@@ -57,7 +57,8 @@ void pack_rows(const ForeignInput& foreign, Request& request) {
 // check_auto_enable_lora_kernels (utils/schemas/config.py).
 void choose_adapter_kernels(const ForeignInput& foreign, const Place& usual, Request& request, Diagnostics& faults) {
   const std::int64_t bits = foreign.bits.value_or(0);
-  const bool usually = !foreign.lora_kernels.given() && !foreign.trainer.given();  // With `rl` none by itself.
+  const bool flat = request.runtime.value_or({}) == "fsdp1";
+  const bool usually = !foreign.lora_kernels.given() && !foreign.trainer.given() && !flat;  // With `rl` none by itself.
   if (usually && bits != 8) request.lora_kernels = {"all", usual};
   if (bits == 0 || request.lora_kernels.value_or("none") == "none") return;
   faults.add(
@@ -151,6 +152,32 @@ void add_not_modelled(const Request& request, Diagnostics& faults) {
   }
 }
 
+// It checkpoints layers of which something is trained, and makes what they are given require gradients
+// (model/model_utils/checkpointing.py).
+void check_adapted_tower(const ForeignInput& foreign, const Request& request, Diagnostics& faults) {
+  if (request.checkpoint.given()) {
+    faults.add(foreign.adapters.place.says(
+        "LLaMA-Factory's checkpoints of a text beside a tower without any are not modelled yet",
+        "disable_gradient_checkpointing: true"));
+  }
+  for (const Setting<bool>* one : {&foreign.freeze_tower, &foreign.freeze_projector}) {
+    if (one->value_or(true)) continue;
+    faults.add(one->place.says("adapters of LLaMA-Factory in a tower or its projector are not modelled yet",
+                               "the language model's are"));
+  }
+  if (foreign.freeze_language.value_or(false)) {
+    faults.add(foreign.freeze_language.place.says("adapters in a language model that is frozen"));
+  }
+}
+
+// How packed weights are kept decides how they are sharded.
+void pack_for_axolotl(const ForeignInput& foreign, const Place& usual, Request& request) {
+  if (foreign.bits.value_or(0) != 4 || request.quantization.given()) return;
+  request.quantization = {foreign.bits_kind.value_or("nf4"), foreign.bits.place};
+  if (!request.training_arguments) request.training_arguments.emplace().place = usual;
+  if (!request.quant_storage.mentioned()) request.quant_storage = {foreign.bits_storage.value_or("bfloat16"), usual};
+}
+
 class OfProgram {
  public:
   OfProgram(const Said& said, const ModelSpec& base, const DeepSpeedInput* deepspeed)
@@ -160,6 +187,7 @@ class OfProgram {
   }
 
   Request complete() {
+    if (name_ == "axolotl") pack_for_axolotl(foreign_, own(), request_);
     apply_sharding_plugin(foreign_, base_, request_, faults_);
     if (name_ == "trl") trl();
     if (name_ == "llama-factory") llama_factory();
@@ -281,12 +309,7 @@ class OfProgram {
       if (!foreign_.freeze_language.value_or(false)) return;
       return faults_.add(foreign_.freeze_language.place.says("a frozen language model that reads no pictures"));
     }
-    if (*foreign_.adapters) {
-      return faults_.add(
-          foreign_.adapters.place.says("adapters of LLaMA-Factory in a model with a tower are not modelled yet",
-                                       "it leaves the tower out: say "
-                                       "--lora with targets as language_model.layers.0.self_attn.q_proj"));
-    }
+    if (*foreign_.adapters) return check_adapted_tower(foreign_, request_, faults_);  // What has no adapters is frozen.
     std::vector<std::string> globs = request_.freeze.value_or({});
     const TowerParts& tower = *base_.parts->tower;
     const bool apart = tower.projection != ProjectorKind::Merged;
@@ -324,6 +347,8 @@ class OfProgram {
     const bool bf16 = arguments.bf16.value_or(false) || pure;
     request_.torch_dtype = {bf16 ? "bfloat16" : (half ? "float16" : "float32"), own()};
     const std::string attention = request_.attention.value_or("sdpa");
+    const std::string runtime = request_.runtime.value_or({});
+    if (runtime == "fsdp1" || runtime == "fsdp2") return;  // _configure_embedding_dtypes leaves all as it was loaded.
     if (adapted || (!bf16 && !half) || (attention != "sdpa" && attention != "eager")) return;
     faults_.add(foreign_.program.place.says(
         "norms and embeddings in fp32 over 16-bit weights, as axolotl trains without adapters, are not modelled yet",

@@ -4,6 +4,7 @@
 
 #include "core/format.h"
 #include "core/text/letters.h"
+#include "planner/resolve/axolotl_sharding.h"
 #include "planner/resolve/flat_plugin.h"
 #include "planner/resolve/fsdp_plugin.h"
 
@@ -215,21 +216,23 @@ void say_unused(const ShardingInput& said, std::string_view needs, Request& requ
 }  // namespace
 
 void apply_sharding_plugin(const ForeignInput& foreign, const ModelSpec& base, Request& request, Diagnostics& faults) {
+  const std::string program = foreign.program.value_or({});
+  const ShardingInput told =
+      program == "axolotl" ? take_axolotl_sharding(foreign, base, request, faults) : foreign.trainers;
   const bool launched = foreign.launched.on.value_or(false);
-  const bool trainers = foreign.trainers.on.value_or(false);
+  const bool trainers = told.on.value_or(false);
   say_unused(foreign.launched, "distributed_type: FSDP", request);
-  say_unused(foreign.trainers, "fsdp", request);
+  say_unused(told, "fsdp", request);
   if (!launched && !shares_ranks_otherwise(request)) refuse_mesh(foreign.launched, faults);
   say_of_ranks(foreign.distribution, request);
   if (!launched && !trainers) return;
-  const ShardingInput& said = launched ? foreign.launched : foreign.trainers;
+  const ShardingInput& said = launched ? foreign.launched : told;
   if (launched && trainers) {
-    faults.add(foreign.trainers.on.place.says(
+    faults.add(told.on.place.says(
         formatted("TrainingArguments turn FSDP on, and so does {}", foreign.launched.on.place.text()),
         "say it in one of them"));
   }
-  const std::string program = foreign.program.value_or({});
-  if (program == "llama-factory" || program == "axolotl") {
+  if (program == "llama-factory" || (program == "axolotl" && launched)) {
     request.not_modelled.push_back(
         {said.on.place, When::Always, "fsdp", formatted("FSDP as {} prepares models for it", program)});
   }

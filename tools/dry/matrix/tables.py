@@ -58,6 +58,7 @@ def job(stratum, model, seq=1024, batch=1, *, name="", change=None, whole=False,
             "holds_outputs",
             "needs",
             "accelerate",
+            "axolotl",
         )
         if k in more
     }
@@ -1046,6 +1047,56 @@ def accelerated():
             yield settled
 
 
+def prepared_by_axolotl():
+    """What axolotl's own preparation makes of a model under version 2 of FSDP: shards in the dtype that was loaded."""
+
+    def one(model, seq, batch, world, rank, policy, name, **more):
+        policy = {"wrap": "layers+axolotl", "reshard_after_forward": True, "reshard_root": "true", **policy}
+        settings = {"mixed_precision": "bf16", "dtype": "bf16", "model_init": "device", **more}
+        return job("axolotl", model, seq, batch, runtime="fsdp2", fsdp=policy, world=world, rank=rank,
+                   axolotl={"fsdp_version": 2}, name=f"{name}-w{world}-r{rank}", **settings)
+
+    clips = {"max_grad_norm": 1.0}
+    full = {"checkpoint": "full", "checkpoint_impl": "non_reentrant"}
+    again = {"checkpoint": "full", "checkpoint_impl": "reentrant"}
+    sent = {"model_init": "rank0"}
+    ways = {
+        "usual": ({}, clips),
+        "sent": ({}, {**sent, **clips}),
+        "reentrant": ({}, {**again, **clips}),
+        "full-sent": ({}, {**full, **sent}),
+        "kept": ({"reshard_after_forward": False, "reshard_root": "false"}, {}),
+        "accum2": ({}, {"grad_accum": 2, **clips}),
+        "offload": ({"cpu_offload": True}, {"optimizer": {"name": "adamw", "implementation": "for-loop"}}),
+        "offload-sent": ({"cpu_offload": True}, {**sent, "optimizer": {"name": "adamw", "implementation": "for-loop"}}),
+        "fused": ({}, {"optimizer": {"name": "adamw", "implementation": "fused"}, **clips}),
+    }
+    for model, seq, batch, world, rank in (("tinyllama-1.1b", 512, 2, 8, 0), ("qwen3-0.6b", 1000, 2, 24, 23), ("llama-3-8b", 2048, 1, 64, 40)):
+        for name, (policy, more) in ways.items():
+            yield one(model, seq, batch, world, rank, policy, name, **more)
+
+    def flat(model, seq, batch, world, rank, policy, name, **more):
+        """Version 1: accelerate's prepare, of a model that is on the device before."""
+        policy = {"sync_module_states": "true", "backward_prefetch": "none", **policy}
+        settings = {"mixed_precision": "bf16", "dtype": "bf16", "model_init": "device", **clips, **more}
+        return job("axolotl", model, seq, batch, runtime="fsdp1", fsdp=policy, world=world, rank=rank,
+                   accelerate={"fsdp_version": 1}, name=f"flat-{name}-w{world}-r{rank}", **settings)
+
+    orig = {"use_orig_params": "true"}
+    adapters = {"wrap": "adapters+layers"}
+    lora = {"lora": {"r": 16, "targets": ALL_LINEARS}}
+    ways = {
+        "usual": (orig, {}),
+        "flat": ({}, again),
+        "offload": ({"cpu_offload": True}, {**again, "optimizer": {"name": "adamw", "implementation": "for-loop"}}),
+        "lora": ({**orig, **adapters}, {**lora, **again}),
+        "lora-flat": (adapters, lora),
+    }
+    for model, seq, batch, world, rank in (("tinyllama-1.1b", 512, 2, 8, 0), ("qwen3-0.6b", 1000, 2, 24, 23), ("llama-3-8b", 2048, 1, 64, 40)):
+        for name, (policy, more) in ways.items():
+            yield flat(model, seq, batch, world, rank, policy, name, **more)
+
+
 def adapted_by_peft():
     """As transformers' Trainer prepares adapters under FSDP1: peft chooses the units. Packed weights are flattened too."""
 
@@ -1547,6 +1598,7 @@ def jobs():
         *offload(),
         *fsdp(),
         *fsdp1(),
+        *prepared_by_axolotl(),
         *whole_flats(),
         *pictures(),
         *padded_pictures(),

@@ -159,7 +159,7 @@ class Worker:
                 elif self.training.get("max_grad_norm"):
                     torch.nn.utils.clip_grad_norm_(self.net.parameters(), self.training["max_grad_norm"])
                 self.optimizer.step()
-                none = {} if self.scales() else {"set_to_none": self.training.get("zero_grad_set_to_none", True)}
+                none = {} if self.scales() or self.job.get("axolotl") else {"set_to_none": self.training.get("zero_grad_set_to_none", True)}
                 self.optimizer.zero_grad(**none)
 
     def scales(self):
@@ -317,6 +317,10 @@ class Worker:
             exec(self.job["checkpointing"], {"model": base})
 
     def wrapped(self, model):
+        if self.job.get("axolotl"):
+            self.count(model)
+            self.accelerator, made, self.optimizer = prepared_by_axolotl(model, self.training, self.job)
+            return made
         if self.training.get("model_init") == "rank0" or "held" in self.training.get("fsdp", {}).get("wrap", ""):
             return prepared_by_accelerate(model, self.training, self.job, self.types)
         if self.runtime() == "fsdp2":
@@ -348,9 +352,11 @@ class Worker:
 
     def make_optimizer(self, model):
         trained = [p for p in model.parameters() if p.requires_grad]
-        if self.runtime() != "fsdp1":
+        if self.runtime() != "fsdp1" and not self.job.get("axolotl"):
             self.count(model)
         self.net = model
+        if self.optimizer:
+            return
         if self.deepspeed:
             import deepspeed
 
@@ -692,6 +698,35 @@ def prepared_by_accelerate(model, training, job, types):
         accelerator.torch_device_mesh = init_device_mesh("cuda", (replicate, job["world"] // replicate), mesh_dim_names=names)
         accelerator.parallelism_config = SimpleNamespace(fsdp_dim_names=names)
     return fsdp2_prepare_model(accelerator, model)
+
+
+def prepared_by_axolotl(model, training, job):
+    """axolotl's own preparation, put in the place of accelerate's: model and optimizer go to accelerate's prepare together,
+    the model on the device unless rank 0 sends it (axolotl 0.19, loaders/model.py, monkeypatch/accelerate/fsdp2.py)."""
+    import accelerate.accelerator
+    import torch
+    from accelerate import Accelerator
+    from accelerate.utils import FullyShardedDataParallelPlugin
+    from axolotl.monkeypatch.accelerate.fsdp2 import fsdp2_prepare_model
+
+    accelerate.accelerator.fsdp2_prepare_model = fsdp2_prepare_model
+    wished = training.get("fsdp", {})
+    plugin = FullyShardedDataParallelPlugin(
+        fsdp_version=2,
+        reshard_after_forward=wished.get("reshard_after_forward", True),
+        auto_wrap_policy="transformer_based_wrap",
+        transformer_cls_names_to_wrap=[type(layers_of(model)[0][0]).__name__],
+        cpu_ram_efficient_loading=training["model_init"] == "rank0",
+        cpu_offload=wished.get("cpu_offload", False),
+        state_dict_type="FULL_STATE_DICT",
+    )
+    accelerator = Accelerator(mixed_precision=training.get("mixed_precision", "no"), fsdp_plugin=plugin)
+    if training["model_init"] == "device":
+        model.to("cuda")
+    trained = [p for p in model.parameters() if p.requires_grad]
+    made, optimizer = accelerator.prepare(model, optimizer_of(training.get("optimizer", {}), trained, False))
+    torch.cuda.synchronize()
+    return accelerator, made, optimizer
 
 
 def wrap_word(word, layers, inner, base, how, common, tail_reshards=False):

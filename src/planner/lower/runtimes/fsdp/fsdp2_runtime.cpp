@@ -14,6 +14,9 @@
 namespace dsplan {
 namespace {
 
+constexpr What kPlaceholder{Role::Temporaries, "an optimizer's parameter, until it is cut",
+                            "accelerate: accelerator.py, _prepare_fsdp2"};
+
 // A loss that the model computed is one of the outputs that are cast.
 bool casts_loss(const Training& training) {
   const bool models = training.loss == Loss::HuggingFace || training.loss == Loss::Liger;
@@ -63,6 +66,17 @@ std::vector<const NamedParameter*> all_of(const std::vector<NamedParameter>& lis
   std::vector<const NamedParameter*> all;
   for (const NamedParameter& p : list) all.push_back(&p);
   return all;
+}
+
+// The optimizer was made of whole parameters, and has tensors of one element in their places meanwhile
+// (accelerate 1.13, accelerator.py, _prepare_fsdp2).
+std::vector<Variable> empty_parameters(const std::vector<NamedParameter>& trained, Eager& eager) {
+  std::vector<Variable> made;
+  for (const NamedParameter& p : trained) {
+    made.push_back(eager.scratch(storage(Elements(1), p.dtype), p.dtype, kPlaceholder));
+    eager.work().write(made.back()).run(Body::Clear, "stand for a parameter");
+  }
+  return made;
 }
 
 class Fsdp2Runtime final : public RuntimeBase {
@@ -198,6 +212,8 @@ void Fsdp2Runtime::shard_whole_model() {
     if (parameter.tied_to != kNone || !training().is_ignored(parameter)) continue;
     parameters_.make_whole(id, load_ignored(loading_, parameter, id, parameters_.kept(id)));
   }
+  const bool holds_all = prepared_by_axolotl(training().fsdp) && training().model_init == ModelInit::Device;
+  std::vector<Variable> placeholders = holds_all ? empty_parameters(trained_, eager_) : std::vector<Variable>();
   std::vector<Variable> held;
   for (const FsdpGroup& facts : facts_) {
     std::vector<Variable> whole;
@@ -212,12 +228,13 @@ void Fsdp2Runtime::shard_whole_model() {
     std::size_t next = 0;
     for (const ParameterId id : facts.parameters) {
       parameters_.cut(id, whole[next]);
-      if (is_held(model_, training().fsdp, id)) held.push_back(std::move(whole[next]));
+      if (holds_all || is_held(model_, training().fsdp, id)) held.push_back(std::move(whole[next]));
       ++next;
     }
     let_go(whole, Reason::PythonFrame);
   }
   let_go(held, Reason::PythonFrame);
+  let_go(placeholders, Reason::PythonFrame);
   move_buffers_ = nullptr;
 }
 

@@ -43,7 +43,7 @@ void Rank0Loading::send(ParameterId id, ParameterId weight) {
   next.mark_scratch();  // The rows of other ranks are theirs.
   whole_.reset(Reason::PythonFrame);
   whole_ = std::move(next);
-  loading_.broadcast(whole_.id(), kept);
+  if (!prepared_by_axolotl(fsdp_)) loading_.broadcast(whole_.id(), kept);
 }
 
 // distribute_tensor sends the whole to the replicas of a mesh, then scatters: what is short is padded first, on every
@@ -60,11 +60,13 @@ void Rank0Loading::cut(ParameterId id, ParameterId weight) {
     eager_.work().write(padded.back()).run(Body::Clear, "pad chunk");
   }
   if (id == weight) {
-    parameters_.cut(id, whole_, true);
+    parameters_.cut(id, whole_, &padded, prepared_by_axolotl(fsdp_));
   } else {
     again_.push_back(eager_.scratch(storage(parameters_.of(weight).padded, kept), kept, kTiedRows));
     eager_.work().write(again_.back()).run(Body::Clear, "cut shard");
-    if (fsdp_.cpu_offload) {
+    let_go(padded, Reason::PythonFrame);
+    if (prepared_by_axolotl(fsdp_)) unpad_again(parameters_.of(weight), kept);
+    if (fsdp_.cpu_offload && again_.back()) {
       const Part rows(again_.back().id(), Bytes(0), storage(parameters_.of(weight).real, kept));
       Variable there;
       if (rows.bytes > Bytes(0)) there = eager_.clone(rows, kTiedRowsOnHost, "copy to host", kNone, Space::Pageable);
@@ -72,7 +74,16 @@ void Rank0Loading::cut(ParameterId id, ParameterId weight) {
       again_.back() = std::move(there);
     }
   }
-  let_go(padded, Reason::PythonFrame);
+  if (prepared_by_axolotl(fsdp_)) whole_.reset(Reason::PythonFrame);
+}
+
+// axolotl's clone of a tied name's rows.
+void Rank0Loading::unpad_again(const FsdpShard& shard, DType kept) {
+  if (shard.real == shard.padded) return;
+  if (shard.real == Elements(0)) return again_.back().reset(Reason::PythonFrame);
+  Variable rows = eager_.clone(Part(again_.back().id(), Bytes(0), storage(shard.real, kept)), kTiedRows, "copy rows");
+  rows.mark_scratch();
+  again_.back() = std::move(rows);
 }
 
 // Each parameter's hook when its module has loaded (_fsdp_param.py); the dictionary keeps what came until all have.

@@ -23,6 +23,7 @@ class Rank0Loading {
  private:
   void send(ParameterId id, ParameterId weight);
   void cut(ParameterId id, ParameterId weight);
+  void unpad_again(const FsdpShard& shard, DType kept);
   void pad_again();
 
   const ModelSpec& model_;

@@ -51,16 +51,26 @@ void children_first(const ModelSpec& model, const std::function<void(ModuleId)>&
   while (!open.empty()) close();
 }
 
-void ShardedParameters::cut(ParameterId id, const Variable& whole, bool sent) {
+void ShardedParameters::cut(ParameterId id, const Variable& whole, std::vector<Variable>* sent, bool rows_alone) {
   const FsdpShard& shard = of(id);
   Variable made = eager_.empty(kept(id, shard.padded), kept(id), kRows, id);
   Work copy = eager_.work();
   copy.read(Part(whole.id(), kept(id, shard.from), kept(id, shard.real))).write(made);
   copy.run(shard.real > Elements(0) ? Body::Copy : Body::Clear, "cut shard");
+  if (sent != nullptr) let_go(*sent, Reason::PythonFrame);
   Variable& own = own_[static_cast<std::size_t>(id)];
-  if (space_ == Space::Device) {
+  const bool shorter = rows_alone && shard.real != shard.padded;
+  if (shorter) made.mark_scratch();  // Nobody reads the padding.
+  if (shorter && shard.real > Elements(0)) {
+    made = eager_.clone(Part(made.id(), Bytes(0), kept(id, shard.real)), kRows, "copy rows", id);
+  }
+  if (space_ == Space::Device && shorter) {
+    made_[static_cast<std::size_t>(id)] = true;
+    if (shard.real == Elements(0)) return own.reset();
     own = std::move(made);
-  } else if (!sent) {
+  } else if (space_ == Space::Device) {
+    own = std::move(made);
+  } else if (sent == nullptr) {
     const Variable there = eager_.clone(made, kRowsOnHost, "copy to host", id, Space::Pageable);
     made.reset(Reason::PythonFrame);
     own = pinned(eager_, there, id);

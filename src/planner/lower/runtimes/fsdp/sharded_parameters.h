@@ -38,8 +38,9 @@ class ShardedParameters {
   [[nodiscard]] DType gathered(ParameterId id) const { return training_.dtype_of(parameter(id)); }
 
   // fully_shard is given it whole: this rank's rows are copied into a padded tensor.
-  // `sent`: to a rank that called fully_shard before; under CPUOffloadPolicy pad has yet to come.
-  void cut(ParameterId id, const Variable& whole, bool sent = false);
+  // `sent`: to a rank that called fully_shard before; under CPUOffloadPolicy pad has yet to come. What pads the other
+  // ranks' rows goes when these are there. `rows_alone`: a copy without padding takes their place then.
+  void cut(ParameterId id, const Variable& whole, std::vector<Variable>* sent = nullptr, bool rows_alone = false);
   // to_empty: this rank's rows, unpadded; what was there goes.
   void make_empty(ParameterId id);
   // What has been made, or cut, is copied into a padded tensor, but for what was made that large or this did before
