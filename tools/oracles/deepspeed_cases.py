@@ -8,6 +8,19 @@ LLAMA = {"model_type": "llama", "vocab_size": 72, "hidden_size": 16, "intermedia
 # An encoder and a decoder, which sees what the encoder made; dropout draws nothing that another rank would not.
 T5 = {"model_type": "t5", "vocab_size": 72, "d_model": 16, "d_kv": 8, "d_ff": 24, "num_layers": 2, "num_heads": 2,
       "dropout_rate": 0.0, "decoder_start_token_id": 0, "pad_token_id": 0}
+# bart and its kin; none draws.
+BART = {"model_type": "bart", "architectures": ["BartForConditionalGeneration"], "vocab_size": 72, "d_model": 16,
+        "encoder_ffn_dim": 24, "decoder_ffn_dim": 32, "encoder_layers": 2, "decoder_layers": 2,
+        "encoder_attention_heads": 2, "decoder_attention_heads": 2, "max_position_embeddings": 32, "pad_token_id": 1,
+        "bos_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 2, "dropout": 0.0}
+MBART = {**BART, "model_type": "mbart", "architectures": ["MBartForConditionalGeneration"], "scale_embedding": True}
+MARIAN = {**BART, "model_type": "marian", "architectures": ["MarianMTModel"], "scale_embedding": True, "pad_token_id": 71,
+          "decoder_start_token_id": 71, "eos_token_id": 0, "activation_function": "silu"}
+M2M_100 = {**BART, "model_type": "m2m_100", "architectures": ["M2M100ForConditionalGeneration"], "scale_embedding": True,
+           "encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0, "attention_dropout": 0.0, "activation_function": "relu"}
+PEGASUS = {**BART, "model_type": "pegasus", "architectures": ["PegasusForConditionalGeneration"], "pad_token_id": 0,
+           "eos_token_id": 1, "decoder_start_token_id": 0}
+TRANSLATORS = {"bart": BART, "mbart": MBART, "marian": MARIAN, "m2m-100": M2M_100, "pegasus": PEGASUS}
 # Four patches and a class token; the projector reads what the first of two layers of the tower returns.
 LLAVA = {"model_type": "llava", "architectures": ["LlavaForConditionalGeneration"], "image_token_index": 70,
          "vision_config": {"model_type": "clip_vision_model", "hidden_size": 16, "intermediate_size": 24,
@@ -28,6 +41,15 @@ OLMO2 = like_llama("olmo2")
 GEMMA3 = like_llama("gemma3_text", head_dim=8, tie_word_embeddings=True, sliding_window=64, query_pre_attn_scalar=8,
                     layer_types=["sliding_attention", "full_attention"])
 GLM4 = like_llama("glm4", head_dim=8)
+# Inputs of each layer's own, and layers that read the keys and values of another; keys that are values; experts.
+GEMMA4 = like_llama("gemma4_text", head_dim=8, global_head_dim=16, num_hidden_layers=5, hidden_size_per_layer_input=8,
+                    vocab_size_per_layer_input=72, num_kv_shared_layers=2, use_double_wide_mlp=True, sliding_window=64,
+                    tie_word_embeddings=True, final_logit_softcapping=30.0, layer_types=[
+                        "sliding_attention", "full_attention", "sliding_attention", "sliding_attention", "full_attention"])
+GEMMA4_DENSE = {**GEMMA4, "num_hidden_layers": 3, "hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0,
+                "use_double_wide_mlp": False, "attention_k_eq_v": True, "num_global_key_value_heads": 1,
+                "layer_types": ["sliding_attention", "sliding_attention", "full_attention"]}
+GEMMA4_MOE = {**GEMMA4_DENSE, "enable_moe_block": True, "num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 8}
 FALCON = {"model_type": "falcon", "vocab_size": 72, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,
           "new_decoder_architecture": True, "num_kv_heads": 1, "bos_token_id": 0, "eos_token_id": 1}
 OPT = {"model_type": "opt", "vocab_size": 72, "hidden_size": 16, "ffn_dim": 24, "num_hidden_layers": 2,
@@ -49,10 +71,11 @@ DEEPSEEK_V3 = like_llama("deepseek_v3", num_key_value_heads=2, q_lora_rank=8, kv
 GPT_OSS = like_llama("gpt_oss", head_dim=8, num_local_experts=4, num_experts_per_tok=2, sliding_window=64,
                      layer_types=["sliding_attention", "full_attention"])
 TOPOLOGIES = {"phi": PHI, "cohere": COHERE, "gpt-neox": GPT_NEOX, "olmo2": OLMO2, "gemma3": GEMMA3, "glm4": GLM4,
-              "falcon": FALCON}
+              "falcon": FALCON, "gemma4": GEMMA4, "gemma4-dense": GEMMA4_DENSE}
 # Whose tables have a row of padding, which transformers' own initialization does not find under zero.Init.
-PADDED = {"opt": OPT, "bert": BERT, "modernbert": MODERNBERT}
-MIXTURES = {"mixtral": MIXTRAL, "qwen3-moe": QWEN3_MOE, "qwen2-moe": QWEN2_MOE, "deepseek-v3": DEEPSEEK_V3, "gpt-oss": GPT_OSS}
+PADDED = {"opt": OPT, "bert": BERT, "modernbert": MODERNBERT, **TRANSLATORS}
+MIXTURES = {"mixtral": MIXTRAL, "qwen3-moe": QWEN3_MOE, "qwen2-moe": QWEN2_MOE, "deepseek-v3": DEEPSEEK_V3, "gpt-oss": GPT_OSS,
+            "gemma4-moe": GEMMA4_MOE}
 # Modules of module_graph_cases.py, which tests/witnesses/modules has recorded, and their rows.
 RECORDED = {"unet": 2, "nanogpt": 2, "resnet": 2, "mamba": 2, "graph-network": 12, "diffusion-transformer": 2,
             "torchtitan-llama": 2, "hand-written-function": 4}
@@ -217,6 +240,8 @@ CASES = {
     "z3-t5-frozen": case(T5, z3(), freeze=["shared*", "encoder.block.0*"]),
     **{f"z3-{name}": case(model, z3(), steps=3) for name, model in {**TOPOLOGIES, **MIXTURES}.items()},
     **{f"z3-{name}": case(model, z3(), init="after") for name, model in PADDED.items()},
+    **{f"z3-{name}-non-reentrant": case(model, z3(), init="after", checkpoint="non_reentrant")
+       for name, model in TRANSLATORS.items()},
     **{f"z3-{name}-non-reentrant": case(model, z3(), checkpoint="non_reentrant")
        for name, model in {**TOPOLOGIES, **MIXTURES}.items()},
     **{f"z3-recorded-{name}": case({"model_type": "recorded", "module": name}, z3(), dtype="fp32", steps=3,
