@@ -90,6 +90,10 @@ inline Job job_of_witness(const Run& witness, const ModelSpec& model) {
   if (model.family == "t5") request.attention = given(std::string("mem-efficient"));
   const Document loop = witness.document("loop");
   const Value& keys = *loop.root.find("value");
+  if (const Value* size = keys.find("image_size")) {
+    request.image_size = given(dsplan::formatted("{}x{}", size->items.at(0).integer, size->items.at(1).integer));
+  }
+  if (const Value* seq = keys.find("seq")) request.seq = given(std::int64_t{seq->integer});
   if (const Value* globs = keys.find("freeze")) {
     std::vector<std::string> freeze;
     for (const Value& glob : globs->items) freeze.push_back(glob.string);

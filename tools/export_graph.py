@@ -14,13 +14,13 @@ machine without a driver run it as `dsplan measure -- python3 tools/export_graph
 import argparse
 import gc
 import importlib
-import importlib.util
 import json
 import os
 import sys
 import weakref
 
 import torch
+from torch.nn.modules.module import register_module_parameter_registration_hook
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -42,27 +42,20 @@ class Stage3Linear(torch.autograd.Function):
         if x.dim() == 2 and bias is not None:
             return torch.addmm(bias, x, weight.t())
         out = x.matmul(weight.t())
-        if bias is not None:
-            out += bias
-        return out
+        return out if bias is None else out.add_(bias)
 
     @staticmethod
     def backward(ctx, gradient):
-        x, weight, bias = ctx.saved_tensors
-        to_x = to_weight = to_bias = None
-        dim = gradient.dim()
-        if ctx.needs_input_grad[0]:
-            to_x = gradient.matmul(weight)
-        if ctx.needs_input_grad[1]:
-            rows = gradient.reshape(-1, gradient.shape[-1]) if dim > 2 else gradient
-            to_weight = rows.t().matmul(x.reshape(-1, x.shape[-1]) if dim > 2 else x)
-        if bias is not None and ctx.needs_input_grad[2]:
-            to_bias = gradient.sum(list(range(dim - 1)) if dim > 2 else 0)
-        return to_x, to_weight, to_bias
+        x, weight, _ = ctx.saved_tensors
+        wanted = ctx.needs_input_grad
+        rows = gradient.reshape(-1, gradient.shape[-1])
+        return (gradient.matmul(weight) if wanted[0] else None,
+                rows.t().matmul(x.reshape(-1, x.shape[-1])) if wanted[1] else None,
+                gradient.sum(list(range(gradient.dim() - 1))) if wanted[2] else None)
 
 
 class Stop(Exception):
-    pass
+    """Why a module cannot be recorded."""
 
 
 class Recorder(TorchDispatchMode):
@@ -330,42 +323,19 @@ def dense(tensor):
 def maker_of(text):
     path, _, function = text.partition(":")
     if path.endswith(".py"):
-        spec = importlib.util.spec_from_file_location("exported", path)
-        module = importlib.util.module_from_spec(spec)
-        sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
-        spec.loader.exec_module(module)
-    else:
-        module = importlib.import_module(path)
-    return getattr(module, function or "make")
+        folder, path = os.path.split(os.path.abspath(path)[:-3])
+        sys.path.insert(0, folder)
+    return getattr(importlib.import_module(path), function or "make")
 
 
-class Births:
-    """While modules are made: whose constructor made a parameter, and how many of its children were there before."""
-
-    def __enter__(self):
-        self.of, self.register = {}, torch.nn.Module.register_parameter
-        torch.nn.Module.register_parameter = self.registered
-        return self
-
-    @property
-    def registered(self):
-        def register(module, name, parameter):
-            if parameter is not None:  # It stays alive, so that no other takes its id.
-                self.of.setdefault(id(parameter), (parameter, module, len(module._modules)))
-            self.register(module, name, parameter)
-        return register
-
-    def __exit__(self, *_):
-        torch.nn.Module.register_parameter = self.register
-
-    def rows(self, module):
-        """Those that another module made than the first that has them, or behind children of its own."""
-        paths = {id(m): name for name, m in module.named_modules()}
-        for name, parameter in module.named_parameters():
-            _, maker, before = self.of.get(id(parameter), (None, None, 0))
-            owner = name.rpartition(".")[0]
-            if id(maker) in paths and (before or paths[id(maker)] != owner):
-                yield [name, paths[id(maker)], before]
+def births(module, made):
+    """Parameters that another module made than the first that has them, or behind children of its own: by whom, and behind
+    how many."""
+    paths = {id(m): name for name, m in module.named_modules()}
+    for name, parameter in module.named_parameters():
+        _, maker, before = made.get(id(parameter), (None, None, 0))
+        if id(maker) in paths and (before or paths[id(maker)] != name.rpartition(".")[0]):
+            yield [name, paths[id(maker)], before]
 
 
 def tensor_row(name, tensor):
@@ -374,12 +344,16 @@ def tensor_row(name, tensor):
 
 def record(make):
     """The file as a dictionary."""
-    linear = torch.nn.functional.linear
+    linear, made = torch.nn.functional.linear, {}
+
+    def registered(maker, _, parameter):
+        if parameter is not None:  # It stays alive, so that no other takes its id.
+            made.setdefault(id(parameter), (parameter, maker, len(maker._modules)))
     with FakeTensorMode(allow_non_fake_inputs=True), DEVICE:
-        with Births() as births:
+        with register_module_parameter_registration_hook(registered):
             module, inputs, *loss = make()
-        born = list(births.rows(module))
-        del births
+        born = list(births(module, made))
+        made.clear()
         module.train()
         loss = loss[0] if loss else None
         plain = Recording(module, inputs, loss)

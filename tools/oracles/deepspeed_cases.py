@@ -1,5 +1,7 @@
 """The configurations that deepspeed_witness.py runs: small models, DeepSpeed JSON, world size, what the loop does."""
 
+import memory_cases as wider
+
 GPT2 = {"model_type": "gpt2", "vocab_size": 64, "n_positions": 32, "n_embd": 16, "n_layer": 2, "n_head": 2,
         "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "tie_word_embeddings": True}
 LLAMA = {"model_type": "llama", "vocab_size": 72, "hidden_size": 16, "intermediate_size": 24,
@@ -8,6 +10,19 @@ LLAMA = {"model_type": "llama", "vocab_size": 72, "hidden_size": 16, "intermedia
 # An encoder and a decoder, which sees what the encoder made; dropout draws nothing that another rank would not.
 T5 = {"model_type": "t5", "vocab_size": 72, "d_model": 16, "d_kv": 8, "d_ff": 24, "num_layers": 2, "num_heads": 2,
       "dropout_rate": 0.0, "decoder_start_token_id": 0, "pad_token_id": 0}
+# bart and its kin; none draws.
+BART = {"model_type": "bart", "architectures": ["BartForConditionalGeneration"], "vocab_size": 72, "d_model": 16,
+        "encoder_ffn_dim": 24, "decoder_ffn_dim": 32, "encoder_layers": 2, "decoder_layers": 2,
+        "encoder_attention_heads": 2, "decoder_attention_heads": 2, "max_position_embeddings": 32, "pad_token_id": 1,
+        "bos_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 2, "dropout": 0.0}
+MBART = {**BART, "model_type": "mbart", "architectures": ["MBartForConditionalGeneration"], "scale_embedding": True}
+MARIAN = {**BART, "model_type": "marian", "architectures": ["MarianMTModel"], "scale_embedding": True, "pad_token_id": 71,
+          "decoder_start_token_id": 71, "eos_token_id": 0, "activation_function": "silu"}
+M2M_100 = {**BART, "model_type": "m2m_100", "architectures": ["M2M100ForConditionalGeneration"], "scale_embedding": True,
+           "encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0, "attention_dropout": 0.0, "activation_function": "relu"}
+PEGASUS = {**BART, "model_type": "pegasus", "architectures": ["PegasusForConditionalGeneration"], "pad_token_id": 0,
+           "eos_token_id": 1, "decoder_start_token_id": 0}
+TRANSLATORS = {"bart": BART, "mbart": MBART, "marian": MARIAN, "m2m-100": M2M_100, "pegasus": PEGASUS}
 # Four patches and a class token; the projector reads what the first of two layers of the tower returns.
 LLAVA = {"model_type": "llava", "architectures": ["LlavaForConditionalGeneration"], "image_token_index": 70,
          "vision_config": {"model_type": "clip_vision_model", "hidden_size": 16, "intermediate_size": 24,
@@ -28,6 +43,15 @@ OLMO2 = like_llama("olmo2")
 GEMMA3 = like_llama("gemma3_text", head_dim=8, tie_word_embeddings=True, sliding_window=64, query_pre_attn_scalar=8,
                     layer_types=["sliding_attention", "full_attention"])
 GLM4 = like_llama("glm4", head_dim=8)
+# Inputs of each layer's own, and layers that read the keys and values of another; keys that are values; experts.
+GEMMA4 = like_llama("gemma4_text", head_dim=8, global_head_dim=16, num_hidden_layers=5, hidden_size_per_layer_input=8,
+                    vocab_size_per_layer_input=72, num_kv_shared_layers=2, use_double_wide_mlp=True, sliding_window=64,
+                    tie_word_embeddings=True, final_logit_softcapping=30.0, layer_types=[
+                        "sliding_attention", "full_attention", "sliding_attention", "sliding_attention", "full_attention"])
+GEMMA4_DENSE = {**GEMMA4, "num_hidden_layers": 3, "hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0,
+                "use_double_wide_mlp": False, "attention_k_eq_v": True, "num_global_key_value_heads": 1,
+                "layer_types": ["sliding_attention", "sliding_attention", "full_attention"]}
+GEMMA4_MOE = {**GEMMA4_DENSE, "enable_moe_block": True, "num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 8}
 FALCON = {"model_type": "falcon", "vocab_size": 72, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,
           "new_decoder_architecture": True, "num_kv_heads": 1, "bos_token_id": 0, "eos_token_id": 1}
 OPT = {"model_type": "opt", "vocab_size": 72, "hidden_size": 16, "ffn_dim": 24, "num_hidden_layers": 2,
@@ -48,11 +72,40 @@ DEEPSEEK_V3 = like_llama("deepseek_v3", num_key_value_heads=2, q_lora_rank=8, kv
                          moe_intermediate_size=8, n_shared_experts=1, first_k_dense_replace=1, n_group=2, topk_group=1)
 GPT_OSS = like_llama("gpt_oss", head_dim=8, num_local_experts=4, num_experts_per_tok=2, sliding_window=64,
                      layer_types=["sliding_attention", "full_attention"])
+LLAMA4 = like_llama("llama4_text", head_dim=8, num_local_experts=4, num_experts_per_tok=1, interleave_moe_layer_step=2,
+                    intermediate_size_mlp=32, no_rope_layers=[1, 0], attention_chunk_size=64)
+# States in the place of attention, which are called by keyword, among layers that attend.
+SCANNED = {"linear_key_head_dim": 8, "linear_value_head_dim": 8, "linear_num_key_heads": 1, "linear_num_value_heads": 2,
+           "layer_types": ["linear_attention", "full_attention"], "head_dim": 8}
+QWEN3_NEXT = like_llama("qwen3_next", num_experts=4, num_experts_per_tok=2, moe_intermediate_size=8,
+                        shared_expert_intermediate_size=16, **SCANNED)
+QWEN3_5 = like_llama("qwen3_5_text", **SCANNED)
+HYBRID = like_llama("granitemoehybrid", num_local_experts=4, num_experts_per_tok=2, shared_intermediate_size=16,
+                    mamba_n_heads=4, mamba_d_head=8, mamba_d_state=8, mamba_n_groups=1, mamba_chunk_size=8,
+                    layer_types=["linear_attention", "full_attention"])
+MAMBA2 = {"model_type": "mamba2", "hidden_size": 16, "num_heads": 4, "head_dim": 8, "state_size": 8, "n_groups": 2,
+          "num_hidden_layers": 2, "vocab_size": 72, "chunk_size": 8, "pad_token_id": None}
+BLOOM = {"model_type": "bloom", "hidden_size": 16, "n_layer": 2, "n_head": 2, "vocab_size": 72}
+STABLELM = like_llama("stablelm", ["rms_norm_eps"], use_parallel_residual=True)
+GLM4_MOE = like_llama("glm4_moe", head_dim=8, n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=8,
+                      n_shared_experts=1, first_k_dense_replace=1)
+ELECTRA = {**BERT, "model_type": "electra", "architectures": ["ElectraForMaskedLM"], "embedding_size": 8}
+DISTILBERT = {"model_type": "distilbert", "architectures": ["DistilBertForMaskedLM"], "dim": 16, "hidden_dim": 24,
+              "n_layers": 2, "n_heads": 2, "vocab_size": 72, "max_position_embeddings": 32, "dropout": 0.0,
+              "attention_dropout": 0.0}
+DEBERTA = {**BERT, "model_type": "deberta-v2", "architectures": ["DebertaV2ForMaskedLM"], "type_vocab_size": 0,
+           "position_biased_input": False, "relative_attention": True, "position_buckets": 16, "norm_rel_ebd": "layer_norm",
+           "share_att_key": True, "pos_att_type": ["p2c", "c2p"], "max_relative_positions": -1}
 TOPOLOGIES = {"phi": PHI, "cohere": COHERE, "gpt-neox": GPT_NEOX, "olmo2": OLMO2, "gemma3": GEMMA3, "glm4": GLM4,
-              "falcon": FALCON}
-# Whose tables have a row of padding, which transformers' own initialization does not find under zero.Init.
-PADDED = {"opt": OPT, "bert": BERT, "modernbert": MODERNBERT}
-MIXTURES = {"mixtral": MIXTRAL, "qwen3-moe": QWEN3_MOE, "qwen2-moe": QWEN2_MOE, "deepseek-v3": DEEPSEEK_V3, "gpt-oss": GPT_OSS}
+              "falcon": FALCON, "gemma4": GEMMA4, "gemma4-dense": GEMMA4_DENSE}
+# Without checkpoints.
+OTHERS = {"llama4": LLAMA4, "bloom": BLOOM, "stablelm": STABLELM, "glm4-moe": GLM4_MOE}
+SCANS = {"qwen3-next": QWEN3_NEXT, "qwen3-5": QWEN3_5, "granitemoehybrid": HYBRID, "mamba2": MAMBA2}
+# Whose constants, or a row of padding in whose tables, transformers' own initialization does not find under zero.Init.
+PADDED = {"opt": OPT, "bert": BERT, "modernbert": MODERNBERT, "electra": ELECTRA, "distilbert": DISTILBERT,
+          "deberta": DEBERTA, **TRANSLATORS, **SCANS}
+MIXTURES = {"mixtral": MIXTRAL, "qwen3-moe": QWEN3_MOE, "qwen2-moe": QWEN2_MOE, "deepseek-v3": DEEPSEEK_V3, "gpt-oss": GPT_OSS,
+            "gemma4-moe": GEMMA4_MOE}
 # Modules of module_graph_cases.py, which tests/witnesses/modules has recorded, and their rows.
 RECORDED = {"unet": 2, "nanogpt": 2, "resnet": 2, "mamba": 2, "graph-network": 12, "diffusion-transformer": 2,
             "torchtitan-llama": 2, "hand-written-function": 4}
@@ -97,7 +150,43 @@ TINY_BUCKET = {"reduce_bucket_size": 12}
 SHOWN = {"freeze": ["*vision_tower*"]}
 SHOWN_WHOLE = {"freeze": ["*vision_tower.encoder.layers.1.*", "*post_layernorm*", "*class_embedding"]}
 
+# Other towers, as memory_cases.py has them: rows of a picture and text.
+def shown(config, *freeze, **more):
+    zero = z3(reduce_bucket_size=40000, stage3_prefetch_bucket_size=20000, stage3_param_persistence_threshold=40)
+    frozen = {"freeze": [name + "*" for name in freeze]} if freeze else {}
+    return case(config, zero, init="after", seq=24, **frozen, **more)
+
+
+PICTURES = {
+    "gemma3-shown": shown(wider.GEMMA3_SHOWN, wider.TOWER),
+    "internvl": shown(wider.INTERNVL, wider.TOWER),
+    "mistral3": shown(wider.MISTRAL3, wider.TOWER, image_size=[40, 24]),
+    "gemma4-shown": shown(wider.GEMMA4_SHOWN, wider.TOWER, image_size=[40, 24]),
+    "qwen2-vl": shown(wider.QWEN2_VL, wider.SIZED, image_size=[40, 24]),
+    "qwen2-5-vl": shown(wider.QWEN25_VL, wider.SIZED, image_size=[40, 24]),
+    "qwen3-vl": shown(wider.QWEN3_VL, wider.SIZED, image_size=[40, 24]),
+    "qwen3-5-vl": shown(wider.QWEN3_5_VL, wider.SIZED, image_size=[40, 24]),
+    # Gradients inside of towers.
+    "gemma3-shown-trained": shown(wider.GEMMA3_SHOWN),
+    "mistral3-trained": shown(wider.MISTRAL3, image_size=[40, 24]),
+    "mistral3-checkpoint": shown(wider.MISTRAL3, wider.TOWER, image_size=[40, 24], checkpoint="non_reentrant"),
+    "gemma3-shown-checkpoint": shown(wider.GEMMA3_SHOWN, wider.TOWER, checkpoint="non_reentrant"),
+    "gemma4-shown-checkpoint": shown(wider.GEMMA4_SHOWN, wider.TOWER, image_size=[40, 24], checkpoint="non_reentrant"),
+    "internvl-trained": shown(wider.INTERNVL, wider.TOWER + "embeddings."),
+    "internvl-checkpoint": shown(wider.INTERNVL, wider.TOWER, checkpoint="non_reentrant"),
+    "qwen2-vl-trained": shown(wider.QWEN2_VL, image_size=[40, 24]),
+    "qwen3-5-vl-trained": shown(wider.QWEN3_5_VL, image_size=[40, 24]),
+    "qwen2-5-vl-merger": shown(wider.QWEN25_VL, wider.SIZED + "patch_embed.", wider.SIZED + "blocks.", image_size=[40, 24]),
+    "qwen2-5-vl-trained": shown(wider.QWEN25_VL, image_size=[40, 24]),
+    "qwen2-5-vl-checkpoint": shown(wider.QWEN25_VL, wider.SIZED, image_size=[40, 24], checkpoint="non_reentrant"),
+    "qwen2-5-vl-reentrant": shown(wider.QWEN25_VL, wider.SIZED, image_size=[40, 24], checkpoint="reentrant"),
+    "qwen2-5-vl-trained-checkpoint": shown(wider.QWEN25_VL, image_size=[40, 24], checkpoint="non_reentrant"),
+    "qwen3-vl-trained": shown(wider.QWEN3_VL, image_size=[40, 24]),
+    "qwen3-vl-checkpoint": shown(wider.QWEN3_VL, wider.SIZED, image_size=[40, 24], checkpoint="non_reentrant"),
+}
+
 CASES = {
+    **{"z3-" + name: made for name, made in PICTURES.items()},
     # A tower beside a language model, frozen and trained.
     "z2-llava": case(LLAVA, z2(), **SHOWN),
     "z3-llava": case(LLAVA, z3(), **SHOWN),
@@ -216,7 +305,12 @@ CASES = {
     "z3-t5-non-reentrant": case(T5, z3(), checkpoint="non_reentrant"),
     "z3-t5-frozen": case(T5, z3(), freeze=["shared*", "encoder.block.0*"]),
     **{f"z3-{name}": case(model, z3(), steps=3) for name, model in {**TOPOLOGIES, **MIXTURES}.items()},
+    **{f"z3-{name}": case(model, z3()) for name, model in OTHERS.items()},
+    "z3-mixtral-leaves": case(MIXTRAL, z3(leaf_module={"classes": ["MixtralExperts"], "name_suffixes": ["1.mlp"]})),
+    "z3-mixtral-no-leaves": case(MIXTRAL, z3(leaf_module={"classes": []})),
     **{f"z3-{name}": case(model, z3(), init="after") for name, model in PADDED.items()},
+    **{f"z3-{name}-non-reentrant": case(model, z3(), init="after", checkpoint="non_reentrant")
+       for name, model in TRANSLATORS.items()},
     **{f"z3-{name}-non-reentrant": case(model, z3(), checkpoint="non_reentrant")
        for name, model in {**TOPOLOGIES, **MIXTURES}.items()},
     **{f"z3-recorded-{name}": case({"model_type": "recorded", "module": name}, z3(), dtype="fp32", steps=3,

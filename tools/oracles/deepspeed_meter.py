@@ -9,7 +9,7 @@ import weakref
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-SHORT = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16", torch.float64: "fp64",
+SHORT = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16", torch.float64: "fp64", torch.complex64: "complex64",
          torch.int64: "int64", torch.int32: "int32", torch.uint8: "uint8", torch.bool: "bool", torch.int8: "int8"}
 # Code that only passes a call on: whose allocation it is, the frame above says.
 TRANSPARENT = ("utils/nvtx.py", "utils/timer.py", "runtime/compiler.py", "utils/torch.py")

@@ -84,11 +84,43 @@ def loss_of(case, engine, batch):
     return engine(**batch)[0]
 
 
+def with_picture(case):
+    """One row: a mark, a picture, and text; with what the model's own processor gives beside it."""
+    model = case["model"]
+    shown = model["vision_config"]
+    patch = shown["patch_size"]
+    high, wide = (pixels // patch for pixels in case.get("image_size", [shown.get("image_size", 0)] * 2))
+    side = {"gemma4_vision": 2, "pixtral": 2}.get(shown["model_type"], shown.get("spatial_merge_size", 2))
+    tokens = model.get("mm_tokens_per_image", high * wide // side**2)
+    types = torch.zeros(1, case["seq"], dtype=torch.int64)
+    types[:, 1:1 + tokens] = 1
+    ids = torch.where(types == 1, model.get("image_token_id", model.get("image_token_index")), 5)
+    batch = {"input_ids": ids, "labels": ids, "use_cache": False}
+    if "temporal_patch_size" in shown:
+        return {**batch, "pixel_values": torch.ones(high * wide, 3 * shown["temporal_patch_size"] * patch**2),
+                "image_grid_thw": torch.tensor([[1, high, wide]]), "mm_token_type_ids": types}
+    if shown["model_type"] == "gemma4_vision":
+        patches = model["vision_soft_tokens_per_image"] * side**2
+        places = torch.full((1, patches, 2), -1)
+        places[:, :high * wide, 0] = torch.arange(wide).repeat(high)
+        places[:, :high * wide, 1] = torch.arange(high).repeat_interleave(wide)
+        return {**batch, "pixel_values": torch.ones(1, patches, 3 * patch**2), "image_position_ids": places,
+                "mm_token_type_ids": types}
+    pixels = torch.ones(1, 3, high * patch, wide * patch)
+    if model["model_type"] == "llama4":
+        pixels = pixels.to(dtype_of(case))
+    sizes = {"image_sizes": torch.tensor([[high * patch, wide * patch]])} if shown["model_type"] == "pixtral" else {}
+    said = {"token_type_ids": types} if model["model_type"] == "gemma3" else {}
+    return {**batch, "pixel_values": pixels, **sizes, **said}
+
+
 def batch_of(case, rank):
     if case["model"]["model_type"] == "tiny":
         return {"x": torch.ones(4, dtype=dtype_of(case))}
     if case["model"]["model_type"] == "recorded":
         return [one.fill_(0.5) if one.is_floating_point() else one for one in recorded(case)[1]]
+    if "seq" in case:
+        return with_picture(case)
     tokens = torch.arange(8).unsqueeze(0) + rank
     shown = case["model"].get("vision_config")
     if shown:

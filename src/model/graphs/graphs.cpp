@@ -471,14 +471,10 @@ std::optional<std::string> cache_unsupported(const ModelSpec& model, const Train
   return tp > 1 ? std::optional(lacks("under tensor parallelism")) : std::nullopt;
 }
 
-// State-space mixers. Their forward reads weights of modules that it does not call, which ZeRO-3 gathers one by one
-// where they are read and from then on with the mixer.
+// State-space mixers.
 std::optional<std::string> mixer_unsupported(const ModelSpec& model, const Training& training) {
   if (model.parts == nullptr || !model.parts->has_mixers()) return std::nullopt;
   if (model.parts->mamba.chunk == 1) return "a scan in chunks of one token";
-  if (training.runtime == Runtime::DeepSpeed && training.zero.stage == 3) {
-    return formatted("ZeRO-3 of {}, whose mixer reads weights of modules that it does not call", model.graph_class);
-  }
   if (model.family == "mamba2" && training.loss != Loss::HuggingFace) {
     return formatted("another loss than hf of {}", model.graph_class);
   }
@@ -503,7 +499,7 @@ std::optional<std::string> sharing_unsupported(const ModelSpec& model, const Tra
 }
 
 // deberta-v2. Normed once, its table of distances goes into every layer beside what a reentrant checkpoint takes apart,
-// so that each layer's backward goes through that norm again. ZeRO-3 gathers the table where it is read.
+// so that each layer's backward goes through that norm again.
 std::optional<std::string> distances_unsupported(const ModelSpec& model, const Training& training) {
   if (model.parts == nullptr || !model.parts->disentangled.relative) return std::nullopt;
   const std::vector<CheckpointGroup>& groups = training.checkpoint.groups;
@@ -512,9 +508,6 @@ std::optional<std::string> distances_unsupported(const ModelSpec& model, const T
   if (normed && std::any_of(groups.begin(), groups.end(), nested)) {
     return "reentrant checkpoints of layers that share normed distances, whose norm PyTorch would go backward through "
            "twice, and stops";
-  }
-  if (training.runtime == Runtime::DeepSpeed && training.zero.stage == 3) {
-    return formatted("ZeRO-3 of {}, whose encoder reads a table of a module that it does not call", model.graph_class);
   }
   return std::nullopt;
 }

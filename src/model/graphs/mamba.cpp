@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "model/graphs/attention.h"
+#include "model/graphs/decoders/asked.h"
 #include "model/graphs/graphs.h"
 #include "model/graphs/loss.h"
 #include "model/graphs/pieces.h"
@@ -255,10 +256,11 @@ TensorId causal_convolution(GraphBuilder& g, ModuleId convolution, TensorId x, s
   const Shape by_channel{by_token.dims[0], by_token.dims[2], by_token.dims[1]};
   const TensorId turned = g.view(x, by_channel, {step_swap(1, 2)});
   g.drop({x});
-  const TensorId weight = g.parameter_of(convolution, "weight");
+  const TensorId weight = asked(g, convolution, "weight");
+  const TensorId bias = asked(g, convolution, "bias");
   const TensorId seen = g.view(weight, g.shape(weight));  // squeeze(1), then unsqueeze(1).
   const TensorId own = g.cast(turned, g.dtype(weight));
-  const TensorId low_bias = g.lowered(g.parameter_of(convolution, "bias"));
+  const TensorId low_bias = g.lowered(bias);
   const TensorId low_weight = g.lowered(seen);
   const TensorId low_x = g.lowered(own);
   Shape shape = by_channel;
@@ -288,6 +290,12 @@ TensorId mamba_mixer(GraphBuilder& g, const MambaParts& p, ModuleId module, Tens
   const TensorId a = g.unary(Op::Neg, positive);
   g.drop({positive});
   const std::vector<TensorId> parts = split_last(g, projected, {p.inner, p.convolved(), p.heads});
+  // Arguments of one kernel, where its package is installed.
+  for (const auto& [child, leaf] :
+       {std::pair("conv1d", "weight"), std::pair("conv1d", "bias"), std::pair("norm", "weight"),
+        std::pair("out_proj", "weight"), std::pair("out_proj", "bias")}) {
+    (void)asked(g, g.child(module, child), leaf);
+  }
   const TensorId mixed = causal_convolution(g, g.child(module, "conv1d"), parts[1], p.kernel);
   const std::vector<TensorId> read = split_last(g, mixed, {p.inner, p.groups * p.state, p.groups * p.state});
   const Shape by_group{rows, seq, p.groups, p.state};

@@ -40,6 +40,8 @@ class TrainingRuntime {
   StreamId sums_gradients_on = kComputeStream;
   // Of a module in backward: after everything inside, whatever it is given. Empty: nobody asks.
   std::function<void(ModuleId)> leave;
+  // Of a parameter in forward: Python asks a module for it that is not called for that. Empty: nobody listens.
+  std::function<void(ParameterId)> ask;
   // As the first step begins others take the places of the model's buffers; empty: none do.
   std::function<void(std::vector<BufferId>&)> replace_buffers;
 

@@ -365,9 +365,7 @@ std::optional<std::string> deepspeed_unsupported(const ModelSpec& model, const J
   return std::nullopt;
 }
 
-// Some of the tower is trained, or a checkpoint makes its patches require a gradient.
-bool tower_has_gradients(const ModelSpec& model, const Training& training, const std::vector<bool>& trained) {
-  if (!training.checkpoint.groups.empty()) return true;
+bool tower_is_trained(const ModelSpec& model, const std::vector<bool>& trained) {
   const std::string inside = formatted("{}.", model.parts->tower->module);
   for (std::size_t id = 0; id < trained.size(); ++id) {
     if (trained[id] && model.parameters[id].name.find(inside) != std::string::npos) return true;
@@ -385,19 +383,19 @@ std::optional<std::string> sharded_tower_unsupported(const ModelSpec& model, con
   return "a tower of pictures of all sizes beside experts or mixers under fully_shard, not compared with PyTorch yet";
 }
 
-// Under ZeRO-3. DeepSpeed's backward does not enter an encoder whose last layers nobody reads, and it enters a frozen
-// convolution whose result a checkpoint made to require a gradient.
+// Under ZeRO-3. Of llava DeepSpeed's backward does not enter an encoder whose last layers nobody reads, and it enters a
+// frozen convolution whose result a checkpoint made to require a gradient; towers under classifiers were not compared.
 std::optional<std::string> gathered_tower_unsupported(const ModelSpec& model, const Training& training,
                                                       const std::vector<bool>& trained) {
-  const TowerParts& tower = *model.parts->tower;
-  if (tower_has_gradients(model, training, trained)) return "gradients in a tower under ZeRO-3";
-  const auto lacks = [](std::string_view whose) {
-    return formatted("{} under ZeRO-3, not compared with DeepSpeed yet", whose);
-  };
-  if (tower.projection == ProjectorKind::Adapted) return lacks("llama4's tower");
-  if (tower.scales) return lacks("internvl's tower");
-  if (tower.class_token) return std::nullopt;
-  return lacks(tower.merge > 0 ? "a tower of pictures of all sizes" : "siglip's tower");
+  const ProjectorKind projection = model.parts->tower->projection;
+  if (projection == ProjectorKind::Adapted) return "llama4's tower under ZeRO-3, not compared with DeepSpeed yet";
+  if (projection == ProjectorKind::Embedded && tower_is_trained(model, trained)) {
+    return "a trained tower of gemma4 under ZeRO-3, not compared with DeepSpeed yet";
+  }
+  const bool gradients = !training.checkpoint.groups.empty() || tower_is_trained(model, trained);
+  const bool apart = model.family == "llava" || model.family == "clip" || model.family == "siglip";
+  if (apart && gradients) return formatted("gradients in {}'s tower under ZeRO-3", model.family);
+  return std::nullopt;
 }
 
 // A tower's parameters that get no gradient; and a class token of one picture, whose gradient is a part of another. Its

@@ -1,6 +1,7 @@
 // deberta-v2 under each of its heads: transformers' DisentangledSelfAttention, module by module. A score is the product
 // of query and key, plus what a query says of the distance (c2p), plus what the distance says of the key (p2c).
 #include "model/graphs/attention.h"
+#include "model/graphs/decoders/asked.h"
 #include "model/graphs/graphs.h"
 #include "model/graphs/loss.h"
 #include "model/graphs/pieces.h"
@@ -339,9 +340,16 @@ class DebertaGraph {
     g_.drop({of_keys, of_queries});
     if (!kinds_.relative) return given;
     given.apart = Distances(g_, seq).make(kinds_.bucketed);
-    const TensorId rows = g_.parameter_of(g_.child(encoder_, "rel_embeddings"), "weight");
+    const TensorId rows = asked(g_, g_.child(encoder_, "rel_embeddings"), "weight");
     const ModuleId norm = g_.model().child(encoder_, "LayerNorm");
-    given.distances = norm == kNone ? g_.keep(rows) : norm_module(g_, NormKind::Layer, norm, rows);
+    if (norm == kNone) {
+      given.distances = g_.keep(rows);
+      return given;
+    }
+    // ZeRO-3's hook detaches what a module is given, and a parameter's memory stays with that.
+    const TensorId handed = g_.options().stage3_linear ? g_.view(rows, g_.shape(rows)) : g_.keep(rows);
+    given.distances = norm_module(g_, NormKind::Layer, norm, handed);
+    g_.drop({handed});
     return given;
   }
 

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 
+#include "model/graphs/decoders/asked.h"
 #include "model/graphs/graphs.h"
 #include "model/graphs/pieces.h"
 
@@ -392,7 +393,7 @@ PaddedWords padded_words(GraphBuilder& g, const TowerParts& tower, TensorId ids)
 
 TensorId words_alone(GraphBuilder& g, ModuleId table, const PaddedWords& words, TensorId embedded) {
   const Shape shape = g.shape(embedded);
-  const TensorId row = g.view(g.parameter_of(table, "weight"), Shape{shape.dims[2]}, Op::Select);
+  const TensorId row = g.view(asked(g, table, "weight"), Shape{shape.dims[2]}, Op::Select);
   const TensorId spread = g.view(row, Shape{1, 1, shape.dims[2]});
   const TensorId flags = g.view(words.other, Shape{shape.dims[0], shape.dims[1], 1});
   const TensorId out = g.make(Op::Where, shape, g.dtype(embedded), {flags, spread, embedded}, true);

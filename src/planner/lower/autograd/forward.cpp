@@ -26,7 +26,12 @@ void Forward::run(std::uint32_t begin, std::uint32_t end, bool saves) {
       case Instruction::Kind::Drop: drop(instruction.tensor()); break;
       case Instruction::Kind::Enter: enter_module(instruction.module()); break;
       case Instruction::Kind::Exit: leave_module(instruction.module()); break;
-      case Instruction::Kind::Read: emitter_.wait_stream(kHostSync, kComputeStream); break;
+      case Instruction::Kind::Read:
+        if (!on_.facts.is_parameter(instruction.tensor()))
+          emitter_.wait_stream(kHostSync, kComputeStream);
+        else if (on_.runtime.ask && emitter_.pass() == Pass::Forward)
+          on_.runtime.ask(graph_.storage_of(instruction.tensor()).parameter);
+        break;
       case Instruction::Kind::Keep:
         if (kept_ != kNoBuffer) emitter_.release(kept_, Reason::PythonFrame);
         kept_ = on_.storages.of(instruction.tensor());

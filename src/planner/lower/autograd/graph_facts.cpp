@@ -113,6 +113,8 @@ void GraphFacts::find_passing() {
       if (!is_wanted(instruction.node())) continue;
       const Node& node = graph_.node(instruction.node());
       const std::span<const TensorId> in = graph_.in(node);
+      // What works on parameters alone is given nothing that passed.
+      if (std::all_of(in.begin(), in.end(), [&](TensorId id) { return is_parameter(id); })) continue;
       const bool wanted = std::any_of(in.begin(), in.end(), [&](TensorId id) {
         return graph_.tensor(id).requires_grad && graph_.tensor(id).producer != kNone;
       });

@@ -128,6 +128,16 @@ ModuleId tied_by(const ModelSpec& model, const Parameter& parameter) {
   return 0;
 }
 
+// The module behind the model inside of the root, with which the root's own buffers come (modeling_bart.py,
+// BartForConditionalGeneration); kNone: the root has no buffers, or a recording does not say.
+ModuleId with_roots_buffers(const ModelSpec& model) {
+  const auto of_root = [](const ModelBuffer& buffer) { return buffer.module == 0; };
+  if (model.recording || std::none_of(model.buffers.begin(), model.buffers.end(), of_root)) return kNone;
+  std::size_t at = 2;  // Behind the first child.
+  while (at < model.modules.size() && model.modules[at].parent != 0) ++at;
+  return at < model.modules.size() ? static_cast<ModuleId>(at) : ModuleId(kNone);
+}
+
 }  // namespace
 
 void ModelLoading::build_on_device(const ModelSpec& model, const BuffersOf& buffers_of) {
@@ -136,10 +146,12 @@ void ModelLoading::build_on_device(const ModelSpec& model, const BuffersOf& buff
   on_device_.resize(parameters_);
   std::map<ModuleId, Variables> tied;  // By who ties them.
   std::size_t next = 0;                // Parameters are in their modules' order.
+  const ModuleId late = with_roots_buffers(model);
   for (std::size_t module = 0; module < model.modules.size(); ++module) {
     for (auto& [scope, weights] : tied) {
       if (!model.lies_in(static_cast<ModuleId>(module), scope)) weights.reset();
     }
+    if (late != kNone && static_cast<ModuleId>(module) == late) buffers_of(0);
     for (; next < parameters_ && static_cast<std::size_t>(model.parameters[next].module) == module; ++next) {
       const Parameter& parameter = model.parameters[next];
       if (is_adapter(parameter)) continue;
@@ -152,7 +164,7 @@ void ModelLoading::build_on_device(const ModelSpec& model, const BuffersOf& buff
         eager_.emitter().mark_scratch(own.ids().back());
       }
     }
-    buffers_of(static_cast<ModuleId>(module));
+    if (module > 0 || late == kNone) buffers_of(static_cast<ModuleId>(module));
   }
   for (auto& [scope, weights] : tied) weights.reset();
   const DType beside = is_fsdp(training_.runtime) ? training_.master_dtype : training_.dtype;

@@ -25,6 +25,8 @@ constexpr Late kLate[] = {
     {"InternVLVisionEmbeddings", "position_embeddings", "dropout"},
     {"InternVLVisionLayer", "lambda_", "dropout"},
     {"Llama4VisionModel", "", "rotary_embedding"},
+    {"Gemma4TextRouter", "", ""},
+    {"Gemma4VisionPatchEmbedder", "", ""},
 };
 
 // The child that comes behind `before` others, or the module itself.

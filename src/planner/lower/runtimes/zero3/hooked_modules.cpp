@@ -6,6 +6,7 @@
 #include <string_view>
 #include <tuple>
 
+#include "model/parts.h"
 #include "planner/lower/runtimes/model_loading.h"
 
 namespace dsplan {
@@ -21,6 +22,65 @@ constexpr std::string_view kContainers[] = {"Container",  "Sequential",    "Modu
 bool is_class(std::string_view wanted, std::string_view type) {
   const std::size_t dot = wanted.rfind('.');
   return (dot == std::string_view::npos ? wanted : wanted.substr(dot + 1)) == type;
+}
+
+struct Early {
+  std::string_view caller;  // The framework's class, or how its name ends.
+  std::string_view called;  // Which of its modules it calls next.
+  std::string_view asked;   // Which parameter it asks for before, from the caller on.
+};
+
+// transformers 5.17, forward of the classes: a dtype, a device, or the whole of a weight.
+constexpr Early kEarly[] = {
+    {"DenseActDense", "wo", "wo.weight"},
+    {"DenseGatedActDense", "wo", "wo.weight"},
+    {"CLIPVisionEmbeddings", "patch_embedding", "patch_embedding.weight"},
+    {"SiglipVisionEmbeddings", "patch_embedding", "patch_embedding.weight"},
+    {"InternVLVisionPatchEmbeddings", "projection", "projection.weight"},
+    {"Gemma4VisionPatchEmbedder", "input_proj", "input_proj.weight"},
+    {"PixtralVisionModel", "patch_conv", "patch_conv.weight"},
+    {"PatchEmbed", "proj", "proj.weight"},
+    {"ViTModel", "embeddings", "embeddings.patch_embeddings.projection.weight"},
+    {"Llama4TextModel", "embed_tokens", "embed_tokens.weight"},
+    {"HunYuanMoEV1Gate", "wg", "wg.weight"},
+    {"DebertaV2Encoder", "LayerNorm", "rel_embeddings.weight"},
+    {"Gemma4Model", "language_model.embed_tokens_per_layer", "language_model.embed_tokens.weight"},
+    {"Mamba2Block", "norm", "norm.weight"},
+    {"Mamba2ForCausalLM", "lm_head", "lm_head.weight"},
+    {"GatedDeltaNet", "norm", "conv1d.weight"},
+    {"GatedDeltaNet", "norm", "conv1d.bias"},
+    {"Mamba2Mixer", "norm", "conv1d.weight"},
+    {"Mamba2Mixer", "norm", "conv1d.bias"},
+    {"Mamba2Mixer", "norm", "norm.weight"},
+    {"Mamba2Mixer", "norm", "out_proj.weight"},
+    {"Mamba2Mixer", "norm", "out_proj.bias"},
+    {"MambaLayer", "norm", "conv1d.weight"},
+    {"MambaLayer", "norm", "conv1d.bias"},
+    {"MambaLayer", "norm", "norm.weight"},
+    {"MambaLayer", "norm", "out_proj.weight"},
+    {"MambaLayer", "norm", "out_proj.bias"},
+};
+
+// By names from `module` on, "." between them; kNone: there is none.
+ModuleId module_at(const ModelSpec& model, ModuleId module, std::string_view path) {
+  while (module != kNone && !path.empty()) {
+    const std::size_t dot = std::min(path.find('.'), path.size());
+    module = model.child(module, path.substr(0, dot));
+    path.remove_prefix(std::min(dot + 1, path.size()));
+  }
+  return module;
+}
+
+// Ties once; adapters wrap the layer that the framework's own code asks. kNone: there is none.
+ParameterId parameter_at(const ModelSpec& model, ModuleId module, std::string_view path) {
+  const std::size_t dot = path.rfind('.');
+  const ModuleId owner = module_at(model, module, path.substr(0, dot));
+  if (owner == kNone) return kNone;
+  const ModuleId base = model.child(owner, "base_layer");
+  const ParameterId id = model.parameter(base == kNone ? owner : base, path.substr(dot + 1));
+  if (id == kNone) return kNone;
+  const ParameterId tied = model.parameters[static_cast<std::size_t>(id)].tied_to;
+  return tied == kNone ? id : tied;
 }
 
 class Granularity {
@@ -129,27 +189,30 @@ std::vector<bool> hooked_modules(const ModelSpec& model, const std::vector<bool>
   return hooked;
 }
 
-std::vector<ParameterId> read_before_call(const ModelSpec& model) {
-  std::vector<ParameterId> read(model.modules.size(), kNone);
-  for (std::size_t at = 0; at < model.parameters.size(); ++at) {
-    const Parameter& parameter = model.parameters[at];
-    ModuleId module = parameter.module;
-    // peft casts what comes in to the dtype of lora_A's weight, then drops some of it out (tuners/lora/layer.py).
-    const std::string& own = model.modules[static_cast<std::size_t>(module)].path;
-    if (const std::size_t from = own.rfind(".lora_A."); from != std::string::npos) {
-      const std::string first = own.substr(0, from) + ".lora_dropout." + own.substr(from + 8);
-      const auto found = std::find_if(model.modules.begin(), model.modules.end(),
-                                      [&](const Module& one) { return one.path == first; });
-      if (found == model.modules.end()) continue;
-      read[static_cast<std::size_t>(found - model.modules.begin())] = static_cast<ParameterId>(at);
-      continue;
+std::vector<std::vector<ParameterId>> read_before_call(const ModelSpec& model) {
+  std::vector<std::vector<ParameterId>> read(model.modules.size());
+  // With pictures the words come from outside of llama4's text model.
+  const auto given_words = [&](const Early& early) {
+    return early.asked == "embed_tokens.weight" && model.parts != nullptr && model.parts->tower != nullptr;
+  };
+  for (std::size_t at = 0; at < read.size(); ++at) {
+    for (const Early& early : kEarly) {
+      if (given_words(early) || !std::string_view(model.modules[at].type).ends_with(early.caller)) continue;
+      const ModuleId called = module_at(model, static_cast<ModuleId>(at), early.called);
+      const ParameterId asked = parameter_at(model, static_cast<ModuleId>(at), early.asked);
+      if (called != kNone && asked != kNone) read[static_cast<std::size_t>(called)].push_back(asked);
     }
-    if (parameter.name.ends_with(".base_layer.weight")) module = model.modules[static_cast<std::size_t>(module)].parent;
+  }
+  // peft casts what comes in to the dtype of lora_A's weight, then drops some of it out (tuners/lora/layer.py).
+  for (std::size_t at = 0; at < model.parameters.size(); ++at) {
+    const ModuleId module = model.parameters[at].module;
     const std::string_view path = model.modules[static_cast<std::size_t>(module)].path;
-    const bool asked = path.ends_with(".DenseReluDense.wo") || path.ends_with("embeddings.patch_embedding");
-    if (!asked || !parameter.name.ends_with(".weight")) continue;
-    if (parameter.name.find("lora_") == std::string::npos)
-      read[static_cast<std::size_t>(module)] = static_cast<ParameterId>(at);
+    const std::size_t from = path.rfind(".lora_A.");
+    if (from == std::string_view::npos) continue;
+    const ModuleId list = model.modules[static_cast<std::size_t>(module)].parent;
+    const ModuleId dropouts = model.child(model.modules[static_cast<std::size_t>(list)].parent, "lora_dropout");
+    const ModuleId first = dropouts == kNone ? dropouts : model.child(dropouts, path.substr(from + 8));
+    if (first != kNone) read[static_cast<std::size_t>(first)].push_back(static_cast<ParameterId>(at));
   }
   return read;
 }

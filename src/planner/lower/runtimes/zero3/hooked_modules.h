@@ -22,10 +22,9 @@ namespace dsplan {
 // By module: false below a leaf.
 [[nodiscard]] std::vector<bool> hooked_modules(const ModelSpec& model, const std::vector<bool>& leaf);
 
-// By module: the parameter that the module around it reads just before it calls it; kNone elsewhere. T5's feed-forward
-// asks for the dtype of wo.weight (modeling_t5.py, T5DenseActDense), a tower's embeddings for that of their
-// convolution's (modeling_clip.py, CLIPVisionEmbeddings; modeling_siglip.py).
-[[nodiscard]] std::vector<ParameterId> read_before_call(const ModelSpec& model);
+// By module: the parameters that the module around it asks others for before it calls it, in order. A graph says by
+// Instruction::Kind::Read where exactly, if operators lie between.
+[[nodiscard]] std::vector<std::vector<ParameterId>> read_before_call(const ModelSpec& model);
 
 // By module: whether its tensors come by keyword alone (hidden_states=...), of modules with parameters of their own.
 // Such a module's backward has no end: PostBackwardFunctionModule lies on what is positional.

@@ -46,12 +46,13 @@ ModuleHooks::ModuleHooks(const Training& training, const ModelSpec& model, const
       wraps_(model.modules.size(), kNone),
       leaf_of_(model.parameters.size(), kNone),
       by_keyword_(called_by_keyword(model)),
+      left_(model.modules.size(), false),
       read_before_(read_before_call(model)) {
   const std::vector<bool> leaf = leaf_modules(model, training.zero);
   carries_ = hooked_modules(model, leaf);
   for (std::size_t at = 0; at < model.parameters.size(); ++at) {
     ModuleId module = model.parameters[at].module;
-    while (!carries(module)) module = model.modules[static_cast<std::size_t>(module)].parent;
+    while (!carries_[static_cast<std::size_t>(module)]) module = model.modules[static_cast<std::size_t>(module)].parent;
     if (leaf[static_cast<std::size_t>(module)]) leaf_of_[at] = module;
     if (!by_keyword_[static_cast<std::size_t>(module)]) wraps_[static_cast<std::size_t>(module)] = module;
   }
@@ -94,21 +95,30 @@ void ModuleHooks::compare_trace() {
 }
 
 void ModuleHooks::enter(ModuleId module, Pass pass) {
-  if (!carries(module)) return;
-  // The getter looks for what is not there within the engine's forward alone.
-  if (const ParameterId early = read_before_[static_cast<std::size_t>(module)];
-      early != kNone && pass == Pass::Forward) {
-    coordinator_.touch(early);
-    apply();
+  if (!carries_[static_cast<std::size_t>(module)]) return;
+  if (pass == Pass::Forward) {
+    for (const ParameterId early : read_before_[static_cast<std::size_t>(module)]) ask(early);
   }
+  if (pass != Pass::Backward) left_[static_cast<std::size_t>(module)] = false;
   coordinator_.enter(module, hook_of(pass));
   DSPLAN_CHECK(!coordinator_.tracing_error(), "the trace that was recorded does not fit the pass that follows");
   apply(From::Fetch);
 }
 
+// The getter looks for what is not there within the engine's forward alone.
+void ModuleHooks::ask(ParameterId parameter) {
+  coordinator_.touch(parameter);
+  apply();
+}
+
 void ModuleHooks::exit(ModuleId module, Pass pass) {
-  if (!carries(module)) return;
-  if (pass == Pass::Backward && by_keyword_[static_cast<std::size_t>(module)]) return;
+  if (!carries_[static_cast<std::size_t>(module)]) return;
+  if (pass == Pass::Backward) {
+    // What counts gradients to come begins anew with each call, so that one end is seen of all calls (deberta's
+    // products of positions).
+    if (by_keyword_[static_cast<std::size_t>(module)] || left_[static_cast<std::size_t>(module)]) return;
+    left_[static_cast<std::size_t>(module)] = true;
+  }
   coordinator_.exit(module, hook_of(pass));
   apply();
 }

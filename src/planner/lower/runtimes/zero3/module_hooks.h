@@ -28,6 +28,7 @@ class ModuleHooks {
 
   void begin_forward();
   void enter(ModuleId module, Pass pass);
+  void ask(ParameterId parameter);
   void exit(ModuleId module, Pass pass);
   void end_backward();
   // The optimizer step begins, or the model is saved. Behind that persistent parameters come back, and the secondary
@@ -42,7 +43,6 @@ class ModuleHooks {
   void apply(From from = From::Elsewhere);
   void act(const Coordinator::Action& action, From from);
   void compare_trace();
-  [[nodiscard]] bool carries(ModuleId module) const { return carries_[static_cast<std::size_t>(module)]; }
 
   const Sharding& sharding_;
   PartitionHome& home_;
@@ -51,11 +51,12 @@ class ModuleHooks {
   Eager eager_;
   StreamId gather_stream_;
   Coordinator coordinator_;
-  std::vector<ModuleId> wraps_;           // By module.
-  std::vector<bool> carries_;             // By module: whether it has hooks of its own.
-  std::vector<ModuleId> leaf_of_;         // By parameter.
-  std::vector<bool> by_keyword_;          // By module.
-  std::vector<ParameterId> read_before_;  // By module.
+  std::vector<ModuleId> wraps_;                        // By module.
+  std::vector<bool> carries_;                          // By module: whether it has hooks of its own.
+  std::vector<ModuleId> leaf_of_;                      // By parameter.
+  std::vector<bool> by_keyword_;                       // By module.
+  std::vector<bool> left_;                             // By module, in backward: since its last call.
+  std::vector<std::vector<ParameterId>> read_before_;  // By module.
 };
 
 }  // namespace dsplan

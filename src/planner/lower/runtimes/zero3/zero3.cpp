@@ -87,6 +87,7 @@ Zero3Runtime::Zero3Runtime(const Job& job, const ModelSpec& model, std::int64_t 
       optimizer_(job.training, sharding_, *home_, *gradients_, emitter),
       reducer_(job.training, sharding_, *gradients_, emitter),
       held_(model.parameters.size()) {
+  ask = [this](ParameterId parameter) { hooks_.ask(parameter); };
   if (zero().overlap_comm) emitter_.use_streams();
   const std::optional<Quantization> packing = packing_of(model);
   keeps_codes_ = packing && packing->eight_bits();
