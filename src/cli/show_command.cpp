@@ -210,7 +210,8 @@ int show_command(const Words& words) {
   const std::string& topic = words.front();
   const Words rest(words.begin() + 1, words.end());
   if (topic == "--help" || topic == "-h")
-    throw HelpAsked{"Usage: dsplan show TOPIC [options]\n\n" + wrapped("", topics_text(), 0)};
+    throw HelpAsked{"Usage: dsplan show TOPIC [options]\n\n" + wrapped("", topics_text(), 0) +
+                    "\nExample: dsplan show models"};
   std::vector<std::string_view> names;
   for (const TopicRow& row : kShowTopics) {
     names.push_back(row.name);

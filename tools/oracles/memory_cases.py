@@ -348,7 +348,7 @@ def mixtures():
     return made
 
 
-# Without witnesses: nemotron-autocast and stablelm-tokens, which part, and llama-cache-efficient, which cannot be made.
+# Without a witness: llama-cache-efficient, which cannot be made.
 FAMILIES = {
     **family("gemma", GEMMA, odd={"num_key_value_heads": 1}),
     **family("gemma3", GEMMA3, odd={"num_key_value_heads": 4}),

@@ -28,6 +28,10 @@ ModelSpec build_stablelm(ConfigReader& config) {
   parts.mlp_dropout = "dropout";
   parts.rebinds_dropout = true;
   read_head(config, decoder);
+  // Where a head over tokens is told none of its own, it has the layers' dropout (modeling_layers.py).
+  if (parts.head == TextHead::Token && !config.maybe_number("classifier_dropout")) {
+    decoder.dims.classifier_dropout = decoder.dims.residual_dropout;
+  }
   return finish_decoder(config, decoder);
 }
 

@@ -123,10 +123,24 @@ TensorId liger_rms(GraphBuilder& g, TensorId weight, TensorId hidden) {
   return g.make(Op::LigerRmsNorm, g.shape(hidden), g.dtype(hidden), {hidden, weight}, true);
 }
 
+// Under autocast in its dtype: it casts what it is given by itself.
 TensorId layer_plus_one(GraphBuilder& g, TensorId weight, TensorId bias, TensorId hidden) {
   const TensorId factor = g.unary(Op::AddScalar, weight, 1);
-  const TensorId out = layer_norm(g, hidden, factor, bias);
+  if (!g.options().autocast) {
+    const TensorId out = layer_norm(g, hidden, factor, bias);
+    g.drop({factor});
+    return out;
+  }
+  const DType computed = *g.options().autocast;
+  const TensorId x = g.cast(hidden, computed);
+  const TensorId by = g.cast(factor, computed);
+  const TensorId plus = bias == kNone ? kNone : g.cast(bias, computed);
   g.drop({factor});
+  g.set_autocast_enabled(false);
+  const TensorId out = layer_norm(g, x, by, plus);
+  g.set_autocast_enabled(true);
+  g.drop({x, by});
+  if (plus != kNone) g.drop({plus});
   return out;
 }
 

@@ -12,8 +12,8 @@ ENDS = "<!-- until here -->"
 # the job's name counts; a row that parts without a reason fails the check.
 REASONS = [
     (
-        r"^families/.*-m?bart-",
-        "init alone: the root's own buffer is registered behind its model, and ours before it",
+        r"^axolotl/.*-sent-w24-",
+        "into which free blocks the shards are put that rank 0 sends, where some are padded; what is asked for is equal",
     ),
     (
         r"^families/.*-(nllb|pegasus)-",
