@@ -378,6 +378,30 @@ TEST_CASE("the longest sequence and the most layers") {
   }
 }
 
+// One that gives its cache back to fit is longer, and slower than its estimate says.
+TEST_CASE("the longest sequence is one that fits without retries, where there is one") {
+  Asked asked("llama-3.2-1b");
+  asked.with_capacity(Bytes(INT64_C(12) << 30))
+      .vary(Axis::ZeroStage, {"1"})
+      .vary(Axis::MicroBatch, {"1"})
+      .vary(Axis::Checkpoint, {"full"})
+      .vary(Axis::TensorParallel, {"4"})
+      .vary(Axis::Offload, {"none"})
+      .vary(Axis::ReduceBucket, {"1000000"});
+  asked.request.gpus = {4, option("--gpus")};
+  asked.request.reserve = {Bytes(1 << 20), option("--reserve")};  // As much as that is enough.
+  SearchOptions options;
+  options.explain = false;
+  options.objective = Objective::Seq;
+  const PlanAnswer longest = asked.answer(options);
+  REQUIRE(longest.found);
+  CHECK(longest.chosen->fate == Fate::Fits);
+  asked.request.seq = {*longest.found + 64, option("--seq")};
+  const Prediction longer = simulated(asked, *longest.chosen);
+  CHECK(runs(longer));
+  CHECK(longer.retries > 0);
+}
+
 TEST_CASE("the fewest GPUs: half of them do not do") {
   Asked asked = small_question(Bytes(INT64_C(24) << 30));
   SearchOptions options;

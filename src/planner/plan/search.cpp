@@ -154,9 +154,9 @@ class Largest {
   Largest(const SearchInputs& inputs, const ListedSpace& listed, const SearchOptions& options, Verdicts& verdicts)
       : inputs_(inputs), listed_(listed), options_(options), verdicts_(verdicts) {}
 
-  // Counts also what is tight, from now on.
-  void take_tight() {
-    tight_ = true;
+  // Counts what is no worse than this, from now on.
+  void take(Fate worst) {
+    worst_ = worst;
     known_.clear();
   }
 
@@ -203,7 +203,7 @@ class Largest {
     const bool any = with(count, [&](const SearchInputs& inputs, SearchSpace space) {
       Walk walk(inputs, std::move(space), options_, verdicts_);
       walk.count();
-      const bool found = walk.anything_fits(tight_);
+      const bool found = walk.anything_fits(worst_);
       probed_ += walk.counts();
       interrupted_ |= walk.interrupted();
       return found;
@@ -218,7 +218,7 @@ class Largest {
   Verdicts& verdicts_;
   std::map<std::int64_t, bool> known_;
   SearchCounts probed_;
-  bool tight_ = false;
+  Fate worst_ = Fate::Fits;
   bool interrupted_ = false;
 };
 
@@ -237,8 +237,9 @@ PlanAnswer search(const SearchInputs& asked, const ListedSpace& listed, const Se
   if (!counts) return fastest(inputs, space_of(inputs, listed, options.objective), options, verdicts);
   Largest largest(inputs, listed, options, verdicts);
   std::int64_t count = largest.find();
-  if (count == 0) {
-    largest.take_tight();
+  for (const Fate worse : {Fate::FitsWithRetries, Fate::Tight}) {
+    if (count > 0) break;
+    largest.take(worse);
     count = largest.find();
   }
   PlanAnswer answer = largest.answer(std::max<std::int64_t>(count, 1));

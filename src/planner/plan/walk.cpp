@@ -278,8 +278,18 @@ std::optional<std::size_t> Walk::best() {
   return retrying ? retrying : tight;
 }
 
+namespace {
+
+// What retries is slower than its estimate says; what is tight may fail.
+bool is_no_worse(Fate fate, Fate worst) {
+  if (fate == Fate::Tight) return worst == Fate::Tight;
+  return fate == Fate::Fits || (fate == Fate::FitsWithRetries && worst != Fate::Fits);
+}
+
+}  // namespace
+
 // Those of least memory first; `auto` is written out when its own bound is reached, as none of its plans is below it.
-bool Walk::anything_fits(bool tight) {
+bool Walk::anything_fits(Fate worst) {
   while (!unopened_.empty() && go_on()) {
     count_family(unopened_.back().family);
     unopened_.pop_back();
@@ -291,9 +301,10 @@ bool Walk::anything_fits(bool tight) {
     const std::size_t index = waiting_.back();
     waiting_.pop_back();
     if (open_[index].segmented != nullptr) {
-      const Simulated* const made = simulated(open_[index], Wanted::IfFits);
+      const Wanted wanted = worst == Fate::Fits ? Wanted::IfClean : Wanted::IfFits;
+      const Simulated* const made = simulated(open_[index], wanted);
       open_[index].seen = true;
-      if (made != nullptr && fits(made->fate) && (tight || made->fate != Fate::Tight)) return true;
+      if (made != nullptr && is_no_worse(made->fate, worst)) return true;
       continue;
     }
     write_out(index, later);

@@ -29,8 +29,8 @@ class Walk {
   // tight may fail: the former is taken where nothing else fits (on so many ranks), the latter where not even that
   // does.
   [[nodiscard]] std::optional<std::size_t> best();
-  // Simulates those of least memory first until one fits; one that is tight counts if `tight` does.
-  [[nodiscard]] bool anything_fits(bool tight);
+  // Simulates those of least memory first until one fits well enough, as `best` has them: not worse than `worst`.
+  [[nodiscard]] bool anything_fits(Fate worst);
   // Memory, time and traffic: what no other candidate beats in all three.
   [[nodiscard]] std::vector<PlanRow> front();
   // What misses least of those with the smallest bounds; absent only where nothing is possible.
