@@ -46,14 +46,15 @@ inline Lines training_of(const Lines& all) {
   return lines;
 }
 
-// What is made, gathered and reduced, from the wrapper's construction to the end of training.
-inline void check_same(const Lines& theirs, const Lines& ours) {
+// What is made, gathered and reduced, from the wrapper's construction to the end of training, in more than `least`
+// lines.
+inline void check_same(const Lines& theirs, const Lines& ours, std::size_t least = 400) {
   const std::string init = first_difference(made_by_wrapper(theirs), made_by_wrapper(ours));
   CHECK(made_by_wrapper(ours).size() > 20);
   CHECK_MESSAGE(init.empty(), init);
   const std::string difference = first_difference(training_of(theirs), training_of(ours));
   CHECK_MESSAGE(difference.empty(), difference);
-  CHECK(training_of(ours).size() > 400);
+  CHECK(training_of(ours).size() > least);
 }
 
 inline HostMeter host_of(const Schedule& schedule) {

@@ -346,15 +346,25 @@ TEST_CASE("the largest micro-batch fits, and one row more does not") {
   }
 }
 
-TEST_CASE("the longest sequence and the most layers") {
-  Asked asked("tiny-llama");
-  asked.with_capacity(Bytes(INT64_C(1400) << 20))
-      .vary(Axis::ZeroStage, {"3"})
-      .vary(Axis::MicroBatch, {"4"})
+namespace {
+
+// One layout alone: what is sought is a count.
+Asked one_layout(const char* model, Bytes capacity, const char* stage, const char* micro_batch, const char* tp) {
+  Asked asked(model);
+  asked.with_capacity(capacity)
+      .vary(Axis::ZeroStage, {stage})
+      .vary(Axis::MicroBatch, {micro_batch})
       .vary(Axis::Checkpoint, {"full"})
-      .vary(Axis::TensorParallel, {"1"})
+      .vary(Axis::TensorParallel, {tp})
       .vary(Axis::Offload, {"none"})
       .vary(Axis::ReduceBucket, {"1000000"});
+  return asked;
+}
+
+}  // namespace
+
+TEST_CASE("the longest sequence and the most layers") {
+  Asked asked = one_layout("tiny-llama", Bytes(INT64_C(1400) << 20), "3", "4", "1");
   SearchOptions options;
   options.explain = false;
   options.objective = Objective::Seq;
@@ -380,14 +390,7 @@ TEST_CASE("the longest sequence and the most layers") {
 
 // One that gives its cache back to fit is longer, and slower than its estimate says.
 TEST_CASE("the longest sequence is one that fits without retries, where there is one") {
-  Asked asked("llama-3.2-1b");
-  asked.with_capacity(Bytes(INT64_C(12) << 30))
-      .vary(Axis::ZeroStage, {"1"})
-      .vary(Axis::MicroBatch, {"1"})
-      .vary(Axis::Checkpoint, {"full"})
-      .vary(Axis::TensorParallel, {"4"})
-      .vary(Axis::Offload, {"none"})
-      .vary(Axis::ReduceBucket, {"1000000"});
+  Asked asked = one_layout("llama-3.2-1b", Bytes(INT64_C(12) << 30), "1", "1", "4");
   asked.request.gpus = {4, option("--gpus")};
   asked.request.reserve = {Bytes(1 << 20), option("--reserve")};  // As much as that is enough.
   SearchOptions options;

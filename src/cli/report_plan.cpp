@@ -8,6 +8,7 @@
 #include "cli/screen/table.h"
 #include "cli/wrap.h"
 #include "core/format.h"
+#include "core/text/whole_numbers.h"
 #include "planner/plan/space.h"
 
 namespace dsplan {
@@ -19,7 +20,10 @@ constexpr std::size_t kNeighbours = 12;
 std::string layout(const PlanRow& row) {
   std::vector<std::string> parts;
   const std::string& stage = setting(row, Axis::ZeroStage);
-  parts.push_back(number_in(stage) ? "ZeRO-" + stage : stage == "fsdp2" ? "FSDP2" : stage == "hsdp" ? "HSDP" : stage);
+  parts.push_back(whole_number(stage) ? "ZeRO-" + stage
+                  : stage == "fsdp2"  ? "FSDP2"
+                  : stage == "hsdp"   ? "HSDP"
+                                      : stage);
   if (setting(row, Axis::Offload) != "none") parts.push_back("offload " + setting(row, Axis::Offload));
   if (setting(row, Axis::TensorParallel) != "1") parts.push_back("tp " + setting(row, Axis::TensorParallel));
   parts.push_back("micro-batch " + setting(row, Axis::MicroBatch));

@@ -1,12 +1,12 @@
 // The words of --lora, and what peft adapts where they name no modules.
 #include <algorithm>
 #include <array>
-#include <charconv>
 
 #include "core/error.h"
 #include "core/format.h"
 #include "core/text/real_numbers.h"
 #include "core/text/split.h"
+#include "core/text/whole_numbers.h"
 #include "model/lora.h"
 
 namespace dsplan {
@@ -15,14 +15,6 @@ namespace {
 std::vector<std::string> names_in(std::string_view text) {
   const std::vector<std::string_view> parts = split(text, '+');
   return {parts.begin(), parts.end()};
-}
-
-std::optional<std::int64_t> number_in(const std::string& text) {
-  std::int64_t value = 0;
-  const char* const end = text.data() + text.size();
-  const auto [stop, fault] = std::from_chars(text.data(), end, value);
-  if (fault != std::errc() || stop != end) return std::nullopt;
-  return value;
 }
 
 // What is wrong with a value, if anything is.
@@ -74,7 +66,7 @@ Wrong read_pair(const std::string& key, const std::string& value, Lora& lora) {
   if (key == "dora") return read_switch(key, value, lora.dora);
   if (key == "bias") return read_bias(value, lora.bias);
   if (key == "r") {
-    lora.r = number_in(value).value_or(0);
+    lora.r = whole_number(value).value_or(0);
     if (lora.r < 1) return formatted("r must be a number from 1 on, not \"{}\"", value);
   } else if (key == "dropout") {
     lora.dropout = real_number(value).value_or(-1);

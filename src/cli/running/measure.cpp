@@ -12,7 +12,6 @@
 #include <csignal>
 #include <cstring>
 #include <filesystem>
-#include <functional>
 
 #include "cli/commands.h"
 #include "cli/output.h"
@@ -20,6 +19,7 @@
 #include "cli/running/machine.h"
 #include "cli/wrap.h"
 #include "core/format.h"
+#include "core/text/whole_numbers.h"
 #include "io/locate.h"
 #include "io/text.h"
 #include "report/compare.h"
@@ -42,12 +42,6 @@ struct MeasureWords {
   bool snapshot = false;
   Words command;
 };
-
-std::optional<std::int64_t> whole_number(const std::string& text) {
-  const bool digits = std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
-  if (!digits || text.empty() || text.size() > 18) return std::nullopt;
-  return std::stoll(text);
-}
 
 // What the launcher would refuse as well, in the words of its own options.
 void check_numbers(const MeasureWords& said, Diagnostics& faults) {
@@ -288,11 +282,13 @@ std::vector<std::string> places_of(const Value* rows) {
   return places;
 }
 
+fs::path beside(const Receipt& receipt) { return fs::path(receipt.path).replace_extension(".dry.json"); }
+
 std::optional<DryRun> dry_run(const Receipt& receipt) {
-  const std::string path = fs::path(receipt.path).replace_extension(".dry.json").string();
+  const fs::path path = beside(receipt);
   std::error_code none;
   if (!fs::exists(path, none)) return std::nullopt;
-  const Document document = read_document(path);
+  const Document document = read_document(path.string());
   DryRun run;
   std::int64_t ended = 0;
   if (const Value* steps = document.root.find("steps")) {
@@ -328,8 +324,7 @@ bool used_device(const RankFigures& rank) {
   return !reserved || reserved->value() > 0;
 }
 
-std::string headline(const Receipt& receipt, const RankFigures& rank) {
-  const std::optional<DryRun> run = dry_run(receipt);
+std::string headline(const Receipt& receipt, const RankFigures& rank, const std::optional<DryRun>& run) {
   std::optional<Bytes> reserved = rank.peak[Counter::Reserved];
   if (reserved && run && run->later_reserved > reserved->value()) reserved = Bytes(run->later_reserved);
   const std::string who = formatted("rank {} of {}", rank.rank, receipt.world);
@@ -358,8 +353,7 @@ std::string phase_table(const RankFigures& rank) {
   return text + phase_row("persistent", rank.persistent);
 }
 
-std::string dry_lines(const Receipt& receipt, const RankFigures& rank) {
-  const std::optional<DryRun> run = dry_run(receipt);
+std::string dry_lines(const Receipt& receipt, const RankFigures& rank, const std::optional<DryRun>& run) {
   if (!run) return {};
   std::string text = formatted("  {} optimizer step{}, {} cudaMalloc calls, {} retries\n", run->steps,
                                run->steps == 1 ? "" : "s", run->mallocs, run->retries);
@@ -372,9 +366,7 @@ std::string dry_lines(const Receipt& receipt, const RankFigures& rank) {
   constexpr std::size_t kShown = 3;
   const std::size_t more = run->reads.size() > kShown ? run->reads.size() - kShown : 0;
   std::vector<std::string> shown(run->reads.begin(), run->reads.end() - static_cast<std::ptrdiff_t>(more));
-  if (more > 0)
-    shown.push_back(
-        formatted("{} more in {}", more, fs::path(receipt.path).replace_extension(".dry.json").filename().string()));
+  if (more > 0) shown.push_back(formatted("{} more in {}", more, beside(receipt).filename().string()));
   text += listed("  read from the device, where nothing was computed: ", shown, 4);
   text += listed("  calls that nobody has written: ", run->stubs, 4);
   return text;
@@ -419,9 +411,10 @@ std::string answer(const std::vector<Receipt>& receipts) {
     const bool first = &receipt == &receipts.front();
     if (receipt.ranks.empty()) continue;
     const RankFigures& rank = receipt.ranks.front();
-    text += headline(receipt, rank);
+    const std::optional<DryRun> run = dry_run(receipt);
+    text += headline(receipt, rank, run);
     if (!first) continue;  // One rank in full; the others' receipts lie beside its own.
-    text += phase_table(rank) + dry_lines(receipt, rank) + prediction_line(receipt);
+    text += phase_table(rank) + dry_lines(receipt, rank, run) + prediction_line(receipt);
     text += wrapped("  ", formatted("receipt: {}", receipt.path), 4);
   }
   return text;

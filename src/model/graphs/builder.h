@@ -317,6 +317,15 @@ void share(GraphBuilder& g, TensorId tensor);
   return std::vector<std::int64_t>(static_cast<std::size_t>(parts), g.shape(x).dims[g.shape(x).rank - 1U] / parts);
 }
 
+// A parameter of a module that is not called for it: Instruction::Kind::Read of it tells the runtime. kNone where the
+// module has none of that name. Adapters wrap the layer that the framework's own code asks.
+[[nodiscard]] inline TensorId asked(GraphBuilder& g, ModuleId module, std::string_view leaf) {
+  const ModuleId base = g.model().child(module, "base_layer");
+  const TensorId parameter = g.parameter_of(base == kNone ? module : base, leaf);
+  g.drop({}, parameter);
+  return parameter;
+}
+
 // A Python variable that is given another value lets go of the one before, when the new one is there.
 [[nodiscard]] inline TensorId rebound(GraphBuilder& g, TensorId old, TensorId made) {
   g.drop({old});

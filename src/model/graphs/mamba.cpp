@@ -3,7 +3,6 @@
 #include <limits>
 
 #include "model/graphs/attention.h"
-#include "model/graphs/decoders/asked.h"
 #include "model/graphs/graphs.h"
 #include "model/graphs/loss.h"
 #include "model/graphs/pieces.h"

@@ -270,7 +270,7 @@ std::optional<std::int64_t> least_wrapped(std::string_view word) {
   return least;
 }
 
-bool prepared_by_axolotl(const Fsdp& fsdp) { return is_one_of(kAxolotl, fsdp.wrap); }
+bool prepared_by_axolotl(std::string_view wrap) { return is_one_of(kAxolotl, wrap); }
 
 bool wraps_adapters(const Fsdp& fsdp) { return is_one_of(kAdapters, fsdp.wrap); }
 

@@ -59,7 +59,7 @@ inline constexpr std::string_view kHeldEnds = "held";
 // monkeypatch/accelerate/fsdp2.py). A dictionary of what is on the device holds all of it until all is cut; nothing is
 // cast to fp32; what rank 0 sends goes at once.
 inline constexpr std::string_view kAxolotl = "axolotl";
-[[nodiscard]] bool prepared_by_axolotl(const Fsdp& fsdp);
+[[nodiscard]] bool prepared_by_axolotl(std::string_view wrap);
 
 // Under FSDP1 what peft's fsdp_auto_wrap_policy wraps beside classes: modules without others inside whose weight is
 // trained (peft 0.21, utils/other.py).

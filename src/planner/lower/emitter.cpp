@@ -173,7 +173,10 @@ void Emitter::promise_update(BufferId buffer, Bytes offset, Bytes bytes) {
 }
 
 Schedule Emitter::finish() {
-  const bool wanted = !until_.still_wanted || until_.still_wanted(schedule_);
+  if (until_.still_wanted && !until_.still_wanted(schedule_)) {
+    stopped_ = true;
+    throw Ended{};
+  }
   for (const BufferId buffer : states_.ids()) {
     if (states_[buffer].references == 0) continue;
     schedule_.survivors.push_back(buffer);
@@ -183,7 +186,6 @@ Schedule Emitter::finish() {
     });
   }
   stopped_ = true;  // Whoever still holds a buffer lets go of it unseen.
-  if (!wanted) throw Ended{};
   return std::move(schedule_);
 }
 

@@ -6,6 +6,7 @@
 #include "core/error.h"
 #include "core/format.h"
 #include "core/machine/in_parallel.h"
+#include "core/text/whole_numbers.h"
 #include "model/graphs/graphs.h"
 #include "model/parts.h"
 #include "planner/libraries/library_memory.h"
@@ -149,7 +150,7 @@ Evaluator::Evaluator(const SearchInputs& inputs, const SearchSpace& space, std::
       graphs_(inputs.graphs != nullptr ? inputs.graphs->graphs : own_.graphs) {
   families_ = families_of(inputs, space, inputs.graphs != nullptr ? *inputs.graphs : own_);
   for (const std::string& rows : space.axes[static_cast<std::size_t>(Axis::MicroBatch)].values) {
-    smallest_batch_ = std::min(smallest_batch_, number_in(rows).value_or(1));
+    smallest_batch_ = std::min(smallest_batch_, whole_number(rows).value_or(1));
   }
   for (const PlanFamily& family : families_) {
     if (family.refusal.empty()) limit_ = std::max(limit_, family.job.capacity.value_or(Bytes(0)) - family.job.reserve);
@@ -162,7 +163,7 @@ double Evaluator::fastest(std::size_t index) {
   double best = 0;
   std::string ignored;
   for (const std::string& rows : space_[Axis::MicroBatch].values) {
-    const std::optional<Candidate> one = blank(index, number_in(rows).value_or(1), ignored);
+    const std::optional<Candidate> one = blank(index, whole_number(rows).value_or(1), ignored);
     if (!one) continue;
     Training& training = family.job.training;
     training.micro_batch = one->micro_batch;

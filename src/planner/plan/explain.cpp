@@ -6,11 +6,12 @@
 #include <utility>
 
 #include "core/format.h"
+#include "core/text/whole_numbers.h"
 
 namespace dsplan::detail {
 namespace {
 
-std::int64_t number(const std::string& text) { return number_in(text).value_or(0); }
+std::int64_t number(const std::string& text) { return whole_number(text).value_or(0); }
 
 std::vector<std::string> joined(std::vector<std::string> values, const std::vector<std::string>& more) {
   for (const std::string& one : more) {

@@ -1,12 +1,12 @@
 #include "planner/plan/space.h"
 
 #include <algorithm>
-#include <charconv>
 #include <optional>
 #include <utility>
 
 #include "core/error.h"
 #include "core/format.h"
+#include "core/text/whole_numbers.h"
 
 namespace dsplan {
 namespace {
@@ -96,7 +96,7 @@ bool trains_plainly(const Request& request) {
 // Offload and buckets are DeepSpeed's.
 bool without_zero(const SearchInputs& inputs) {
   const std::optional<Pin> stage = stage_pin(inputs);
-  return stage ? !number_in(stage->value) : trains_plainly(inputs.request);
+  return stage ? !whole_number(stage->value) : trains_plainly(inputs.request);
 }
 
 std::optional<Pin> offload_pin(const SearchInputs& inputs) {
@@ -153,9 +153,9 @@ bool takes(Axis axis, std::string_view value) {
     case Axis::Offload: return is_one_of({"none", "optimizer", "parameters", "optimizer+parameters"});
     case Axis::Loss:
       return is_one_of({"hf", "native", "liger"}) ||
-             (value.starts_with("chunked:") && number_in(value.substr(8)).value_or(0) >= 1);
+             (value.starts_with("chunked:") && whole_number(value.substr(8)).value_or(0) >= 1);
     case Axis::Checkpoint: return !value.empty();  // `resolve` knows them, with the model.
-    default: return number_in(value).value_or(0) >= 1;
+    default: return whole_number(value).value_or(0) >= 1;
   }
 }
 
@@ -231,8 +231,8 @@ void refuse_batch_that_divides_nothing(const SearchInputs& inputs, const ListedS
   std::vector<std::int64_t> shares;  // Of data-parallel ranks.
   for (const std::string& gpus : space[Axis::Gpus].values) {
     for (const std::string& tp : space[Axis::TensorParallel].values) {
-      const std::int64_t ranks = number_in(gpus).value_or(0);
-      const std::int64_t sharing = number_in(tp).value_or(1);
+      const std::int64_t ranks = whole_number(gpus).value_or(0);
+      const std::int64_t sharing = whole_number(tp).value_or(1);
       if (ranks < 1 || sharing < 1 || ranks % sharing != 0) continue;
       if (batch % (ranks / sharing) == 0) return;
       shares.push_back(ranks / sharing);
@@ -255,17 +255,6 @@ void refuse_batch_that_divides_nothing(const SearchInputs& inputs, const ListedS
                          : formatted("{} can be divided among {}, {} among {}", near(shares.front()), shares.front(),
                                      near(shares.back()), shares.back())));
 }
-
-}  // namespace
-
-std::optional<std::int64_t> number_in(std::string_view text) {
-  std::int64_t value = 0;
-  const auto [at, fault] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (fault != std::errc() || at != text.data() + text.size()) return std::nullopt;
-  return value;
-}
-
-namespace {
 
 // fully_shard beside ZeRO, unless the user's own configuration is DeepSpeed's; replicas where there are several nodes.
 std::vector<std::string> own_states(const SearchInputs& inputs) {
@@ -458,11 +447,11 @@ CandidateInputs inputs_of(const SearchInputs& inputs, const Settings& settings, 
                      : own                       ? own_deepspeed_file(request)
                                                  : *request.inline_deepspeed;
     DeepSpeedInput& ds = made.deepspeed;
-    request.zero_stage = chosen(number_in(stage).value_or(0));
+    request.zero_stage = chosen(whole_number(stage).value_or(0));
     ds.zero.present = true;
     ds.zero.stage = {};
     choose_offload(value(Axis::Offload), ds);
-    if (const auto bucket = number_in(value(Axis::ReduceBucket))) ds.zero.reduce_bucket_size = chosen(*bucket);
+    if (const auto bucket = whole_number(value(Axis::ReduceBucket))) ds.zero.reduce_bucket_size = chosen(*bucket);
     ds.train_batch_size = {};
     ds.micro_batch = {};
     ds.grad_accum = {};
@@ -471,11 +460,11 @@ CandidateInputs inputs_of(const SearchInputs& inputs, const Settings& settings, 
   } else {
     request.zero_stage = {};
   }
-  if (const auto gpus = number_in(value(Axis::Gpus))) request.gpus = chosen(*gpus);
-  request.tp = chosen(number_in(value(Axis::TensorParallel)).value_or(1));
+  if (const auto gpus = whole_number(value(Axis::Gpus))) request.gpus = chosen(*gpus);
+  request.tp = chosen(whole_number(value(Axis::TensorParallel)).value_or(1));
   const bool said = inputs.request.loss.given() || (value(Axis::Loss) != "hf" && value(Axis::Loss) != kAsGiven);
   if (said) request.loss = chosen(value(Axis::Loss));
-  const std::int64_t rows = number_in(value(Axis::MicroBatch)).value_or(1);
+  const std::int64_t rows = whole_number(value(Axis::MicroBatch)).value_or(1);
   request.micro_batch = chosen(rows);
   std::int64_t accumulation = space.grad_accum;
   if (space.global_batch) {

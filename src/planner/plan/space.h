@@ -32,9 +32,6 @@ struct SearchInputs {
 // nearest), and an axis that is both listed and pinned by an option or a file.
 [[nodiscard]] SearchSpace space_of(const SearchInputs& inputs, const ListedSpace& listed, Objective objective);
 
-// What a value of an axis says as a number, if it is one.
-[[nodiscard]] std::optional<std::int64_t> number_in(std::string_view text);
-
 // dsplan's own list for an axis, whatever pins it.
 [[nodiscard]] std::vector<std::string> own_values(Axis axis, const SearchInputs& inputs, Objective objective);
 

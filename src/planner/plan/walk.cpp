@@ -7,6 +7,7 @@
 
 #include "core/format.h"
 #include "core/machine/in_parallel.h"
+#include "core/text/whole_numbers.h"
 
 namespace dsplan::detail {
 namespace {
@@ -14,7 +15,7 @@ namespace {
 std::vector<std::int64_t> ascending(const std::vector<std::string>& texts) {
   std::vector<std::int64_t> numbers;
   for (const std::string& text : texts) {
-    numbers.push_back(number_in(text).value_or(0));
+    numbers.push_back(whole_number(text).value_or(0));
   }
   std::sort(numbers.begin(), numbers.end());
   return numbers;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/format.h"
+#include "planner/resolve/fsdp_plugin.h"
 
 namespace dsplan {
 namespace {
@@ -11,10 +12,6 @@ namespace {
 template <class T>
 const Place* standing(const Setting<T>& setting) {
   return setting.given() ? &setting.place : nullptr;
-}
-
-void say_once(Setting<std::string>& setting, std::string value, const Place& place) {
-  if (!setting.mentioned()) setting = {std::move(value), place};
 }
 
 class AxolotlSharding {
@@ -115,7 +112,7 @@ class AxolotlSharding {
   // _apply_post_lora_load_setup: a model that rank 0 does not load is moved whole to each device before anything is
   // cut.
   void place_model(const char* sent) {
-    if (!packs()) say_once(request_.model_init, loads_on_rank0() ? sent : "device", place_of(said_.rank0_loads));
+    if (!packs()) usually(request_.model_init, loads_on_rank0() ? sent : "device", place_of(said_.rank0_loads));
   }
 
   void first() {
@@ -146,7 +143,7 @@ class AxolotlSharding {
     wrap();
     const bool reshards = said_.reshard_after_forward.given() ? *said_.reshard_after_forward != "false"
                                                               : said_.strategy.value_or("") != "shard_grad_op";
-    say_once(request_.fsdp.reshard_root, reshards ? "true" : "false", place_of(said_.reshard_after_forward));
+    usually(request_.fsdp.reshard_root, reshards ? "true" : "false", place_of(said_.reshard_after_forward));
   }
 
   void wrap() {
@@ -158,14 +155,14 @@ class AxolotlSharding {
     });
     const bool layers = classes.size() == 1 && layer != base_.modules.end() && layer->type == classes.front();
     if (!classes.empty() && !layers) words = formatted("{}", joined(classes, "+"));
-    say_once(request_.fsdp.wrap, words + "+axolotl", place_of(said_.classes));
+    usually(request_.fsdp.wrap, words + "+axolotl", place_of(said_.classes));
   }
 
   // _get_parallel_config_kwargs: what one of both sizes leaves is the other's.
   void mesh() {
-    if (said_.shards.value_or(1) > 1) say_once(request_.fsdp.shard, std::to_string(*said_.shards), said_.shards.place);
+    if (said_.shards.value_or(1) > 1) usually(request_.fsdp.shard, std::to_string(*said_.shards), said_.shards.place);
     if (said_.replicas.value_or(1) > 1) {
-      say_once(request_.fsdp.replicate, std::to_string(*said_.replicas), said_.replicas.place);
+      usually(request_.fsdp.replicate, std::to_string(*said_.replicas), said_.replicas.place);
     }
     said_.shards = {};
     said_.replicas = {};

@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "core/format.h"
 #include "core/text/split.h"
+#include "core/text/whole_numbers.h"
 
 namespace dsplan {
 namespace {
@@ -42,13 +43,6 @@ std::vector<CheckpointGroup> runs(std::int64_t size, std::int64_t end) {
     groups.push_back(group(first, std::min(end - first, size) + first - 1));
   }
   return groups;
-}
-
-std::optional<std::int64_t> layer_number(std::string_view text) {
-  std::int64_t number = 0;
-  const auto [at, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || at != text.data() + text.size() || number < 0) return std::nullopt;
-  return number;
 }
 
 std::vector<CheckpointGroup> segments(const Setting<std::string>& wished, std::int64_t k, std::int64_t layers) {
@@ -112,9 +106,9 @@ CheckpointGroup run_of_layers(const Setting<std::string>& wished, std::string_vi
   const std::size_t equals = text.find('=');
   const std::string_view mode = equals == std::string_view::npos ? std::string_view() : text.substr(equals + 1);
   const std::vector<std::string_view> ends = split(text.substr(0, equals), '-');
-  const std::optional<std::int64_t> first = layer_number(ends.front());
-  const std::optional<std::int64_t> last = layer_number(ends.back());
-  if (ends.size() > 2 || !first || !last || *last < *first) {
+  const std::optional<std::int64_t> first = whole_number(ends.front());
+  const std::optional<std::int64_t> last = whole_number(ends.back());
+  if (ends.size() > 2 || !first || !last || *first < 0 || *last < *first) {
     refuse(wished.place, formatted("\"{}\" is no run of layers", text), "write groups:0-3,4,5-7");
   }
   if (*last >= layers) {

@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "core/format.h"
+#include "core/text/whole_numbers.h"
 #include "planner/resolve/resolver.h"
 
 namespace dsplan {

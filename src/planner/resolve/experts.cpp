@@ -6,6 +6,7 @@
 #include "core/document.h"
 #include "core/format.h"
 #include "core/text/split.h"
+#include "core/text/whole_numbers.h"
 #include "model/parts.h"
 #include "planner/resolve/resolver.h"
 
@@ -69,7 +70,7 @@ std::optional<std::vector<TokenCounts>> listed(std::string_view text, const Plac
   for (const std::string_view row : split(text, '/')) {
     rows.push_back({{}, place});
     for (const std::string_view word : split(row, ',')) {
-      const std::optional<std::int64_t> count = whole_number(std::string(word));
+      const std::optional<std::int64_t> count = whole_number(word);
       if (!count) return std::nullopt;
       rows.back().tokens.push_back(*count);
     }

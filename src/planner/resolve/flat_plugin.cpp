@@ -130,13 +130,9 @@ class FlatPlugin : FsdpPlugin {
     const std::string storage = request_.quant_storage.value_or("uint8");
     const std::string kind = request_.quantization.value_or("none");
     if (!request_.training_arguments || storage == "uint8" || (kind != "nf4" && kind != "fp4")) return;
-    const std::string dtype = storage == "bfloat16"  ? "bf16"
-                              : storage == "float16" ? "fp16"
-                              : storage == "float32" ? "fp32"
-                                                     : storage;
     for (Setting<std::string>* one :
          {&request_.fsdp.param_dtype, &request_.fsdp.reduce_dtype, &request_.fsdp.buffer_dtype}) {
-      usually(*one, dtype, request_.quant_storage.place);
+      usually(*one, short_name(storage), request_.quant_storage.place);
     }
   }
 

@@ -6,6 +6,7 @@
 
 #include "core/document.h"
 #include "core/format.h"
+#include "core/text/whole_numbers.h"
 #include "model/quantized.h"
 #include "planner/fsdp/fsdp_facts.h"
 #include "planner/resolve/resolver.h"
@@ -442,9 +443,8 @@ void resolve_fsdp_dtypes(Resolver& resolver, const Setting<DType>& precision) {
   const Setting<std::string> output = said(resolver, in.output_dtype, "fsdp.output_dtype");
   auto out = dtype_of(resolver, output, "fsdp.output_dtype");
   if (precision.given()) {
-    Fsdp words;  // They are resolved later.
-    words.wrap = said(resolver, in.wrap, "fsdp.wrap").value_or(words.wrap);
-    if (!packing_of(resolver.model) && !prepared_by_axolotl(words)) widen_trained(resolver, precision);
+    const std::string wrap = said(resolver, in.wrap, "fsdp.wrap").value_or("");  // Resolved later.
+    if (!packing_of(resolver.model) && !prepared_by_axolotl(wrap)) widen_trained(resolver, precision);
     const std::string policy(name(*precision));
     if (!param) resolver.given("fsdp.param_dtype", policy, precision.place, "--set");
     param = param.value_or(*precision);

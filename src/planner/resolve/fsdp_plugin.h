@@ -12,6 +12,16 @@
 
 namespace dsplan {
 
+// What nobody has said.
+inline void usually(Setting<std::string>& setting, std::string value, const Place& place) {
+  if (!setting.mentioned()) setting = {std::move(value), place};
+}
+
+// What torch calls a dtype, in the words of the settings.
+[[nodiscard]] inline std::string short_name(const std::string& dtype) {
+  return dtype == "bfloat16" ? "bf16" : dtype == "float16" ? "fp16" : dtype == "float32" ? "fp32" : dtype;
+}
+
 class FsdpPlugin {
  public:
   // `launched`: it is accelerate's own configuration that says so, and not TrainingArguments. Settings that are there
@@ -20,9 +30,6 @@ class FsdpPlugin {
       : said_(said), launched_(launched), base_(base), request_(request), faults_(faults) {}
 
  protected:
-  static void usually(Setting<std::string>& setting, std::string value, const Place& place) {
-    if (!setting.mentioned()) setting = {std::move(value), place};
-  }
   template <class T>
   [[nodiscard]] const Place& place_of(const Setting<T>& setting) const {
     return setting.given() ? setting.place : said_.on.place;

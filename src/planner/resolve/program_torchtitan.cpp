@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/format.h"
+#include "planner/resolve/fsdp_plugin.h"
 #include "planner/resolve/program_parts.h"
 
 namespace dsplan {
@@ -136,10 +137,6 @@ class Torchtitan {
                      : *reshards == "never"                          ? "false"
                                                                      : *reshards;
   }
-  static std::string short_name(const std::string& dtype) {
-    return dtype == "bfloat16" ? "bf16" : dtype == "float32" ? "fp32" : dtype;
-  }
-
   void accumulation() {
     if (!foreign_.all_rows.given() || *foreign_.all_rows < 0 || request_.grad_accum.given()) return;
     const Place& place = foreign_.all_rows.place;

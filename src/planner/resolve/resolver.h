@@ -43,8 +43,6 @@ struct Resolver {
 [[nodiscard]] Setting<std::string> set_of(const Resolver& resolver, std::string_view key);
 // The same of a truth value, else what the file says; a fault where it is neither true nor false.
 [[nodiscard]] Setting<bool> truth_of(Resolver& resolver, const Setting<bool>& in_file, std::string_view key);
-// A text that is a whole number and nothing else.
-[[nodiscard]] std::optional<std::int64_t> whole_number(const std::string& text);
 
 // In this order: each may rely on those before it.
 void refuse_unmodelled_options(Resolver& resolver);

@@ -2,7 +2,6 @@
 // JSON.
 
 #include <algorithm>
-#include <charconv>
 
 #include "core/document.h"
 #include "core/format.h"
@@ -28,13 +27,6 @@ Setting<bool> truth_of(Resolver& resolver, const Setting<bool>& in_file, std::st
   if (*set == "true" || *set == "false") return {*set == "true", set.place};
   resolver.fault(set.place, formatted("\"{}={}\" is neither true nor false", key, *set));
   return {};
-}
-
-std::optional<std::int64_t> whole_number(const std::string& text) {
-  std::int64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
 }
 
 namespace {

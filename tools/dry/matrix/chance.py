@@ -70,7 +70,11 @@ def precision(draw):
 
 
 def update(draw):
-    name = draw.one(["adamw", "adamw", "adamw", "adam", "sgd", "adagrad", "rmsprop"])
+    return implemented(draw, draw.one(["adamw", "adamw", "adamw", "adam", "sgd", "adagrad", "rmsprop"]))
+
+
+def implemented(draw, name):
+    """An optimizer of PyTorch's, one of its ways."""
     how = draw.one(["foreach", "for-loop"] if name in ("adagrad", "rmsprop") else ["fused", "foreach", "for-loop"])
     return {"optimizer": {"name": name, "implementation": how, **({"momentum": 0.9} if name == "sgd" else {})}}
 

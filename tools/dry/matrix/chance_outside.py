@@ -2,7 +2,7 @@
 checkpoint, to attend, to update and to share. A seed gives the same jobs for ever."""
 
 from . import model_config
-from .chance import Draw, fewer_layers
+from .chance import Draw, fewer_layers, implemented
 from .chance_launchers import LINEARS
 
 # By family: those of each that a GPU's owner would take, cut to a few layers where they are large.
@@ -73,8 +73,7 @@ def update(draw):
     name = draw.one(["adamw", "adamw", "adamw", "adamw", "adam", "sgd", "adagrad", "rmsprop", "adam8bit", "adam8bit"])
     if name == "adam8bit":
         return {"optimizer": {"name": name}, "needs": "bitsandbytes"}
-    how = draw.one(["foreach", "for-loop"] if name in ("adagrad", "rmsprop") else ["fused", "foreach", "for-loop"])
-    return {"optimizer": {"name": name, "implementation": how, **({"momentum": 0.9} if name == "sgd" else {})}}
+    return implemented(draw, name)
 
 
 def alone(draw, config, world):

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <limits>
 
-#include "model/graphs/decoders/asked.h"
 #include "model/graphs/graphs.h"
 #include "model/graphs/pieces.h"
 

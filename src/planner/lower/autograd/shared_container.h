@@ -18,8 +18,8 @@ class SharedContainer {
   // A checkpoint's function takes it, and lets go of it.
   void take() { ++holders_; }
   void release();
-  // The container has the tensor in the place of what it had of it. `again`: in a recomputation with hooks, whose graph
-  // nobody goes through, and the tensor holds with what its nodes have saved.
+  // The container has the tensor in the place of what it had of it. `recomputing`: in a recomputation with hooks, whose
+  // graph nobody goes through, and the tensor holds with what its nodes have saved.
   void put(TensorId tensor, bool recomputing);
   // The forward's own variable for it is gone.
   void let_go(TensorId tensor);

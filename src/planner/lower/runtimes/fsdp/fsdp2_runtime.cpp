@@ -212,7 +212,7 @@ void Fsdp2Runtime::shard_whole_model() {
     if (parameter.tied_to != kNone || !training().is_ignored(parameter)) continue;
     parameters_.make_whole(id, load_ignored(loading_, parameter, id, parameters_.kept(id)));
   }
-  const bool holds_all = prepared_by_axolotl(training().fsdp) && training().model_init == ModelInit::Device;
+  const bool holds_all = prepared_by_axolotl(training().fsdp.wrap) && training().model_init == ModelInit::Device;
   std::vector<Variable> placeholders = holds_all ? empty_parameters(trained_, eager_) : std::vector<Variable>();
   std::vector<Variable> held;
   for (const FsdpGroup& facts : facts_) {

@@ -43,7 +43,7 @@ void Rank0Loading::send(ParameterId id, ParameterId weight) {
   next.mark_scratch();  // The rows of other ranks are theirs.
   whole_.reset(Reason::PythonFrame);
   whole_ = std::move(next);
-  if (!prepared_by_axolotl(fsdp_)) loading_.broadcast(whole_.id(), kept);
+  if (!prepared_by_axolotl(fsdp_.wrap)) loading_.broadcast(whole_.id(), kept);
 }
 
 // distribute_tensor sends the whole to the replicas of a mesh, then scatters: what is short is padded first, on every
@@ -60,12 +60,12 @@ void Rank0Loading::cut(ParameterId id, ParameterId weight) {
     eager_.work().write(padded.back()).run(Body::Clear, "pad chunk");
   }
   if (id == weight) {
-    parameters_.cut(id, whole_, &padded, prepared_by_axolotl(fsdp_));
+    parameters_.cut(id, whole_, &padded, prepared_by_axolotl(fsdp_.wrap));
   } else {
     again_.push_back(eager_.scratch(storage(parameters_.of(weight).padded, kept), kept, kTiedRows));
     eager_.work().write(again_.back()).run(Body::Clear, "cut shard");
     let_go(padded, Reason::PythonFrame);
-    if (prepared_by_axolotl(fsdp_)) unpad_again(parameters_.of(weight), kept);
+    if (prepared_by_axolotl(fsdp_.wrap)) unpad_again(parameters_.of(weight), kept);
     if (fsdp_.cpu_offload && again_.back()) {
       const Part rows(again_.back().id(), Bytes(0), storage(parameters_.of(weight).real, kept));
       Variable there;
@@ -74,7 +74,7 @@ void Rank0Loading::cut(ParameterId id, ParameterId weight) {
       again_.back() = std::move(there);
     }
   }
-  if (prepared_by_axolotl(fsdp_)) whole_.reset(Reason::PythonFrame);
+  if (prepared_by_axolotl(fsdp_.wrap)) whole_.reset(Reason::PythonFrame);
 }
 
 // axolotl's clone of a tied name's rows.
