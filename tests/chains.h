@@ -19,6 +19,8 @@
 
 namespace dsplan::test {
 
+inline constexpr std::size_t kAllPlans = 1'000'000;  // Of a front: more than any has.
+
 inline ChainStage stage(std::int64_t output, std::int64_t saved, std::int64_t gradient, std::int64_t forward,
                         std::int64_t backward) {
   ChainStage made;

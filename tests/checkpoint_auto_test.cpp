@@ -213,7 +213,7 @@ TEST_CASE("on the command line: exit codes, and the same plan from a file") {
   // "auto:0-4,5-15 keep:...": the same as a file.
   const std::size_t begin = found.err.find("auto is auto:") + 13;
   std::string text = found.err.substr(begin, found.err.find(": the fastest", begin) - begin);
-  std::vector<CheckpointGroup> groups;
+  std::string groups;
   for (std::size_t from = 0; from < text.size();) {
     const std::size_t to = std::min(text.find(',', from), text.size());
     int first = 0;
@@ -221,19 +221,15 @@ TEST_CASE("on the command line: exit codes, and the same plan from a file") {
     int length = 1;
     const std::string part = text.substr(from, to - from);
     if (std::sscanf(part.c_str(), "%d-%d/%d", &first, &last, &length) < 2) last = first;
+    const std::size_t keep = part.find("keep:");
+    const std::string mode = keep == std::string::npos ? "recompute" : part.substr(keep);
     for (int at = first; at <= last; at += length) {
-      groups.push_back({at, std::min(at + length, last + 1) - 1});
-      const std::size_t keep = part.find("keep:");
-      for (std::size_t op = keep; op != std::string::npos && op < part.size();) {
-        op += op == keep ? 5 : 1;
-        const std::size_t end = std::min(part.find('+', op), part.size());
-        groups.back().kept.push_back(*operator_named(part.substr(op, end - op)));
-        op = end;
-      }
+      groups += formatted("{}[{}, {}, \"{}\"]", groups.empty() ? "" : ", ", at, std::min(at + length, last + 1) - 1, mode);
     }
     from = to + 1;
   }
-  spill(folder / "groups.json", checkpoint_file(checkpointing_entries(groups), "a test"));
+  spill(folder / "groups.json",
+        R"({"dsplan": 1, "kind": "checkpoint", "source": "a test", "groups": [)" + groups + "]}\n");
   const Ran again = with({"--capacity", "26GiB", "--checkpoint", "groups.json", "--format", "json"});
   INFO(again.err);
   CHECK(again.code == 0);

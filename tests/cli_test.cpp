@@ -33,6 +33,7 @@ TEST_CASE("bad input is refused with its place and its rule, and nothing on stan
   spill(folder / "cut.json", "{\"model_type\": \"llama\",\n \"hidden_size\": 40");
   spill(folder / "types.json", "{\"model_type\": \"llama\", \"hidden_size\": \"big\", \"vocab_size\": -5}");
   spill(folder / "heads.json", "{\"model_type\": \"llama\", \"hidden_size\": 100, \"num_attention_heads\": 7}");
+  spill(folder / "failed.log", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.96 GiB.\n");
   spill(folder / "family.json", "{\"model_type\": \"lama\"}");
   spill(folder / "huge.json",
         "{\"model_type\": \"llama\", \"hidden_size\": 1000000000000, \"num_hidden_layers\": 4,\n"

@@ -132,20 +132,6 @@ TEST_CASE("coordinator: a parameter read outside its module becomes external to 
   CHECK_FALSE(c.tracing_error());
 }
 
-TEST_CASE("coordinator: a module that returns a parameter hands it to the module around it") {
-  World world({10});
-  Coordinator c = world.make();
-  (void)begin(c);
-  (void)enter(c, 0);
-  (void)enter(c, 1);
-  c.return_parameter(1, 0);
-  CHECK(text(c).empty());
-  CHECK(leave(c, 1).empty());
-  CHECK(leave(c, 0).empty());  // Nobody lets go of it,
-  c.release_all();
-  CHECK(text(c) == "release 0");  // but the step.
-}
-
 TEST_CASE("coordinator: an eval forward of the same modules does not break the trace, and leaves nothing in flight") {
   World world({10, 20, 30});
   world.settings.prefetch_bucket = 25;

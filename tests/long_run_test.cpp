@@ -5,6 +5,7 @@
 #include <functional>
 #include <string>
 
+#include "both_ends.h"
 #include "io/text.h"
 #include "model/families.h"
 #include "model/graphs/graphs.h"

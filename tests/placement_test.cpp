@@ -6,6 +6,7 @@
 #include <random>
 #include <vector>
 
+#include "both_ends.h"
 #include "core/error.h"
 #include "sim/fragmentation.h"
 #include "sim/long_run.h"
@@ -357,7 +358,7 @@ TEST_CASE("what waits at the end of a pool's work does not make its steps differ
   whole.device = whole.limit = Bytes(std::int64_t{1} << 50);
   whole.config.memory_fraction = 1.0;
   for (const PlacementOptions& options : {PlacementOptions{}, whole}) {
-    const std::optional<LongRun> run = long_run(hand.schedule, place_both(hand.schedule, {}), options);
+    const std::optional<LongRun> run = long_run(hand.schedule, test::place_both(hand.schedule, {}), options);
     REQUIRE(run);
     CHECK(run->repeats);
     CHECK(run->steps == 3);
@@ -368,7 +369,7 @@ TEST_CASE("what waits at the end of a pool's work does not make its steps differ
 
 TEST_CASE("steady steps go on until the allocator's state has been there before") {
   const auto long_run = [](const Schedule& schedule, const PlacementOptions& options, std::int64_t most = kLongestRun) {
-    return dsplan::long_run(schedule, place_both(schedule, {}), options, most);
+    return dsplan::long_run(schedule, test::place_both(schedule, {}), options, most);
   };
   const std::optional<LongRun> run = long_run(stepping(), {});
   REQUIRE(run);

@@ -49,15 +49,15 @@ TEST_CASE("what a plan needs is what its replay takes") {
     for (ChainStage& one : chain.stages) one.saved = draw % 2 == 0 ? one.output : one.saved;
     chain.stages.back().gradient += Bytes(20 * (draw % 3));
     const ChainCosts costs(chain);
-    const auto front = flat_front(costs, {});
+    const auto front = flat_plans(costs, {}, kAllPlans);
     REQUIRE(front.has_value());
-    for (const auto& [need, extra] : *front) {
-      const FlatAnswer answer = flat_exact(costs, need, {});
+    for (const FlatPlan& plan : *front) {
+      const FlatAnswer answer = flat_exact(costs, plan.need, {});
       REQUIRE(answer.plan.has_value());
       const ChainReplay run = replay(chain, operations_of(chain, answer.plan->segments));
       CHECK(run.fault.empty());
-      CHECK(run.peak == chain.input + Bytes(need));
-      CHECK(run.time == chain.time_without_recompute() + Ticks(extra));
+      CHECK(run.peak == chain.input + Bytes(plan.need));
+      CHECK(run.time == chain.time_without_recompute() + Ticks(plan.extra));
     }
   }
 }

@@ -85,12 +85,13 @@ TEST_CASE("the whole front at once says the same as one budget at a time") {
   for (const Kinds& kinds : kAllKinds) {
     const Chain chain = random_chain(random, 12, kinds);
     const ChainCosts costs(chain);
-    const auto front = flat_front(costs, {});
+    const auto front = flat_plans(costs, {}, kAllPlans);
     REQUIRE(front.has_value());
     for (std::size_t i = 0; i < front->size(); ++i) {
-      const auto [need, extra] = (*front)[i];
+      const std::int64_t need = (*front)[i].need;
+      const std::int64_t extra = (*front)[i].extra;
       CHECK(flat_exact(costs, need, {}).plan->extra == extra);
-      if (i > 0) CHECK(flat_exact(costs, need - 1, {}).plan->extra == (*front)[i - 1].second);
+      if (i > 0) CHECK(flat_exact(costs, need - 1, {}).plan->extra == (*front)[i - 1].extra);
       if (i == 0) CHECK(!flat_exact(costs, need - 1, {}).plan);
     }
   }

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "both_ends.h"
 #include "core/audit.h"
 #include "core/format.h"
 #include "lowered.h"
@@ -375,7 +376,7 @@ TEST_CASE("the other end repeats what was asked at the first, to the same end as
       options.limit = options.device = Bytes(most.peak.reserved.value() / 100 * percent);
       for (const StreamFrees frees : {StreamFrees::AtSync, StreamFrees::Immediate}) {
         options.frees = frees;
-        const BothPlacements both = place_both(schedule, options);
+        const BothPlacements both = test::place_both(schedule, options);
         CAPTURE(stage);
         CAPTURE(percent);
         CHECK(told(both.asked) == told(place(schedule, options)));

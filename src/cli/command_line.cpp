@@ -26,6 +26,7 @@ Refusal said_plainly(const std::string& command, const std::string& text) {
 
 constexpr std::size_t kWide = 80;   // Columns of a screen.
 constexpr std::size_t kNames = 34;  // What options take of them.
+constexpr std::size_t kShortest = 4;  // Of what is taken for the beginning of a name.
 
 // In lines of at most `width` columns, broken at blanks.
 std::string lines_of_help(std::string text, std::size_t width) {
@@ -74,6 +75,28 @@ constexpr Elsewhere kElsewhere[] = {
     {"--fsdp", "it is --runtime fsdp2"},
     {"--ddp", "it is --runtime ddp"},
     {"--lr", "learning rates change no size: leave it out"},
+    {"--epochs", "how long a job trains changes no size: leave it out"},
+    {"--zero", "it is --zero-stage"},
+    {"--zero3", "it is --zero-stage 3"},
+    {"--stage", "it is --zero-stage"},
+    {"--gpu", "how many is --gpus, which one is --hardware"},
+    {"--gpu-type", "it is --hardware"},
+    {"--gpu-memory", "it is --capacity"},
+    {"--memory", "of a GPU it is --capacity, of a node --host-memory"},
+    {"--vram", "it is --capacity"},
+    {"--nodes", "all ranks are --gpus, those of a node --gpus-per-node"},
+    {"--nnodes", "all ranks are --gpus, those of a node --gpus-per-node"},
+    {"--tensor-parallel", "it is --tp"},
+    {"--tensor-parallel-size", "it is --tp"},
+    {"--qlora", "it is --quantization nf4 --lora r=16"},
+    {"--lora-r", "it is --lora r=16"},
+    {"--lora-rank", "it is --lora r=16"},
+    {"--precision", "it is --dtype, or --autocast for weights in fp32"},
+    {"--mixed-precision", "it is --autocast; under DeepSpeed --dtype"},
+    {"--flash-attn", "it is --attention flash"},
+    {"--flash-attention", "it is --attention flash"},
+    {"--model", "MODEL stands without an option: dsplan simulate llama-3-8b"},
+    {"--model-name-or-path", "MODEL stands without an option, or in the launch line after --"},
 };
 std::string called_here(std::string_view name) {
   for (const Elsewhere& one : kElsewhere) {
@@ -189,7 +212,13 @@ std::string did_you_mean(std::string_view word, const std::vector<std::string_vi
     return choice.size() == word.size() && edit_distance(word, choice) <= 2 && sorted(choice) == sorted(word);
   });
   const std::string_view near = swapped != choices.end() ? *swapped : nearest(word, choices);
-  return near.empty() ? std::string() : formatted("did you mean {}?", near);
+  if (!near.empty()) return formatted("did you mean {}?", near);
+  std::string longer;  // "--quant" is what two options begin with, however many letters they add.
+  for (const std::string_view choice : choices) {
+    if (word.size() < kShortest || !choice.starts_with(std::string(word) + "-")) continue;
+    longer += formatted("{}{}", longer.empty() ? "" : " or ", choice);
+  }
+  return longer.empty() ? std::string() : formatted("did you mean {}?", longer);
 }
 
 Words shell_words(const std::string& line, const std::string& what) {

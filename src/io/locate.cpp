@@ -222,11 +222,19 @@ std::string with_bounds(std::string text) {
   return text;
 }
 
+bool is_printed_by_a_run(std::string_view text) {
+  return !text.starts_with('{') && text.find("CUDA out of memory") != std::string_view::npos;
+}
+
 ModelFiles from_file(std::string name, const std::string& path) {
   ModelFiles files;
   files.name = std::move(name);
   files.config_path = path;
-  files.document = parse_json(path, with_bounds(read_file(path)));
+  std::string text = read_file(path);
+  if (is_printed_by_a_run(text)) {
+    throw Refusal(path, "is what a run printed, and no model", "name the model, and this file by --log");
+  }
+  files.document = parse_json(path, with_bounds(std::move(text)));
   files.kind = judge_kind(files.document);
   return files;
 }

@@ -393,20 +393,4 @@ std::vector<TokenCounts> read_routing_file(const Document& document) {
   return rows;
 }
 
-std::string checkpoint_file(const std::vector<CheckpointEntry>& entries, const std::string& source) {
-  std::string text =
-      formatted("{{\"dsplan\": 1, \"kind\": \"checkpoint\", \"source\": {},\n \"groups\": [", json_text(Json(source)));
-  for (std::size_t i = 0; i < entries.size(); ++i) {
-    const CheckpointEntry& entry = entries[i];
-    std::string mode = entry.kind == CheckpointKind::Reentrant ? "reentrant" : "non_reentrant";
-    if (!entry.kind) mode = "recompute";
-    if (!entry.recompute) mode = "store";
-    for (std::size_t k = 0; k < entry.kept.size(); ++k) {
-      mode = (k == 0 ? std::string(kKeep) : mode + "+") + name(entry.kept[k]);
-    }
-    text += formatted("{}\n  [{}, {}, \"{}\"]", i == 0 ? "" : ",", entry.first, entry.last, mode);
-  }
-  return text + "]}\n";
-}
-
 }  // namespace dsplan

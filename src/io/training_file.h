@@ -23,7 +23,4 @@ namespace dsplan {
 // the resolver's question.
 [[nodiscard]] std::vector<TokenCounts> read_routing_file(const Document& document);
 
-// The text of such a file. Entries without a form of their own are "recompute"; DeepSpeed's own are not for files.
-[[nodiscard]] std::string checkpoint_file(const std::vector<CheckpointEntry>& entries, const std::string& source);
-
 }  // namespace dsplan

@@ -12,7 +12,7 @@ namespace dsplan {
 
 inline constexpr std::int64_t kLongestRun = 40;
 
-// `unlimited`: what `place_both` says of the same schedule and configuration without a limit. Frees that wait for other
+// `unlimited`: what `place_asked` and `place_other` say of the same schedule and configuration without a limit. Frees that wait for other
 // streams complete at once, whatever `options` say: when else they would is not known of steps that are not in the
 // schedule. nullopt: the schedule has no second step, has no room for its own steps, or its second step does not leave
 // what it found, buffer by buffer.

@@ -95,12 +95,6 @@ void place_other(const Schedule& schedule, const PlacementOptions& options, Both
   if (other.frees == StreamFrees::Immediate) both.second_step = allocator.take_second_step();
 }
 
-BothPlacements place_both(const Schedule& schedule, const PlacementOptions& options) {
-  BothPlacements both = place_asked(schedule, options);
-  place_other(schedule, options, both);
-  return both;
-}
-
 Placement place_again(const Schedule& schedule, const BothPlacements& both, const PlacementOptions& options) {
   if (!says_enough(both, options)) return place(schedule, options);
   PlacedAllocator allocator(schedule, options);

@@ -126,8 +126,7 @@ struct BothPlacements {
   std::vector<AllocatorRequest> requests;
   SecondStep second_step;  // Empty where the schedule has none.
 };
-[[nodiscard]] BothPlacements place_both(const Schedule& schedule, const PlacementOptions& options);
-// The same in two pieces, the first without the other end.
+// Without the other end, and then with it.
 [[nodiscard]] BothPlacements place_asked(const Schedule& schedule, const PlacementOptions& options);
 void place_other(const Schedule& schedule, const PlacementOptions& options, BothPlacements& both);
 [[nodiscard]] PlacementOptions other_end(PlacementOptions options);

@@ -27,8 +27,6 @@ struct Shapes {
   std::vector<std::int64_t> lengths;
   std::vector<Graph> graphs;
   std::vector<RecipeBook> recipes;
-
-  [[nodiscard]] bool first_differs() const { return graphs.size() > lengths.size(); }
 };
 // `tensor_rank`: of those that share each layer; numbers of operators depend on it, no byte does.
 [[nodiscard]] Shapes build_shapes(const ModelSpec& model, const Job& job, std::int64_t tensor_rank = 0);

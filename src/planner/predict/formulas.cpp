@@ -88,12 +88,6 @@ Bytes activation_working_memory(const TransformerShape& shape, std::int64_t batc
 
 Bytes state_working_memory(const TransformerShape& shape) { return Bytes(product({16, shape.hidden, shape.hidden})); }
 
-Bytes transformer_activations(const TransformerShape& shape, std::int64_t batch, std::int64_t seq) {
-  return Bytes(product({2, 12, shape.hidden, batch, seq, shape.layers}));
-}
-
-Bytes fused_buffer(Elements parameters) { return storage(parameters, DType::Float32); }
-
 namespace {
 
 std::int64_t gpus(const EstimatorInput& input) { return checked_mul(input.nodes, input.gpus_per_node); }

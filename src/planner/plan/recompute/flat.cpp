@@ -306,15 +306,6 @@ FlatAnswer flat_exact(const ChainCosts& costs, std::int64_t capacity, const Flat
   DSPLAN_CHECK(false, "the plan of least need was lost");
 }
 
-std::optional<std::vector<std::pair<std::int64_t, std::int64_t>>> flat_front(const ChainCosts& costs,
-                                                                             const FlatRules& rules) {
-  Fronts fronts(costs, kMostChainBytes, kNoCost, rules);
-  if (!fronts.solve()) return std::nullopt;
-  std::vector<std::pair<std::int64_t, std::int64_t>> points;
-  for (const Label& label : fronts.root()) points.emplace_back(label.need, label.extra);
-  return points;
-}
-
 std::vector<std::size_t> thinned(const std::vector<std::int64_t>& needs, std::size_t most) {
   std::vector<std::size_t> taken;
   const std::size_t last = needs.size() - 1;

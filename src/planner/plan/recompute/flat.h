@@ -41,15 +41,11 @@ struct FlatAnswer {
 // Byte-exact, for one budget.
 [[nodiscard]] FlatAnswer flat_exact(const ChainCosts& costs, std::int64_t capacity, const FlatRules& rules);
 
-// All budgets at once: (need, extra) of every plan that no other one beats, least need first. Absent: too many labels.
-[[nodiscard]] std::optional<std::vector<std::pair<std::int64_t, std::int64_t>>> flat_front(const ChainCosts& costs,
-                                                                                           const FlatRules& rules);
-
 // Of points with these needs, ascending, at most `most` (2 or more): evenly over the need, the fastest within each
 // step, both ends kept. Indices, ascending.
 [[nodiscard]] std::vector<std::size_t> thinned(const std::vector<std::int64_t>& needs, std::size_t most);
 
-// The same as plans, thinned.
+// All budgets at once: every plan that no other one beats, least need first, thinned. Absent: too many labels.
 [[nodiscard]] std::optional<std::vector<FlatPlan>> flat_plans(const ChainCosts& costs, const FlatRules& rules,
                                                               std::size_t most);
 

@@ -80,23 +80,16 @@ struct SegmentationChoice {
   double extra_seconds = 0;  // Of one micro-batch, beyond running everything once.
   Bytes need;                // Of the chain's own bytes.
 };
+inline constexpr std::size_t kQuickLabels = 3000;
 // Least time first, and thus largest need first. At most `most` of them (2 or more), evenly thinned over the need, both
 // ends kept. The front of all flat plans where that takes no more than `most_labels` labels; else that of plans of two
-// blocks (blocks.h), which is a percent off it at most in models of today.
-inline constexpr std::size_t kQuickLabels = 3000;
-[[nodiscard]] std::vector<SegmentationChoice> segmentation_front(const ModelSpec& model, const Job& job,
-                                                                 const Graph& graph, const RecipeBook& recipes,
-                                                                 const GraphTimes& times, std::size_t most,
-                                                                 std::size_t most_labels = kQuickLabels);
-
-// The same of a chain that is at hand; `like` is what the choices are like but for their groups.
+// blocks (blocks.h), which is a percent off it at most in models of today. `like` is what the choices are like but for
+// their groups.
 [[nodiscard]] std::vector<SegmentationChoice> front_of(const Chain& chain, const Checkpointing& like, std::size_t most,
                                                        std::size_t most_labels);
 
 // What such a choice is called: "auto:0-31/4,32-79" for groups of four layers, then single ones; what is not named is
 // stored. "none" where nothing is computed again.
 [[nodiscard]] std::string checkpointing_text(const std::vector<CheckpointGroup>& groups);
-// The same as the entries of a --checkpoint FILE.
-[[nodiscard]] std::vector<CheckpointEntry> checkpointing_entries(const std::vector<CheckpointGroup>& groups);
 
 }  // namespace dsplan

@@ -65,25 +65,6 @@ std::string checkpointing_text(const std::vector<CheckpointGroup>& groups) {
   return "auto:" + text;
 }
 
-std::vector<CheckpointEntry> checkpointing_entries(const std::vector<CheckpointGroup>& groups) {
-  std::vector<CheckpointEntry> entries;
-  for (const CheckpointGroup& group : groups) {
-    CheckpointEntry entry;
-    entry.first = group.first;
-    entry.last = group.last;
-    entry.kind = group.kind;
-    entry.kept = group.kept;
-    entries.push_back(std::move(entry));
-  }
-  return entries;
-}
-
-std::vector<SegmentationChoice> segmentation_front(const ModelSpec& model, const Job& job, const Graph& graph,
-                                                   const RecipeBook& recipes, const GraphTimes& times, std::size_t most,
-                                                   std::size_t most_labels) {
-  return front_of(chain_of(model, job, graph, recipes, times), job.training.checkpoint, most, most_labels);
-}
-
 std::vector<SegmentationChoice> front_of(const Chain& chain, const Checkpointing& like, std::size_t most,
                                          std::size_t most_labels) {
   const ChainCosts costs(chain);

@@ -295,7 +295,7 @@ void Coordinator::end_use(ModuleId module, std::span<const ParameterId> of, std:
   for (ParameterId id : of) {
     State& state = at(id);
     std::erase(state.users, module);
-    if (!state.returned && contains(released, id)) release(id);
+    if (contains(released, id)) release(id);
   }
 }
 
@@ -310,7 +310,7 @@ void Coordinator::end_backward() {
     for (ParameterId id : of) {
       State& state = at(id);
       std::erase(state.users, entry.module);
-      if (!state.persistent && !state.returned) release(id);
+      if (!state.persistent) release(id);
     }
   }
 }
@@ -338,25 +338,6 @@ void Coordinator::touch(ParameterId parameter) {
   list_asked(user);
   indexed_ = false;
   gather_at_once(parameter);
-}
-
-// The post-forward hook, before it lets go: the module around takes the parameter over.
-void Coordinator::return_parameter(ModuleId module, ParameterId parameter) {
-  acted_ = 0;
-  if (!forward_stack_.empty()) forward_stack_.pop_back();
-  const bool known = std::any_of(forward_stack_.begin(), forward_stack_.end(),
-                                 [&](ModuleId outer) { return contains(mod(outer).external, parameter); });
-  if (!known && !forward_stack_.empty()) {
-    at(parameter).returned = true;
-    const ModuleId outer = forward_stack_.back();
-    add_once(mod(outer).external, parameter);
-    std::erase(mod(module).external, parameter);
-    list_asked(outer);
-    list_asked(module);
-    indexed_ = false;
-    if (at(parameter).status == Status::Away) gather_at_once(parameter);
-  }
-  forward_stack_.push_back(module);  // Its exit follows.
 }
 
 // param.all_gather(): not counted among what is available, though letting go of it is.

@@ -104,7 +104,6 @@ class Coordinator {
   void end_backward();                     // Modules whose backward had no end, as no input of theirs wants a gradient.
   void release_all();                      // The optimizer step begins, or the model is saved.
   void touch(ParameterId parameter);       // A forward reads it outside the module that owns it.
-  void return_parameter(ModuleId module, ParameterId parameter);  // A module's output is the parameter itself.
   [[nodiscard]] std::span<const Action> actions() const { return {actions_.data(), acted_}; }
 
   // The runtime has gathered it by itself, where its partition is in a buffer of NVMe's still, and has dropped the
@@ -114,9 +113,6 @@ class Coordinator {
 
   [[nodiscard]] Mode mode() const { return mode_; }
   [[nodiscard]] std::int64_t available() const { return available_; }
-  [[nodiscard]] bool is_available(ParameterId parameter) const {
-    return parameters_[static_cast<std::size_t>(parameter)].status == Status::Available;
-  }
   [[nodiscard]] bool is_gathered(ParameterId parameter) const {
     return parameters_[static_cast<std::size_t>(parameter)].status != Status::Away;
   }
@@ -135,7 +131,6 @@ class Coordinator {
     Status status = Status::Away;
     bool unread = false;  // Its partition is on NVMe and in no buffer.
     bool secondary = false;
-    bool returned = false;       // Some module returned it: is_external_param.
     std::int64_t latest = kAgo;  // The latest use that the queue has been emptied for.
     std::int32_t call = -1;      // The call that is in flight for it.
     std::vector<ModuleId> users;
