@@ -224,7 +224,8 @@ TEST_CASE("on the command line: exit codes, and the same plan from a file") {
     const std::size_t keep = part.find("keep:");
     const std::string mode = keep == std::string::npos ? "recompute" : part.substr(keep);
     for (int at = first; at <= last; at += length) {
-      groups += formatted("{}[{}, {}, \"{}\"]", groups.empty() ? "" : ", ", at, std::min(at + length, last + 1) - 1, mode);
+      groups +=
+          formatted("{}[{}, {}, \"{}\"]", groups.empty() ? "" : ", ", at, std::min(at + length, last + 1) - 1, mode);
     }
     from = to + 1;
   }

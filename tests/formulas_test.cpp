@@ -108,6 +108,7 @@ const std::map<std::string, Rule> kRules = {
 };
 
 const char* const kMeasured = "measured on hardware, not a formula";
+const char* const kFused = "four bytes for each parameter, in a buffer that no release fuses";
 const char* const kConflict = "the paper contradicts itself: 60 GB in section 3.2, 33 GB in section 6.1";
 const std::map<std::string, const char*> kNoFormula = {
     {"ZERO-053", kMeasured},
@@ -120,10 +121,13 @@ const std::map<std::string, const char*> kNoFormula = {
     {"ZERO-072", kMeasured},
     {"ZERO-077", kMeasured},
     {"ZERO-078", kMeasured},
+    {"ZERO-081", "a footnote's approximation, 12 h b s L elements, which nothing here is predicted by"},
     {"ZERO-082", "'about 8 GB' is in prose; checkpoints alone are 5.03e9 and the rest is not stated"},
     {"ZERO-083", kConflict},
     {"ZERO-084", kConflict},
     {"ZERO-085", "one sixteenth of ZERO-084, hence of the contradiction"},
+    {"ZERO-086", kFused},
+    {"ZERO-087", kFused},
     {"ZERO-088", kMeasured},
     {"ZERO-089", kMeasured},
     {"ZERO-090", kMeasured},

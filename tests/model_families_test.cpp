@@ -135,7 +135,7 @@ std::string bundled_name(const std::string& fact) {
   const bool text_part = fact.ends_with(" (text part)");
   const std::string id = last_part(fact.substr(0, fact.find(" (")));
   for (const auto& row : read_csv(fs::path(test_paths::source_dir()) / "models" / "index.csv")) {
-    if (last_part(row.at("hub_id")) == id && row.at("name").ends_with("-text") == text_part) return row.at("name");
+    if (last_part(row.at("hub_id")) == id) return row.at("name") + (text_part ? "-text" : "");
   }
   return {};
 }

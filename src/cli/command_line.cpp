@@ -24,8 +24,8 @@ Refusal said_plainly(const std::string& command, const std::string& text) {
   return {command, text, formatted("`{} --help` lists the options", command)};
 }
 
-constexpr std::size_t kWide = 80;   // Columns of a screen.
-constexpr std::size_t kNames = 34;  // What options take of them.
+constexpr std::size_t kWide = 80;     // Columns of a screen.
+constexpr std::size_t kNames = 34;    // What options take of them.
 constexpr std::size_t kShortest = 4;  // Of what is taken for the beginning of a name.
 
 // In lines of at most `width` columns, broken at blanks.

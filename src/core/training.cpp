@@ -148,6 +148,8 @@ std::string_view name(Attention attention) {
     case Attention::Flash: return "flash";
     case Attention::MemoryEfficient: return "mem-efficient";
     case Attention::CuDnn: return "cudnn";
+    case Attention::MathOrEfficient: return "math+mem-efficient";
+    case Attention::MathOrCuDnn: return "math+cudnn";
   }
   return "?";
 }

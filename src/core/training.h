@@ -220,7 +220,9 @@ struct Checkpointing {
   }
 };
 
-enum class Attention : std::uint8_t { Eager, Math, Flash, MemoryEfficient, CuDnn };
+// The last two are of t5, whose own kinds of attention differ: math where a bias is learned, and between the stacks,
+// where it is zeros, a fused kernel.
+enum class Attention : std::uint8_t { Eager, Math, Flash, MemoryEfficient, CuDnn, MathOrEfficient, MathOrCuDnn };
 
 // How a mixture's experts are computed: transformers' experts_implementation.
 enum class ExpertsImplementation : std::uint8_t { GroupedMm, Loop, BatchedMm };

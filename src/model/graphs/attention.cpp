@@ -9,6 +9,7 @@
 #include <cmath>
 #include <limits>
 
+#include "core/error.h"
 #include "model/graphs/graphs.h"
 
 namespace dsplan {
@@ -259,6 +260,7 @@ TensorId spread_bias(GraphBuilder& g, const AttentionCall& call, TensorId bias) 
   Shape whole = shape;
   whole.dims[0] = batch_of(g, call.q);
   TensorId own = g.keep(bias);
+  if (g.options().attention == AttentionKernel::CuDnn) return own;  // Which takes it as it is.
   if (strided || shape.dims[3] % kAligned != 0) {
     Shape wide = shape;
     wide.dims[3] += kAligned - shape.dims[3] % kAligned;
@@ -435,15 +437,18 @@ MathResult math_output(GraphBuilder& g, TensorId weights, const Heads& value, DT
   return {output, returned};
 }
 
-// _scaled_dot_product_attention_math of half operands works in fp32, with q and k scaled by the root each.
-TensorId math_kernel(GraphBuilder& g, const AttentionCall& call) {
+// _scaled_dot_product_attention_math of half operands works in fp32, with q and k scaled by the root each. `learned` is
+// a bias of all rows, in any dtype.
+TensorId math_kernel(GraphBuilder& g, const AttentionCall& call, TensorId learned) {
+  DSPLAN_CHECK(learned == kNone || call.mask == kNone, "a mask beside a learned bias");
   const std::int64_t heads = heads_of(g, call.q);
+  const TensorId low_bias = learned == kNone ? kNone : g.lowered(learned);
   const TensorId low_v = g.lowered(call.v);
   const TensorId low_k = g.lowered(call.k);
   const TensorId low_q = g.lowered(call.q);
   const DType origin = g.dtype(low_q);
   g.set_autocast_enabled(false);
-  const TensorId given = call.mask == kNone ? kNone : bias_of_flags(g, call.mask, low_q);
+  const TensorId given = call.mask == kNone ? low_bias : bias_of_flags(g, call.mask, low_q);
   const TensorId wide_q = g.cast(low_q, DType::Float32);
   const TensorId wide_k = g.cast(low_k, DType::Float32);
   const TensorId wide_v = g.cast(low_v, DType::Float32);
@@ -468,9 +473,11 @@ TensorId math_kernel(GraphBuilder& g, const AttentionCall& call) {
 }
 
 Attended math(GraphBuilder& g, const AttentionCall& call) {
-  const TensorId output = math_kernel(g, call);
+  const TensorId learned = call.bias == kNone ? kNone : masked_bias(g, call);
+  const TensorId output = math_kernel(g, call, learned);
   const TensorId flat = joined(g, output);
   g.drop({output});
+  if (learned != kNone) g.drop({learned});
   return {flat, kNone};
 }
 
@@ -512,7 +519,7 @@ TensorId merged_heads(GraphBuilder& g, TensorId x) {
 Attended attend(GraphBuilder& g, const AttentionCall& call) {
   if (g.options().eager_attention) return eager(g, call);
   DSPLAN_CHECK(call.sinks == kNone, "no kernel takes sinks");
-  return g.options().math_attention ? math(g, call) : fused(g, call);
+  return g.options().math_attention && !call.fused ? math(g, call) : fused(g, call);
 }
 
 bool pads_heads(const GraphOptions& options, std::int64_t head_dim, bool masked) {

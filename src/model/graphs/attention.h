@@ -21,7 +21,7 @@ struct AttentionCall {
   TensorId k = kNone;
   TensorId v = kNone;
   TensorId mask = kNone;  // Eager: added to the scores; otherwise flags. kNone: causal by flag.
-  // What is learned of each pair of tokens, added to the scores before the mask: [1, H, Sq, Sk]. Not with math.
+  // What is learned of each pair of tokens, added to the scores before the mask: [1, H, Sq, Sk].
   TensorId bias = kNone;
   bool strided_bias = false;                // Heads are its innermost dimension.
   bool by_head = false;                     // q and k, not v.
@@ -34,6 +34,7 @@ struct AttentionCall {
   TensorId sinks = kNone;                   // Eager only: of each head, a score beside those of the keys.
   bool full = false;                        // Each token sees every other.
   bool shared = false;                      // Other layers read k and v as well.
+  bool fused = false;                       // By `attention`'s kernel, though others take math.
 };
 
 struct Attended {

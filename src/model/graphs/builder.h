@@ -41,8 +41,9 @@ struct GraphOptions {
   bool counts_on_device = false;  // Its number of tokens that count: one rank does not bring it to the host.
   bool copies_outputs = false;    // DistributedDataParallel's _DDPSink, which looks for unused parameters.
   AttentionKernel attention = AttentionKernel::Flash;
-  bool eager_attention = false;  // Composed of products and softmax: `attention` plays no part.
-  bool math_attention = false;   // PyTorch's math kernel: operators as well.
+  bool eager_attention = false;       // Composed of products and softmax: `attention` plays no part.
+  bool math_attention = false;        // PyTorch's math kernel: operators as well.
+  bool fused_between_stacks = false;  // Beside math: `attention` has t5's decoder read the encoder.
   ExpertsImplementation experts = ExpertsImplementation::GroupedMm;
   Routing routing;
   Loss loss = Loss::HuggingFace;

@@ -115,15 +115,17 @@ std::optional<std::string> always_masked_unsupported(const ModelSpec& model, con
 }
 
 // t5's biases of positions are learned, and added to every score.
-std::optional<std::string> biased_unsupported(const Training& training) {
+std::optional<std::string> biased_unsupported(const ModelSpec& model, const Training& training) {
   switch (training.attention) {
     case Attention::Flash: return "the flash kernel takes no bias, as t5 adds one";
     case Attention::CuDnn: return "cuDNN's attention with a bias that is learned";
-    case Attention::Math:
-      return "math attention with a bias that is learned, as sdpa takes it for t5 "
-             "(attn_implementation eager is modelled: --attention eager)";
     default: break;
   }
+  if (model.dims.head_dim % 8 != 0 && training.attention != Attention::Eager)
+    return "t5 with heads of no multiple of 8";
+  const bool math = training.attention == Attention::Math || training.attention == Attention::MathOrEfficient ||
+                    training.attention == Attention::MathOrCuDnn;
+  if (math && training.transformers < Version{5, 0, 0}) return "math attention under transformers 4";
   if (training.dtype == DType::Float16)
     return "t5 in fp16, of which transformers keeps a part in fp32, and bounds values";
   if (training.torch < kWitnessTorch) return formatted("a mask inside sdpa before torch {}", kWitnessTorch.text());
@@ -134,7 +136,7 @@ std::optional<std::string> attention_unsupported(const ModelSpec& model, const T
   const bool eager = training.attention == Attention::Eager;
   const bool windowed = reaches_window(model, training.seq);
   if (always_masked(model)) return always_masked_unsupported(model, training);
-  if (model.family == "t5" || model.family == "mt5") return biased_unsupported(training);
+  if (model.family == "t5" || model.family == "mt5") return biased_unsupported(model, training);
   if (eager) return std::nullopt;
   if (const auto width = width_unsupported(model, training)) return width;
   if (eager_alone(model)) return formatted("{} has eager attention alone", model.graph_class);

@@ -196,9 +196,12 @@ class T5Graph {
     const bool learned = g_.model().child(module, "relative_attention_bias") != kNone;
     const bool encodes = !cross && mask_free_;
     AttentionCall call;
-    call.q = heads_of(module, "q", hidden, queries_come_back_by_head(options_, d_, true));
-    call.k = heads_of(module, "k", source, keys_come_back_by_head(options_, d_, true));
-    call.v = heads_of(module, "v", source, values_come_back_by_head(options_, d_, true));
+    call.fused = cross && options_.fused_between_stacks;
+    GraphOptions kinds = options_;
+    kinds.math_attention = options_.math_attention && !call.fused;
+    call.q = heads_of(module, "q", hidden, queries_come_back_by_head(kinds, d_, true));
+    call.k = heads_of(module, "k", source, keys_come_back_by_head(kinds, d_, true));
+    call.v = heads_of(module, "v", source, values_come_back_by_head(kinds, d_, true));
     const std::int64_t queries = g_.shape(call.q).dims[2];
     const std::int64_t keys = g_.shape(call.k).dims[2];
     if (bias == kNone) bias = learned ? learned_bias(module, queries, keys, encodes) : empty_bias(queries, keys);

@@ -26,6 +26,21 @@ bool shards_tower_layers(const ModelSpec& model, const Fsdp& fsdp) {
 
 bool under_ddp(const Job& job) { return job.training.runtime == Runtime::PyTorch && job.parallelism.dp > 1; }
 
+bool of_two_kernels(Attention attention) {
+  return attention == Attention::MathOrEfficient || attention == Attention::MathOrCuDnn;
+}
+
+// cuDNN takes no mask that wants a gradient, as t5's zeros do where blocks are checkpointed.
+AttentionKernel kernel_of(Attention attention, bool gradients_of_zeros) {
+  switch (attention) {
+    case Attention::MemoryEfficient:
+    case Attention::MathOrEfficient: return AttentionKernel::MemoryEfficient;
+    case Attention::CuDnn: return AttentionKernel::CuDnn;
+    case Attention::MathOrCuDnn: return gradients_of_zeros ? AttentionKernel::MemoryEfficient : AttentionKernel::CuDnn;
+    default: return AttentionKernel::Flash;
+  }
+}
+
 }  // namespace
 
 GraphOptions graph_options(const ModelSpec& model, const Job& job) {
@@ -47,11 +62,9 @@ GraphOptions graph_options(const ModelSpec& model, const Job& job) {
   const bool wide = model.parts != nullptr && model.parts->rotary.wide_tables;
   options.casts_given = options.casts_inputs && wide && shards_decoder_layers(model, job.training.fsdp);
   options.casts_loss = is_fsdp(job.training.runtime) && job.training.fsdp.casts_outputs;
-  options.attention = job.training.attention == Attention::MemoryEfficient ? AttentionKernel::MemoryEfficient
-                      : job.training.attention == Attention::CuDnn         ? AttentionKernel::CuDnn
-                                                                           : AttentionKernel::Flash;
   options.eager_attention = job.training.attention == Attention::Eager;
-  options.math_attention = job.training.attention == Attention::Math;
+  options.fused_between_stacks = of_two_kernels(job.training.attention);
+  options.math_attention = options.fused_between_stacks || job.training.attention == Attention::Math;
   options.experts = job.training.experts;
   options.routing = job.training.routing;
   options.loss = job.training.loss;
@@ -63,6 +76,7 @@ GraphOptions graph_options(const ModelSpec& model, const Job& job) {
   // PreTrainedModel.gradient_checkpointing_enable does so for whatever it embeds, since transformers 5.
   options.inputs_require_grad =
       !job.training.checkpoint.groups.empty() && job.training.transformers >= Version{5, 0, 0};
+  options.attention = kernel_of(job.training.attention, options.inputs_require_grad);
   options.narrow_tables = job.training.under_zero_init();
   options.holds_outputs = job.training.loop == LoopKind::Script || job.training.loop == LoopKind::Torchtitan;
   options.use_cache = job.training.use_cache;

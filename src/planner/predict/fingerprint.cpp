@@ -96,7 +96,7 @@ void add_workspaces(const Job& job, std::string& text) {
                    sizes->lt_per_call, threads.multiprocessors, threads.per_multiprocessor);
   // Whose kernels are others on other devices.
   const Attention attention = job.training.attention;
-  if (attention == Attention::MemoryEfficient || attention == Attention::CuDnn) {
+  if (attention != Attention::Eager && attention != Attention::Math && attention != Attention::Flash) {
     append_formatted(text, " capability {}", threads.capability);
   }
   text += "\n";

@@ -31,8 +31,10 @@ void refuse_what_cannot_run(const ModelSpec& model, const Job& job, const std::s
   if (job.training.level == Level::Dispatch) {
     refuse("--level dispatch, which leaves out the memory that kernels work in");
   }
-  if (job.training.attention == Attention::CuDnn) {
-    throw Refusal(what, "cannot be executed yet: cuDNN's attention, which no backend has", "--attention flash");
+  if (job.training.attention == Attention::CuDnn || job.training.attention == Attention::MathOrCuDnn) {
+    const bool flash = job.training.attention == Attention::CuDnn;
+    throw Refusal(what, "cannot be executed yet: cuDNN's attention, which no backend has",
+                  flash ? "--attention flash" : "--attention eager");
   }
   // Where random state lies on the host, and the rows that attention keeps are rounded otherwise.
   const bool fused = job.training.attention == Attention::Flash || job.training.attention == Attention::MemoryEfficient;

@@ -181,7 +181,10 @@ Kernel sdpa_kernel(const Resolver& resolver) {
   if (resolver.model.code == ModelCode::Torchtitan) return torchtitan_kernel(resolver);
   if (eager_alone(resolver.model)) return {Attention::Eager, "a class that has eager attention alone"};
   if (shares_one_head(resolver.model)) return {Attention::Math, "one key-value head that is not repeated"};
-  if (has_strided_bias(resolver)) return {Attention::Math, "a bias of positions whose rows have gaps"};
+  if (has_strided_bias(resolver)) {
+    const Attention between = prefers_cudnn(resolver) ? Attention::MathOrCuDnn : Attention::MathOrEfficient;
+    return {between, "a bias of positions whose rows have gaps, and zeros between the stacks"};
+  }
   if (prefers_cudnn(resolver)) {
     return {Attention::CuDnn,
             formatted("16 bits on {}, where torch 2.11 prefers cuDNN", resolver.hardware->architecture)};
@@ -232,9 +235,10 @@ void resolve_attention(Resolver& resolver) {
   }
   if (text == "sdpa") training.attention = sdpa_kernel(resolver).attention;
   bool known = text == "sdpa";
-  for (const Attention one :
-       {Attention::Eager, Attention::Math, Attention::Flash, Attention::MemoryEfficient, Attention::CuDnn}) {
-    if (text != name(one)) continue;
+  for (const Attention one : {Attention::Eager, Attention::Math, Attention::Flash, Attention::MemoryEfficient,
+                              Attention::CuDnn, Attention::MathOrEfficient, Attention::MathOrCuDnn}) {
+    const bool both = one == Attention::MathOrEfficient || one == Attention::MathOrCuDnn;
+    if (text != name(one) || (both && !has_strided_bias(resolver))) continue;
     training.attention = one;
     known = true;
   }

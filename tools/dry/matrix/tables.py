@@ -143,6 +143,7 @@ def families():
         yield job("families", model, 333, 3, attention=None, whole=True, checkpoint="full", name="full")
         yield job("families", model, 77, 16, attention=None, whole=True, model_init="host", name="host")
     yield from translators(functools.partial(job, "families", attention=None, whole=True))
+    yield from learned_biases(functools.partial(job, "families", attention=None, whole=True))
 
 
 def translators(one):
@@ -151,6 +152,18 @@ def translators(one):
         yield one(model, 512, 4, target_seq=128)
         yield one(model, 333, 3, target_seq=200, checkpoint="full", name="full")
         yield one(model, 77, 8, target_seq=40, model_init="host", name="host")
+
+
+def learned_biases(one):
+    """As sdpa takes them by default: math where biases are learned, a fused kernel between the stacks."""
+    for model in ("t5-base", "flan-t5-base", "mt5-small"):
+        yield one(model, 512, 4, target_seq=128, name="sdpa")
+        yield one(model, 500, 3, target_seq=100, device="a100-sxm-80", name="sdpa-a100")
+        yield one(model, 333, 3, target_seq=200, checkpoint="full", name="sdpa-full")
+        yield one(model, 256, 2, target_seq=77, dtype="fp32", autocast="bf16", name="sdpa-autocast")
+    yield one("t5-base", 256, 2, target_seq=64, dtype="fp32", name="sdpa-fp32")
+    for stage, model in ((2, "t5-base"), (3, "flan-t5-base")):
+        yield one(model, 512, 2, target_seq=128, name=f"sdpa-zero{stage}", world=8, rank=3, deepspeed=engine(stage))
 
 
 def mixtures():
