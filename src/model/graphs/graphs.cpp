@@ -387,7 +387,7 @@ std::optional<std::string> picture_unsupported(const ModelSpec& model, const Tra
                      model.dims.max_positions - (token ? 1 : 0), token ? " and a class token" : "",
                      model.dims.max_positions);
   }
-  const bool apart = training.runtime == Runtime::PyTorch && training.zero_grad_to_none;
+  const bool apart = training.runtime != Runtime::PyTorch || training.zero_grad_to_none;
   if (!token || training.micro_batch > 1 || apart) return std::nullopt;
   return "one picture at a time, whose class token takes its gradient as a part of another";
 }

@@ -408,7 +408,7 @@ std::optional<std::string> tower_unsupported(const ModelSpec& model, const Train
     const std::string& name = model.parameters[static_cast<std::size_t>(p.id)].name;
     const bool class_token = name.ends_with("class_embedding") || name.ends_with("cls_token");
     const bool one = training.micro_batch == 1 && training.images <= 1;
-    const bool apart = training.runtime == Runtime::PyTorch && training.zero_grad_to_none;
+    const bool apart = training.runtime != Runtime::PyTorch || training.zero_grad_to_none;
     if (p.trainable && class_token && one && !apart) {
       return "one picture at a time, whose trained class token takes its gradient as a part of another";
     }

@@ -1531,6 +1531,23 @@ def pictures():
                       name=f"{name}-w{world}-r{rank}", **more)
 
 
+def single_pictures():
+    """One picture at a time, whose class token takes its gradient as a part of another."""
+    for model in ("vit-base", "internvl3-1b"):
+        seq, change, said = {**TOWERS, **CLASSIFIERS}[model]
+        one = functools.partial(job, "pictures", model, seq, 1, change=change, attention=None, **said, **({} if model in CLASSIFIERS else {"images": 1}))
+        for stage in range(4):
+            yield one(world=8, rank=3, deepspeed=engine(stage), name=f"single-zero{stage}")
+        yield one(world=8, rank=3, deepspeed=engine(2, accum=2), name="single-zero2-accum2")
+        yield one(world=8, rank=3, deepspeed=engine(3, accum=2), name="single-zero3-accum2")
+        yield one(world=8, rank=3, runtime="fsdp2", name="single-fsdp2")
+        yield one(world=8, rank=3, runtime="fsdp2", dtype="fp32", fsdp={"param_dtype": "bf16", "reduce_dtype": "fp32"}, grad_accum=2, name="single-fsdp2-mixed")
+    seq, change, _ = CLASSIFIERS["vit-base"]
+    for name, policy in {"": {}, "-orig": {"use_orig_params": "true"}}.items():
+        yield job("pictures", "vit-base", seq, 1, change=change, attention=None, world=8, rank=3, runtime="fsdp1", fsdp=policy, grad_accum=2,
+                  name=f"single-fsdp1{name}")
+
+
 def padded_pictures():
     """gemma4 with its towers on one GPU, and under data parallelism: no sound in the batch."""
     sound = ["model.audio_tower.*", "model.embed_audio.*"]
@@ -1615,6 +1632,7 @@ def jobs():
         *whole_flats(),
         *pictures(),
         *padded_pictures(),
+        *single_pictures(),
         *trl_heads(),
         *accelerated(),
         *adapted_by_peft(),

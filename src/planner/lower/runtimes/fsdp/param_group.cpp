@@ -79,7 +79,9 @@ void ParamGroup::sum_unreduced() {
   for (const ParameterId id : group_.parameters) {
     if (!on_.gradients.holds(id) || on_.sums.holds(id)) continue;
     const Variable gradient = on_.gradients.take(id);
-    Variable sum = eager_.cast(gradient, type, kUnreduced, "unreduced gradient", id);
+    // It may lie in a larger tensor, of which AccumulateGrad took a part.
+    const Bytes own = storage(on_.parameters.parameter(id).shape.elements(), eager_.emitter().dtype(gradient.id()));
+    Variable sum = eager_.cast(Part(gradient.id(), Bytes(0), own), type, kUnreduced, "unreduced gradient", id);
     on_.sums.accumulate(id, sum.hand_over());
   }
 }

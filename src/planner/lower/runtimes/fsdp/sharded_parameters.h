@@ -34,6 +34,9 @@ class ShardedParameters {
   [[nodiscard]] const FsdpShard& of(ParameterId id) const { return shards_[static_cast<std::size_t>(id)]; }
 
   // In which it is kept, and in which it is gathered.
+  [[nodiscard]] const Parameter& parameter(ParameterId id) const {
+    return model_.parameters[static_cast<std::size_t>(id)];
+  }
   [[nodiscard]] DType kept(ParameterId id) const { return training_.made_dtype(parameter(id)); }
   [[nodiscard]] DType gathered(ParameterId id) const { return training_.dtype_of(parameter(id)); }
 
@@ -58,9 +61,6 @@ class ShardedParameters {
   void drop_whole(ParameterId id) { whole_[static_cast<std::size_t>(id)].reset(Reason::ModuleExit); }
 
  private:
-  [[nodiscard]] const Parameter& parameter(ParameterId id) const {
-    return model_.parameters[static_cast<std::size_t>(id)];
-  }
   [[nodiscard]] Bytes kept(ParameterId id, Elements elements) const { return storage(elements, kept(id)); }
 
   const Training& training_;
