@@ -4,6 +4,7 @@
 
 #include "cli/commands.h"
 #include "cli/output.h"
+#include "core/error.h"
 #include "core/format.h"
 
 namespace dsplan {

@@ -6,6 +6,8 @@
 // Its tables of white space say "unreachable" for letters beside that, as U+0373 (3.3.0,
 // is_non_ascii_horizontal_whitespace).
 #include <toml++/impl/preprocessor.h>
+
+#include <cstdint>
 #pragma push_macro("TOML_UNREACHABLE")
 #undef TOML_UNREACHABLE
 #define TOML_UNREACHABLE return false
