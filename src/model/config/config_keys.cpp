@@ -258,6 +258,13 @@ const std::vector<ConfigKey>& later_decoder_keys() {
       {"smollm3", "max_window_layers", kInert, "", "no_rope_layers says which layers have a window"},
       {"gpt_oss", "initial_context_length", kInert, "", "values of the rotary tables"},
       {"gpt_oss", "swiglu_limit", kInert, "", "a bound of values"},
+  };
+  return kRows;
+}
+
+// Decoders of which layers have a mixer in the place of attention.
+const std::vector<ConfigKey>& mixer_keys() {
+  static const std::vector<ConfigKey> kRows{
       {"mamba2", "rescale_prenorm_residual", kInert, "", kValues},
       {"mamba2", "time_step_rank", kInert, "", "which no forward of this class reads"},
       {"mamba2", "time_step_min", kInert, "", kValues},
@@ -467,7 +474,7 @@ std::string hint_for_unknown(std::string_view nearest) {
 const std::vector<ConfigKey>& config_keys() {
   static const std::vector<ConfigKey> kRows = [] {
     std::vector<ConfigKey> rows = family_keys();
-    for (const auto* more : {&later_decoder_keys(), &encoder_keys(), &picture_keys()})
+    for (const auto* more : {&later_decoder_keys(), &mixer_keys(), &encoder_keys(), &picture_keys()})
       rows.insert(rows.end(), more->begin(), more->end());
     for (const auto* every : {&common_keys(), &published_keys()}) rows.insert(rows.end(), every->begin(), every->end());
     for (const std::string_view key : kGenerationKeys) rows.push_back({"", key, kInert, "", kGeneration});

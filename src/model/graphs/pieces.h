@@ -95,7 +95,7 @@ struct Latents {
 // gemma's expression it is a temporary.
 [[nodiscard]] TensorId normalised(GraphBuilder& g, TensorId x, TensorId* variance);
 // mamba.cpp: a mixer of model/parts.h, MambaParts.
-// short_convolution.cpp: a mixer of model/parts.h, ConvolutionParts.
+// decoders/short_convolution.cpp: a mixer of model/parts.h, ConvolutionParts.
 [[nodiscard]] TensorId short_convolution(GraphBuilder& g, const ConvolutionParts& parts, ModuleId module,
                                          TensorId hidden);
 // causal_conv1d_fn of `x` [B, C, S] without an activation; `x` stays the caller's.
