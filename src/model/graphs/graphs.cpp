@@ -392,8 +392,8 @@ std::optional<std::string> picture_unsupported(const ModelSpec& model, const Tra
 }
 
 std::optional<std::string> kto_unsupported(const ModelSpec& model, const Training& training) {
-  if (training.loss == Loss::Kto) return "KTOTrainer over TRL's fused head, some masks of which are not found yet";
-  if (training.loss == Loss::KtoRows && training.micro_batch == 1) return "KTO of one row, which TRL refuses";
+  if ((training.loss == Loss::Kto || training.loss == Loss::KtoRows) && training.micro_batch == 1)
+    return "KTO of one row, which TRL refuses";
   if (training.loss == Loss::KtoRows && model.reference != kNone) {
     return "TRL's KTO with a second model, of whose forward 1 MiB is not found yet";
   }

@@ -246,6 +246,10 @@ void resolve_attention(Resolver& resolver) {
                       "no fused kernel takes t5's bias of positions as transformers makes it: "
                       "this is a t5 whose bias was made contiguous");
   }
+  if (!known && text.find('/') != std::string::npos) {
+    return resolver.fault(wished.place, formatted("attention \"{}\", kernels of the hub, is not modelled yet", text),
+                          "sdpa, flash and eager are");
+  }
   if (!known) {
     const std::string_view meant = nearest(text, {"eager", "math", "flash", "mem-efficient", "cudnn", "sdpa"});
     return resolver.fault(
