@@ -755,6 +755,20 @@ TEST_CASE("dialects: plugins of axolotl's, of which Liger's is modelled") {
   CHECK(has(cut.not_modelled.front().feature, "axolotl's plugin axolotl.integrations.cut_cross_entropy"));
 }
 
+TEST_CASE("dialects: axolotl's muon is its own") {
+  const ModelSpec base =
+      build_model(parse_json("m.json", read_file((kRoot / "models" / "llama-3-8b.json").string())), "m");
+  const auto made = [&](const std::string& optimizer) {
+    return with_program(
+        read_yaml("base_model: a\nadapter: lora\nlora_r: 8\nlora_target_linear: true\noptimizer: " + optimizer), base,
+        nullptr);
+  };
+  for (const char* own : {"muon", "dion", "flash_adamw"}) {
+    CHECK(has(refusal([&] { return made(own); }), "of axolotl's own is not modelled yet"));
+  }
+  CHECK(made("adamw_8bit").not_modelled.empty());
+}
+
 TEST_CASE("dialects: names of modules that are not there are left out as peft does it, unless none is there") {
   const ModelSpec base =
       build_model(parse_json("m.json", read_file((kRoot / "models" / "llama-3-8b.json").string())), "m");

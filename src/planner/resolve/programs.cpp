@@ -114,6 +114,33 @@ void take_liger_parts(const ForeignInput& foreign, const ModelSpec& base, Reques
   }
 }
 
+// utils/schemas/enums.py: optimizers of its own, and under "muon" (axolotl.contribs.mit.muon) another one than torch's.
+void judge_optimizer(const Request& request, Diagnostics& faults) {
+  constexpr std::string_view kOwn[] = {"muon",
+                                       "dion",
+                                       "sinkgd",
+                                       "polora",
+                                       "adamc",
+                                       "adopt_adamw",
+                                       "came_pytorch",
+                                       "optimi_adamw",
+                                       "ao_adamw_4bit",
+                                       "ao_adamw_8bit",
+                                       "ao_adamw_fp8",
+                                       "flash_adam",
+                                       "flash_adamw",
+                                       "flash_sgd",
+                                       "flash_sgdw",
+                                       "flash_lion",
+                                       "q_galore_adamw8bit"};
+  if (!request.training_arguments) return;
+  const Setting<std::string>& said = request.training_arguments->optim;
+  const bool stands = !request.optimizer.given() || request.optimizer.place.text() == said.place.text();
+  if (!stands || std::find(std::begin(kOwn), std::end(kOwn), said.value_or({})) == std::end(kOwn)) return;
+  faults.add(said.place.says(formatted("optimizer \"{}\" of axolotl's own is not modelled yet", *said),
+                             "adamw_torch_fused and adamw_8bit are"));
+}
+
 // Those that only report, and Liger's.
 void judge_plugins(const ForeignInput& foreign, Request& request) {
   constexpr std::string_view kKnown[] = {"axolotl.integrations.swanlab.SwanLabPlugin",
@@ -431,6 +458,7 @@ class OfProgram {
     judge_class(foreign_, request_);
     take_axolotl_pairs(foreign_, request_, faults_);
     judge_plugins(foreign_, request_);
+    judge_optimizer(request_, faults_);
     take_liger_parts(foreign_, base_, request_);
     const bool adapted = foreign_.adapters.value_or(false);
     if (adapted) choose_adapter_kernels(foreign_, own(), request_, faults_);
