@@ -348,7 +348,7 @@ TEST_CASE("dialects: the projects' own parsers read the examples alike") {
       ++compared;
     }
   }
-  CHECK(dump.root.members.size() >= 150);
+  CHECK(dump.root.members.size() >= 200);
   CHECK(compared > 500);
 }
 
@@ -407,8 +407,9 @@ const std::map<std::string_view, std::pair<std::string, std::string>>& own_value
   return kOwn;
 }
 
-bool moves(const DialectKey& key) {  // accelerate_config names a file.
-  return key.treatment == Treatment::Honoured && key.path != "accelerate_config";
+// accelerate_config names a file; in the model that is read here no module is a LayerNorm.
+bool moves(const DialectKey& key) {
+  return key.treatment == Treatment::Honoured && key.path != "accelerate_config" && key.path != "liger_layer_norm";
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "planner/advise/what_fits.h"
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <iterator>
 #include <string>
@@ -120,9 +121,8 @@ void send_to_host(OffloadInput& into) {
 
 // Of ZeRO's first two stages the optimizer alone; of the third the parameters, too, where `parameters`.
 Trial with_offload(bool parameters) {
-  const char* words = parameters
-                          ? "\"offload_optimizer\", \"offload_param\": cpu"
-                          : "\"offload_optimizer\": {\"device\": \"cpu\"}";
+  const char* words =
+      parameters ? "\"offload_optimizer\", \"offload_param\": cpu" : "\"offload_optimizer\": {\"device\": \"cpu\"}";
   return {words, [parameters](CandidateInputs& inputs) {
             if (!inputs.has_deepspeed) inputs.deepspeed = own_deepspeed_file(inputs.request);
             inputs.has_deepspeed = true;
@@ -273,13 +273,20 @@ class Judge {
   const Prediction* now_;
 };
 
+// As far as anybody reads them.
+bool moves_as(const FittingChange& a, const FittingChange& b) {
+  const double larger = static_cast<double>(std::max(a.process, b.process).value());
+  const bool bytes = std::abs(static_cast<double>((a.process - b.process).value())) <= 0.001 * larger;
+  return bytes && a.verdict == b.verdict && std::abs(a.speed.value_or(0) - b.speed.value_or(0)) <= 0.005;
+}
+
 // A change that only adds to another one and moves nothing: `--checkpoint full` where packed weights bring checkpoints.
 void drop_what_adds_nothing(std::vector<FittingChange>& changes) {
   std::vector<FittingChange> kept;
-  for (FittingChange& one : changes) {
+  for (const FittingChange& one : changes) {
     const bool known = std::any_of(changes.begin(), changes.end(), [&one](const FittingChange& other) {
-      return &other != &one && other.options.size() < one.options.size() && one.options.starts_with(other.options) &&
-             other.verdict == one.verdict && other.process == one.process && other.speed == one.speed;
+      return other.options.size() < one.options.size() && one.options.starts_with(other.options) &&
+             moves_as(one, other);
     });
     if (!known) kept.push_back(one);
   }
@@ -312,7 +319,8 @@ std::vector<FittingChange> what_fits(const SearchInputs& inputs, const Job& job,
 std::vector<FittingChange> other_ways(const SearchInputs& inputs, const SearchSpace& space) {
   const AxisValues& gpus = space[Axis::Gpus];
   Request request = inputs.request;
-  if (gpus.origin == Origin::Assumed && gpus.values.size() == 1) request.gpus = chosen(std::int64_t{std::stoll(gpus.values.front())});
+  if (gpus.origin == Origin::Assumed && gpus.values.size() == 1)
+    request.gpus = chosen(std::int64_t{std::stoll(gpus.values.front())});
   SearchInputs asked{inputs.model, request, inputs.deepspeed, inputs.hardware, inputs.cluster};
   const Trial least = both(with_rows(1, 1), with_checkpoints());
   std::vector<Trial> trials = {least, both(with_optimizer("adamw_8bit", "its states in 8 bits"), least),
