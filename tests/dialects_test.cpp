@@ -120,6 +120,7 @@ std::string beside(Dialect dialect, std::string_view path) {
   if (path == "sample_packing") return "flash_attention: true\nmicro_batch_size: 2\n";
   if (path == "pref_loss") return "stage: dpo\n";
   if (path == "cpo_alpha") return "rl: simpo\n";
+  if (path.starts_with("liger_")) return "plugins: [axolotl.integrations.liger.LigerPlugin]\n";
   if (path == "center_rewards_coefficient" && dialect == Dialect::Axolotl) return "reward_model: true\n";
   if (path == "quantization_type" || path == "double_quantization") return "quantization_bit: 4\n";
   return {};
@@ -302,7 +303,7 @@ TEST_CASE("dialects: the examples have their readings") {
     if (entry.is_regular_file() && entry.path().filename() != "readings.txt") files.push_back(entry.path());
   }
   std::sort(files.begin(), files.end());
-  CHECK(files.size() >= 190);
+  CHECK(files.size() >= 260);
   std::string text;
   for (const fs::path& file : files) {
     text += formatted("{}: {}\n", fs::relative(file, kExamples).generic_string(), kind_of(file));
@@ -347,7 +348,7 @@ TEST_CASE("dialects: the projects' own parsers read the examples alike") {
       ++compared;
     }
   }
-  CHECK(dump.root.members.size() >= 150);
+  CHECK(dump.root.members.size() >= 200);
   CHECK(compared > 500);
 }
 
@@ -406,8 +407,9 @@ const std::map<std::string_view, std::pair<std::string, std::string>>& own_value
   return kOwn;
 }
 
-bool moves(const DialectKey& key) {  // accelerate_config names a file.
-  return key.treatment == Treatment::Honoured && key.path != "accelerate_config";
+// accelerate_config names a file; in the model that is read here no module is a LayerNorm.
+bool moves(const DialectKey& key) {
+  return key.treatment == Treatment::Honoured && key.path != "accelerate_config" && key.path != "liger_layer_norm";
 }
 
 }  // namespace
@@ -675,6 +677,131 @@ TEST_CASE("TRL: accelerate's configuration by a file, a name, or options of its 
     CHECK(completed(read_dialect(dialect(Dialect::Accelerate), {&ours, {}})) ==
           completed(read_dialect(dialect(Dialect::Accelerate), {&theirs, {}})));
   }
+}
+
+TEST_CASE("TRL: a script that is named after a trainer runs that one, or is refused") {
+  const auto line = [](const std::string& script, const std::vector<std::string>& more = {}) {
+    std::vector<std::string> words = {"python", script, "--model_name_or_path", "gpt2", "--learning_rate", "1e-5"};
+    words.insert(words.end(), more.begin(), more.end());
+    return read_launch(words, example);
+  };
+  const auto trainer = [&](const std::string& script) { return line(script).foreign.trainer.value.value_or("none"); };
+  const auto refused_line = [&](const std::string& script) { return refusal([&] { return line(script); }); };
+  CHECK(trainer("trl/scripts/kto.py") == "kto");
+  CHECK(trainer("/opt/trl/scripts/dpo.py") == "dpo");
+  CHECK(trainer("trl/scripts/sft.py") == "sft");
+  CHECK(trainer("examples/scripts/sft_vlm.py") == "sft");
+  CHECK(trainer("examples/scripts/reward_modeling.py") == "reward");
+  CHECK(trainer("scripts/run_dpo.py") == "dpo");
+  CHECK(line("trl/scripts/kto.py").foreign.program.value == "trl");
+  for (const char* other : {"trl/scripts/grpo.py", "examples/scripts/orpo.py", "examples/scripts/grpo_vlm.py",
+                            "scripts/orpo.py", "src/open_r1/grpo.py", "examples/scripts/online_dpo.py"}) {
+    INFO((std::string(other)));
+    CHECK(has(refused_line(other), "trains is not modelled yet; sft, dpo, kto and reward are"));
+  }
+  // Names that others have, too.
+  CHECK(line("sft.py").foreign.program.value.value_or("") != "trl");
+  CHECK(line("reward.py").foreign.program.value.value_or("") != "trl");
+  CHECK(line("dpo_data.py").foreign.program.value.value_or("") != "trl");
+  CHECK(line("train.py").foreign.program.value.value_or("") != "trl");
+}
+
+TEST_CASE("LLaMA-Factory: what llamafactory-cli makes of its environment") {
+  const auto line = [](const std::vector<std::string>& variables) {
+    std::vector<std::string> words = variables;
+    words.insert(words.end(), {"llamafactory-cli", "train", "llama_factory/lora_sft.yaml"});
+    return read_launch(words, example);
+  };
+  const Said nodes = line({"FORCE_TORCHRUN=1", "NNODES=2", "NPROC_PER_NODE=4", "NODE_RANK=0"});
+  CHECK(nodes.request.gpus.value == 8);
+  CHECK(nodes.request.gpus_per_node.value == 4);
+  CHECK(line({"CUDA_VISIBLE_DEVICES=0,1"}).request.gpus.value == 2);
+  CHECK(has(refusal([&] { return line({"NNODES=two"}); }), "\"two\" is not a positive number of ranks or nodes"));
+  CHECK(has(completed(line({"USE_RAY=1"})), "ranks that Ray starts"));
+  const auto conf = [&](const std::vector<std::string>& variables) {
+    const ModelSpec base =
+        build_model(parse_json("m.json", read_file((kRoot / "models" / "llama-3-8b.json").string())), "m");
+    return with_program(line(variables), base, nullptr).alloc_conf.value.value_or("");
+  };
+  CHECK(conf({"CUDA_VISIBLE_DEVICES=0,1"}) == "expandable_segments:True");
+  CHECK(conf({"CUDA_VISIBLE_DEVICES=0"}).empty());
+  CHECK(conf({"FORCE_TORCHRUN=1", "CUDA_VISIBLE_DEVICES=0"}) == "expandable_segments:True");
+  CHECK(conf({"OPTIM_TORCH=0", "CUDA_VISIBLE_DEVICES=0,1"}).empty());
+  // Another program's variables are still none that is read.
+  const Said other = read_launch({"NNODES=2", "torchrun", "train.py", "--bf16"}, example);
+  CHECK(!other.request.nodes.given());
+  CHECK(std::any_of(other.request.notices.begin(), other.request.notices.end(),
+                    [](const Notice& notice) { return notice.message == "this environment variable is not read"; }));
+}
+
+TEST_CASE("dialects: plugins of axolotl's, of which Liger's is modelled") {
+  const auto complete = [](const std::string& text) {
+    const ModelSpec base =
+        build_model(parse_json("m.json", read_file((kRoot / "models" / "llama-3-8b.json").string())), "m");
+    return with_program(read_yaml("base_model: llama-3-8b\nflash_attention: true\n" + text), base, nullptr);
+  };
+  const std::string liger = "plugins: [axolotl.integrations.liger.LigerPlugin]\n";
+  const std::string kernels = "liger_rope: true\nliger_rms_norm: true\nliger_swiglu: true\nliger_layer_norm: true\n";
+  const Request all = complete(liger + kernels + "liger_fused_linear_cross_entropy: true\n");
+  CHECK(all.liger_kernels.value == "rope,rms_norm,swiglu");
+  CHECK(all.loss.value == "liger");
+  CHECK(complete(liger + "liger_rope: true\nliger_rms_norm: false\n").liger_kernels.value == "rope");
+  const Request without = complete(kernels);
+  CHECK(!without.liger_kernels.given());
+  CHECK(std::count_if(without.notices.begin(), without.notices.end(), [](const Notice& notice) {
+          return has(notice.message, "plugins does not name axolotl.integrations.liger.LigerPlugin");
+        }) == 4);
+  const Request cut = complete("plugins: [axolotl.integrations.cut_cross_entropy.CutCrossEntropyPlugin]\n");
+  REQUIRE(cut.not_modelled.size() == 1);
+  CHECK(has(cut.not_modelled.front().feature, "axolotl's plugin axolotl.integrations.cut_cross_entropy"));
+}
+
+TEST_CASE("dialects: axolotl's muon is its own") {
+  const ModelSpec base =
+      build_model(parse_json("m.json", read_file((kRoot / "models" / "llama-3-8b.json").string())), "m");
+  const auto made = [&](const std::string& optimizer) {
+    return with_program(
+        read_yaml("base_model: a\nadapter: lora\nlora_r: 8\nlora_target_linear: true\noptimizer: " + optimizer), base,
+        nullptr);
+  };
+  for (const char* own : {"muon", "dion", "flash_adamw"}) {
+    CHECK(has(refusal([&] { return made(own); }), "of axolotl's own is not modelled yet"));
+  }
+  CHECK(made("adamw_8bit").not_modelled.empty());
+}
+
+TEST_CASE("dialects: names of modules that are not there are left out as peft does it, unless none is there") {
+  const ModelSpec base =
+      build_model(parse_json("m.json", read_file((kRoot / "models" / "llama-3-8b.json").string())), "m");
+  const auto lora = [&](const std::string& targets) {
+    const Request made = with_program(
+        read_yaml("base_model: a\nadapter: lora\nlora_r: 8\nlora_target_modules: " + targets), base, nullptr);
+    const bool warned = std::any_of(made.notices.begin(), made.notices.end(), [](const Notice& notice) {
+      return has(notice.message, "has no module c_attn: peft puts adapters on the others and says nothing");
+    });
+    return made.lora.value.value_or("") + (warned ? " warned" : "");
+  };
+  CHECK(has(lora("[q_proj, c_attn]"), "targets=q_proj,"));
+  CHECK(has(lora("[q_proj, c_attn]"), " warned"));
+  CHECK(has(lora("[c_attn]"), "targets=c_attn,"));
+  CHECK(!has(lora("[q_proj, v_proj]"), " warned"));
+}
+
+TEST_CASE("dialects: LLaMA-Factory trains nothing without do_train") {
+  const std::string file = "model_name_or_path: a\nfinetuning_type: full\ntemplate: llama3\n";
+  const ModelSpec base =
+      build_model(parse_json("m.json", read_file((kRoot / "models" / "llama-3-8b.json").string())), "m");
+  const auto warned = [&](const std::string& more) {
+    const Request made = with_program(read_yaml(file + more), base, nullptr);
+    return std::any_of(made.notices.begin(), made.notices.end(), [](const Notice& notice) {
+      return notice.kind == Notice::Kind::Warning && has(notice.message, "do_train is not said");
+    });
+  };
+  CHECK(warned(""));
+  CHECK(!warned("do_train: true\n"));
+  const Request none = with_program(read_yaml(file + "do_train: false\n"), base, nullptr);
+  REQUIRE(none.not_modelled.size() == 1);
+  CHECK(none.not_modelled.front().feature == "a run that trains nothing");
 }
 
 TEST_CASE("dialects: what a file leaves open is told") {

@@ -647,6 +647,8 @@ TEST_CASE("a change of any size rule of the lowering is noticed") {
   // Of reentrant checkpoints over layers with an output that nobody reads: memory_witness_test holds bloom's against
   // PyTorch, byte for byte.
   labels.insert("gradient of an output");
+  // Of gpt_bigcode's init: the dry device's receipts hold starcoder's.
+  labels.insert("ones of a triangle");
   std::string never;
   for (const std::string& label : labels_of_sources()) never += labels.contains(label) ? "" : label + "; ";
   CHECK(never == "");

@@ -34,6 +34,8 @@ std::string cross(const Shape& shape) {
 std::string dot(const std::string& path) { return path.empty() ? "." : path; }
 
 // The witness's own wording of what a ModelSpec holds.
+const char* word_of(DType dtype) { return dtype == DType::Int64 ? "int64" : dtype == DType::Bool ? "bool" : "float32"; }
+
 std::vector<std::string> lines_of(const ModelSpec& model) {
   std::vector<std::string> lines{"class " + model.graph_class};
   for (const Parameter& p : model.parameters) {
@@ -44,16 +46,14 @@ std::vector<std::string> lines_of(const ModelSpec& model) {
     lines.push_back(line);
   }
   for (const ModelBuffer& buffer : model.buffers) {
-    lines.push_back(dsplan::formatted("buffer {} {} {}", buffer.name, cross(buffer.shape),
-                                      buffer.dtype == DType::Int64 ? "int64" : "float32"));
+    lines.push_back(dsplan::formatted("buffer {} {} {}", buffer.name, cross(buffer.shape), word_of(buffer.dtype)));
   }
   for (const Parameter& p : model.parameters) {
     if (p.dtype) lines.push_back(dsplan::formatted("bf16_exception parameter {} float32", p.name));
   }
   for (const ModelBuffer& buffer : model.buffers) {
     if (buffer.follows_model_dtype) continue;
-    lines.push_back(dsplan::formatted("bf16_exception buffer {} {}", buffer.name,
-                                      buffer.dtype == DType::Int64 ? "int64" : "float32"));
+    lines.push_back(dsplan::formatted("bf16_exception buffer {} {}", buffer.name, word_of(buffer.dtype)));
   }
   for (const Module& module : model.modules)
     lines.push_back(dsplan::formatted("module {} {}", dot(module.path), module.type));

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "run_binary.h"
 #include "schema.h"
@@ -16,6 +17,14 @@ namespace {
 constexpr const char* kSmall =
     "tiny-llama --cluster 8xh100 --seq 256 --vary tp=1,2 --vary micro_batch=1,2,4 --vary checkpoint=none,full "
     "--vary offload=none --vary reduce_bucket_size=1000000 ";
+
+// Lines are broken where they are full.
+std::string one_line(const std::string& text) {
+  std::istringstream words(text);
+  std::string line;
+  for (std::string word; words >> word;) line += (line.empty() ? "" : " ") + word;
+  return line;
+}
 
 Ran plan(const Folder& folder, const std::string& words) { return run_binary(folder, split("plan " + words)); }
 
@@ -182,6 +191,34 @@ TEST_CASE("no plan fits: exit code 5, what misses least, and what would do") {
   CHECK(has(ran.out, "what makes it fit"));
   CHECK(std::count(ran.out.begin(), ran.out.end(), '\n') <= 16);
   CHECK(has(ran.out, "zero_stage"));
+}
+
+TEST_CASE("one GPU: PyTorch alone is in the space, and what does not fit is offered adapters and the host") {
+  const Folder folder;
+  const Ran fits =
+      run_binary(folder, {"plan", "llama-3-8b", "--hardware", "h100-sxm", "--gpus", "1", "--format", "json"});
+  REQUIRE(fits.code == 0);
+  CHECK(Json::parse(fits.out)["chosen"]["settings"]["zero_stage"] == "pytorch");
+  const Ran none = run_binary(folder, {"plan", "llama-3-8b", "--hardware", "rtx-4090", "--verbose"});
+  CHECK(none.code == 5);
+  for (const char* way :
+       {"--quantization nf4", "--lora r=16", "--optimizer adamw_8bit", "--zero-stage 2 \"offload_optimizer\"",
+        "--zero-stage 3 \"offload_optimizer\", \"offload_param\": cpu", "of each node's host memory"}) {
+    INFO((std::string(way)));
+    CHECK(one_line(none.out).find(way) != std::string::npos);
+  }
+}
+
+TEST_CASE("what would fit stands in the whole report with its options whole, and once") {
+  const Folder folder;
+  const Ran ran = run_binary(folder, split("simulate llama-3-70b --hardware h100-sxm --gpus 8 --verbose"));
+  CHECK(ran.code == 3);
+  const std::string text = one_line(ran.out);
+  const std::size_t at = text.find("what would fit");
+  REQUIRE(at != std::string::npos);
+  CHECK(text.find("fits: --quantization nf4 --quant-compute-dtype bf16 --lora r=16", at) != std::string::npos);
+  // Packed weights bring checkpoints by themselves: the same again with --checkpoint full is no other way.
+  CHECK(text.find("nf4 --quant-compute-dtype bf16 --lora r=16 --checkpoint full", at) == std::string::npos);
 }
 
 TEST_CASE("a budget holds the process: each plan stays within it") {

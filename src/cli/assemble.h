@@ -62,7 +62,7 @@ void attempt(Diagnostics& diagnostics, Read&& read) {
 // Prediction::changes, where the job does not fit, or barely.
 void add_changes(const Inputs& inputs, const Job& job, Prediction& prediction);
 // Where no plan fits: other ways to train, with their bytes.
-[[nodiscard]] std::vector<FittingChange> other_ways_of(const Inputs& inputs);
+[[nodiscard]] std::vector<FittingChange> other_ways_of(const Inputs& inputs, const SearchSpace& space);
 
 // Notices as lines for standard error.
 [[nodiscard]] std::string render(const std::vector<Notice>& notices);

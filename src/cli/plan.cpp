@@ -239,7 +239,7 @@ int plan_model(const PlanWords& words) {
   PlanProgress progress(seconds);
   PlanAnswer answer = searched(asked, space, options, progress);
   answer.budget = budget;
-  if (!answer.chosen && answer.complete) answer.offers = other_ways_of(inputs);
+  if (!answer.chosen && answer.complete) answer.offers = other_ways_of(inputs, answer.space);
   if (words.emit) {
     say(plan_screen(answer, words.said.model, progress.seconds(), false));
     if (answer.job) {

@@ -424,6 +424,23 @@ std::string verdict_lines(const Prediction& prediction, const std::string& devic
   return headline(prediction, device, style.colour);
 }
 
+namespace {
+
+// What the first screen cuts at its edge, whole.
+std::string changes_that_fit(const Prediction& prediction) {
+  if (prediction.changes.empty()) return {};
+  std::string text = "\n  what would fit, the best verdict and then the fastest first\n";
+  for (const FittingChange& change : prediction.changes) {
+    std::string words = formatted("{}: {}", spaced(name(change.verdict)), change.options);
+    if (change.speed) words += formatted(" ({:+.0f} % tokens/s)", 100 * (*change.speed - 1));
+    if (!change.note.empty()) words += formatted("; {}", change.note);
+    text += wrapped(formatted("  {:>10}  ", human(change.process)), words, 14);
+  }
+  return text;
+}
+
+}  // namespace
+
 std::string report(const Prediction& prediction, const Job& job, const ReportStyle& style) {
   if (!style.verbose) {
     return first_screen(prediction, job, style.colour) + topics(prediction, job, style.explain);
@@ -432,6 +449,7 @@ std::string report(const Prediction& prediction, const Job& job, const ReportSty
   text += "\n" + job_lines(prediction, job) + "\n" + memory_table(prediction) + states_line(prediction);
   if (prediction.peak) text += moment(prediction);
   text += host_line(prediction.host);
+  text += changes_that_fit(prediction);
   if (prediction.communication) text += "\n" + traffic(*prediction.communication);
   if (prediction.time) text += "\n" + time_report(*prediction.time);
   std::vector<Topic> more = style.explain;

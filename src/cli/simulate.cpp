@@ -66,14 +66,15 @@ int simulate_command(const Words& words) {
   job.explain_fragmentation = std::count(said.explain.begin(), said.explain.end(), Topic::Fragmentation) > 0;
   job.explain_advice = std::count(said.explain.begin(), said.explain.end(), Topic::Advice) > 0;
   say(render(job.notices));
-  const bool screen = format == Format::Table && !said.verbose && job.rank != "all";
+  const bool one_rank = format == Format::Table && job.rank != "all";
+  const bool screen = one_rank && !said.verbose;
   const Detail detail = screen && said.explain.empty() ? Detail::Screen : Detail::All;
   std::vector<Prediction> predictions = predict_asked(inputs.model, job, detail);
   if (std::find(said.explain.begin(), said.explain.end(), Topic::Saved) != said.explain.end()) {
     const std::vector<SavedTensor> saved = saved_tensors(inputs.model, job);  // The same on every rank.
     for (Prediction& prediction : predictions) prediction.saved = saved;
   }
-  if (screen) add_changes(inputs, job, predictions.front());
+  if (one_rank) add_changes(inputs, job, predictions.front());
   output.add(printed(predictions, job, format, {output.colour(said.color), said.explain, said.verbose}));
   output.finish();
   const Verdict verdict = worst_of(predictions).verdict;

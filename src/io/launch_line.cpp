@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <map>
 #include <set>
 
 #include "core/format.h"
@@ -57,10 +58,11 @@ class LineReader {
   std::optional<std::int64_t> ranks_;  // All.
   std::optional<std::int64_t> nodes_;
   std::optional<std::int64_t> per_node_;
-  bool plain_ = false;                   // No launcher that counts: one rank.
-  bool all_of_a_node_ = false;           // torchrun --nproc-per-node gpu.
-  std::optional<std::int64_t> visible_;  // Devices in CUDA_VISIBLE_DEVICES.
-  bool takes_visible_ = false;           // The launcher counts them.
+  bool plain_ = false;                            // No launcher that counts: one rank.
+  bool all_of_a_node_ = false;                    // torchrun --nproc-per-node gpu.
+  std::optional<std::int64_t> visible_;           // Devices in CUDA_VISIBLE_DEVICES.
+  bool takes_visible_ = false;                    // The launcher counts them.
+  std::map<std::string, std::string> variables_;  // Those that only some programs read.
   std::optional<std::string> accelerate_file_;
   std::vector<DialectArgument> accelerate_;  // Its options, by the names of its configuration.
 };
@@ -165,7 +167,28 @@ void LineReader::variable(const std::string& word) {
     visible_ = 1 + std::count(value.begin(), value.end(), ',');
     return;
   }
-  notice(Notice::Kind::Inert, name, "this environment variable is not read");
+  variables_[name] = value;
+}
+
+bool is_on(const std::map<std::string, std::string>& variables, const char* name, bool usually) {
+  const auto at = variables.find(name);
+  if (at == variables.end()) return usually;
+  return at->second == "1" || at->second == "true" || at->second == "y" || at->second == "Y" || at->second == "True";
+}
+
+// llamafactory-cli starts torchrun where there are several devices, with segments that expand, whatever the environment
+// says of the allocator (llamafactory 0.9.5, launcher.py).
+void read_factory_environment(std::map<std::string, std::string>& variables, Request& request, ForeignInput& foreign) {
+  const bool forced = is_on(variables, "FORCE_TORCHRUN", false) || is_on(variables, "USE_MCA", false);
+  if (is_on(variables, "USE_RAY", false)) {
+    request.not_modelled.push_back({where("USE_RAY"), When::Always, "USE_RAY", "ranks that Ray starts"});
+  } else if (is_on(variables, "OPTIM_TORCH", true)) {
+    foreign.segments = {forced ? "always" : "several", where("llamafactory-cli")};
+  }
+  for (const char* read :
+       {"FORCE_TORCHRUN", "USE_MCA", "USE_RAY", "OPTIM_TORCH", "NPROC_PER_NODE", "NNODES", "MAX_NNODES"}) {
+    variables.erase(read);
+  }
 }
 
 Launcher LineReader::launcher() {
@@ -327,6 +350,14 @@ void LineReader::program() {
     ProgramLine line = read_program_line(rest, read_);
     if (line.takes_all_devices) {
       plain_ = false;
+      if (line.said.foreign.program.value_or("") == "llama-factory") {
+        for (const auto& [name, into] : {std::pair("NPROC_PER_NODE", &per_node_), std::pair("NNODES", &nodes_),
+                                         std::pair("MAX_NNODES", &nodes_)}) {
+          const auto at = variables_.find(name);
+          if (at != variables_.end()) count({name, name, at->second}, *into);
+        }
+        read_factory_environment(variables_, request_, line.said.foreign);
+      }
       if (!per_node_) per_node_ = visible_;
     }
     if (!line.launcher.empty()) {
@@ -373,6 +404,9 @@ Said LineReader::read() {
   }
   accelerate();
   if (!done()) program();
+  for (const auto& [name, value] : variables_) {
+    notice(Notice::Kind::Inert, name, "this environment variable is not read");
+  }
   finish();
   diagnostics_.throw_if_any();
   return std::move(said_);

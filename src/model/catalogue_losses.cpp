@@ -369,14 +369,16 @@ void log_prob_outputs(Writer& w) {
   w.kernel();
   const std::size_t outputs = w.node().output_count;
   if (outputs < 3) return;
+  const bool likeliest = w.out(outputs - 1).dtype == DType::Bool;
   const std::uint8_t ratio = shortly(row, DType::Float32);
   w.output(1);
   w.kernel();
   w.forward_drop(ratio);
-  if (outputs > 3) {
+  if (outputs > 3 || !likeliest) {
     w.output(2);
     w.kernel();
   }
+  if (!likeliest) return;
   const std::uint8_t reaches = shortly(flag, DType::Bool);
   const std::uint8_t exceeds = shortly(flag, DType::Bool);
   w.output(outputs - 1);

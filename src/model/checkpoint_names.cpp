@@ -22,7 +22,9 @@ struct Rules {
 
 Rules rules_of(const ModelSpec& model) {
   const std::string& family = model.family;
-  if (family == "gpt2" || family == "bloom" || family == "falcon") return {"transformer.", true};
+  if (family == "gpt2" || family == "gpt_bigcode" || family == "bloom" || family == "falcon") {
+    return {"transformer.", true};
+  }
   if (family == "gpt_neox") return {"gpt_neox.", true};
   if (family == "mamba2") return {"backbone.", true};
   const bool whole = !model.graph_class.ends_with("Model");

@@ -175,6 +175,13 @@ struct DeltaParts {
   bool apart = false;       // Projections are apart (qwen3_5).
 };
 
+// A mixer that is a short convolution over time, between two gates (lfm2).
+struct ConvolutionParts {
+  std::string_view module = "conv";
+  std::int64_t kernel = 0;
+  bool biases = false;
+};
+
 // Attention that knows distances apart from what stands there (deberta-v2).
 struct DisentangledParts {
   bool relative = false;
@@ -226,9 +233,10 @@ struct DecoderParts {
   std::string_view after_mlp;
   std::string_view attention_dropout;
   std::string_view mlp_dropout;
+  std::string_view gate = "gate_proj";
   std::string_view up = "up_proj";  // Of a fused gate: the product of both.
   std::string_view down = "down_proj";
-  std::string_view activation = "act_fn";
+  std::string_view activation = "act_fn";  // Empty: a function's call (lfm2).
 
   std::string_view feed_forward = "mlp";
   bool bare_softmax = false;     // Eager attention's, in its own dtype (llama4).
@@ -269,8 +277,9 @@ struct DecoderParts {
   LatentParts latent;
   ExpertParts experts;
   DisentangledParts disentangled;
-  MambaParts mamba;  // Of layers that do not attend: one of both.
+  MambaParts mamba;  // Of layers that do not attend: one of these.
   DeltaParts delta;
+  ConvolutionParts convolution;
   std::vector<bool> recurrent;  // By layer: it has a mixer and no attention. Empty: all attend.
   bool gates_queries = false;   // The query's projection has a gate for what attention gives (qwen3_next).
   bool gates_first = false;     // Of a fused gate: act(gate) * up (granitemoehybrid).
@@ -292,7 +301,7 @@ struct DecoderParts {
     return !turned.empty() && std::find(turned.begin(), turned.end(), true) == turned.end();
   }
   [[nodiscard]] bool recurs(std::size_t layer) const { return !recurrent.empty() && recurrent[layer]; }
-  [[nodiscard]] bool has_mixers() const { return mamba.inner > 0 || delta.heads > 0; }
+  [[nodiscard]] bool has_mixers() const { return mamba.inner > 0 || delta.heads > 0 || convolution.kernel > 0; }
 };
 
 // What stands between a tower and its language model.

@@ -39,7 +39,7 @@ LATENT = {"q_lora_rank": 8, "kv_lora_rank": 8, "qk_nope_head_dim": 4, "qk_rope_h
 ENCODES = {"layer_norm_eps": 1e-6, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
            "type_vocab_size": 2}
 # Those that take nothing of SMALL.
-OWN = ("distilbert", "t5", "vit", "bart", "mbart", "marian", "m2m_100", "pegasus")
+OWN = ("gpt_bigcode", "distilbert", "t5", "vit", "bart", "mbart", "marian", "m2m_100", "pegasus")
 ENCODERS = ("distilbert", "modernbert")
 TRANSLATES = {"vocab_size": 19, "d_model": 16, "encoder_ffn_dim": 12, "decoder_ffn_dim": 20, "encoder_layers": 2, "decoder_layers": 2,
               "encoder_attention_heads": 4, "decoder_attention_heads": 4, "max_position_embeddings": 16, "dropout": 0.0,
@@ -55,6 +55,7 @@ FAMILIES = {
     "arcee": {}, "seed_oss": {"head_dim": 4, "attention_dropout": 0.0, "residual_dropout": 0.0},
     "cwm": {"head_dim": 4, **KINDS, **PLAIN}, "ministral": {"head_dim": 4, **KINDS},
     "gemma2": {"head_dim": 4, "attn_logit_softcapping": None, "final_logit_softcapping": 5.0, **KINDS},
+    "vaultgemma": {"head_dim": 4, "attn_logit_softcapping": None, "final_logit_softcapping": 5.0, **KINDS},
     "gemma3_text": {"head_dim": 4, **KINDS, **TABLES},
     "granite": {"embedding_multiplier": 3.0, "residual_multiplier": 0.4, "attention_multiplier": 0.3, "logits_scaling": 2.0},
     "olmo2": {}, "olmo3": {**KINDS, **TABLES}, "stablelm": {"layer_norm_eps": 1e-6, "partial_rotary_factor": 0.5, "use_qkv_bias": True},
@@ -64,6 +65,8 @@ FAMILIES = {
     "mixtral": {**MIXED, "num_local_experts": 4}, "qwen3_moe": {"head_dim": 4, **MIXED, "norm_topk_prob": True},
     "qwen2_moe": {**MIXED, "shared_expert_intermediate_size": 12}, "olmoe": MIXED,
     "granitemoe": {**MIXED, "num_local_experts": 4, "embedding_multiplier": 3.0, "attention_multiplier": 0.3},
+    "granitemoeshared": {**MIXED, "num_local_experts": 4, "embedding_multiplier": 3.0, "attention_multiplier": 0.3,
+                         "shared_intermediate_size": 20},
     "deepseek_v2": {**MIXED, **LATENT, "topk_method": "group_limited_greedy", "aux_loss_alpha": 0.0},
     "deepseek_v3": {**MIXED, **LATENT, "norm_topk_prob": True},
     "minicpm3": {"q_lora_rank": 8, "kv_lora_rank": 8, "qk_nope_head_dim": 4, "qk_rope_head_dim": 4, "v_head_dim": 4,
@@ -73,6 +76,8 @@ FAMILIES = {
     "ernie4_5_moe": {"head_dim": 4, **MIXED, "moe_num_experts": 4, "moe_k": 2, "moe_layer_start_index": 0},
     "minimax_m2": {"head_dim": 4, **MIXED, "num_local_experts": 4},
     "gpt_oss": {"head_dim": 4, **MIXED, "num_local_experts": 4, **KINDS, **PLAIN},
+    "gpt_bigcode": {**GPT2, "n_inner": 12, "n_embd": 16, "n_head": 4},
+    "gpt_bigcode.apart": {**GPT2, "multi_query": False, "n_embd": 16, "n_head": 4, "activation_function": "gelu"},
     "bloom": {"n_head": 4, "n_layer": 2, "hidden_dropout": 0.0, "attention_dropout": 0.0},
     "falcon": {"num_attention_heads": 4, "hidden_dropout": 0.0, "attention_dropout": 0.0, "alibi": False,
                "multi_query": True, "parallel_attn": True, "bias": False, "new_decoder_architecture": False},

@@ -312,6 +312,12 @@ MINICPM3 = config("minicpm3", vocab_size=967, q_lora_rank=24, kv_lora_rank=40, q
 MINIMAX_M2 = config("minimax_m2", vocab_size=971, head_dim=16, num_local_experts=6, num_experts_per_tok=2,
                     bos_token_id=0, eos_token_id=1)
 
+VAULTGEMMA = {**GEMMA2, "model_type": "vaultgemma", "vocab_size": 971}
+GRANITEMOE_SHARED = {**GRANITEMOE, "model_type": "granitemoeshared", "vocab_size": 977, "shared_intermediate_size": 80}
+LFM2 = {**without(config("lfm2", vocab_size=983, block_auto_adjust_ff_dim=False, tie_word_embeddings=True,
+                         layer_types=["conv", "full_attention"]), "rms_norm_eps", "hidden_act"), "norm_eps": 1e-05}
+GPT_BIGCODE = {"model_type": "gpt_bigcode", "n_embd": 64, "n_head": 4, "n_layer": 2, "n_positions": 256,
+               "vocab_size": 991}
 
 
 def mixtures():
@@ -376,6 +382,17 @@ FAMILIES = {
     **family("olmo2", OLMO2, odd={"num_key_value_heads": 4}),
     **family("olmo3", OLMO3, odd={"num_key_value_heads": 1}),
     "olmo3-window": case({**OLMO3, "sliding_window": 32}, micro_batch=2, seq=77),
+    **family("vaultgemma", VAULTGEMMA, odd={"num_key_value_heads": 4, "attn_logit_softcapping": None}),
+    "vaultgemma-window": case({**VAULTGEMMA, "sliding_window": 32}, micro_batch=2, seq=77),
+    **family("granitemoe-shared", GRANITEMOE_SHARED, odd={"num_key_value_heads": 4}, experts=True),
+    "granitemoe-shared-none": case({**GRANITEMOE_SHARED, "shared_intermediate_size": 0}, micro_batch=2, seq=72),
+    **family("lfm2", LFM2, odd={"conv_bias": True, "conv_L_cache": 5, "num_key_value_heads": 4}),
+    "lfm2-autocast-checkpoint": case(LFM2, seq=64, dtype="fp32", autocast="bf16", checkpoint="full"),
+    **family("gpt-bigcode", GPT_BIGCODE, targets=("c_attn",), frozen=("transformer.wte.*", "transformer.h.0.*"),
+             odd={"multi_query": False, "n_inner": 200, "resid_pdrop": 0.0, "activation_function": "gelu"}),
+    "gpt-bigcode-apart": case({**GPT_BIGCODE, "multi_query": False}, micro_batch=2, seq=64),
+    "gpt-bigcode-apart-eager": case({**GPT_BIGCODE, "multi_query": False}, micro_batch=2, seq=64, attention="eager"),
+    "gpt-bigcode-math": case(GPT_BIGCODE, micro_batch=2, seq=64, attention="math"),
     **family("granite", GRANITE, odd={"num_key_value_heads": 4, "attention_bias": True, "mlp_bias": True}),
     **family("glm4", GLM4, odd={"num_key_value_heads": 1, "attention_bias": False}),
     **family("cohere", COHERE, odd={"use_qk_norm": True, "num_key_value_heads": 4}),

@@ -9,6 +9,8 @@ void add_changes(const Inputs& inputs, const Job& job, Prediction& p) {
   if (p.capacity && barely) p.changes = what_fits(search_inputs(inputs), job, p, Reach::Far);
 }
 
-std::vector<FittingChange> other_ways_of(const Inputs& inputs) { return other_ways(search_inputs(inputs)); }
+std::vector<FittingChange> other_ways_of(const Inputs& inputs, const SearchSpace& space) {
+  return other_ways(search_inputs(inputs), space);
+}
 
 }  // namespace dsplan

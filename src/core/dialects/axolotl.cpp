@@ -10,7 +10,6 @@ constexpr std::string_view kKernels = "axolotl's own kernels";
 constexpr std::string_view kOtherParallelism = "parallelism other than data parallelism";
 constexpr std::string_view kVocabulary = "a resized vocabulary";
 constexpr std::string_view kLisa = "LISA";
-constexpr std::string_view kLigerPlugin = "Liger by axolotl's plugin (say --liger-kernels)";
 constexpr std::string_view kAxolotlFp8 = "fp8 training";
 constexpr std::string_view kAttention = "an attention of axolotl's own";
 constexpr std::string_view kLoss = "another loss than the model's own";
@@ -198,8 +197,7 @@ constexpr DialectKey kAxolotlRefused[] = {
     refused("num_labels", "classification", "1"),
     refused("ebft", kPreference),
     refused("trainer_cls", "another trainer"),
-    refused("plugins", "axolotl's plugins",
-            "axolotl.integrations.swanlab.SwanLabPlugin|axolotl.integrations.lm_eval.LMEvalPlugin"),
+    honoured("plugins", "liger_kernels", kOther<&ForeignInput::plugins>),
     refused("unfrozen_parameters", "parameters that are named to be trained"),
     refused("resize_token_embeddings_to_32x", kVocabulary),
     refused("shrink_embeddings", kVocabulary),
@@ -244,14 +242,16 @@ constexpr DialectKey kAxolotlRefused[] = {
     refused("max_packed_sequence_len", kPacking),
     // What type_of_model is called in files (utils/schemas/model.py, validation_alias).
     honoured("model_type", "loss", kOther<&ForeignInput::model_class>),
-    refused("liger_rope", kLigerPlugin),
-    refused("liger_rms_norm", kLigerPlugin),
-    refused("liger_rms_norm_gated", kLigerPlugin),
-    refused("liger_layer_norm", kLigerPlugin),
-    refused("liger_glu_activation", kLigerPlugin),
-    refused("liger_cross_entropy", kLigerPlugin),
-    refused("liger_fused_linear_cross_entropy", kLigerPlugin),
-    refused("liger_use_token_scaling", kLigerPlugin),
+    honoured("liger_rope", "liger_kernels", kOther<&ForeignInput::liger_rope>),
+    honoured("liger_rms_norm", "liger_kernels", kOther<&ForeignInput::liger_norms>),
+    honoured("liger_layer_norm", "liger_kernels", kOther<&ForeignInput::liger_layer_norms>),
+    honoured("liger_glu_activation", "liger_kernels", kOther<&ForeignInput::liger_gates>),
+    honoured("liger_swiglu", "liger_kernels", kOther<&ForeignInput::liger_gates>),
+    honoured("liger_fused_linear_cross_entropy", "loss", kOther<&ForeignInput::liger_loss>),
+    refused("liger_rms_norm_gated", "Liger's gated norms"),
+    refused("liger_cross_entropy", "Liger's loss over whole logits"),
+    refused("liger_use_token_scaling", "Liger's loss with a weight for each token"),
+    refused("liger_kernel_impl", "another backend of Liger's"),
     refused("cut_cross_entropy", "the loss of axolotl's plugin for cut cross-entropy"),
     refused("use_scattermoe", "experts of axolotl's plugin for kernels"),
     refused("use_sonicmoe", "experts of axolotl's plugin for kernels"),
@@ -273,7 +273,6 @@ constexpr Names kAxolotlPlugins[] = {
      "expert_backend nonexpert_quantization moe_grouped_backend moe_dequant_chunk_size moe_bnb_fast use_dsv4_kernels "
      "use_glm_dsa_kernels dsv4_fp8_nonexpert_mode dsv4_fp8_lora_kernel dsv4_shared_mlp_lora_kernel dsv4_bf16_all "
      "dsv4_fp4_grouped_mode gemma4_fp8_nonexpert gemma4_nf4_nonexpert nvfp4_merge_aware nvfp4_merge_aware_start_step"},
-    {kLigerPlugin, "liger_swiglu liger_kernel_impl"},
     {"a sparse or compressed model", "llmcompressor"},
     {"MoRA", "mora"},
     {"a trainer that generates", "nemo_gym_enabled"},

@@ -37,6 +37,8 @@ ForeignInput overlay(const ForeignInput& below, const ForeignInput& above) {
       &ForeignInput::lora_dora, &ForeignInput::lora_saved, &ForeignInput::lora_task, &ForeignInput::trainer,
       &ForeignInput::loss_types, &ForeignInput::precomputed, &ForeignInput::pair_loss, &ForeignInput::rewards,
       &ForeignInput::supervised, &ForeignInput::model_class, &ForeignInput::centered, &ForeignInput::lora_kernels,
+      &ForeignInput::plugins, &ForeignInput::liger_rope, &ForeignInput::liger_norms, &ForeignInput::liger_layer_norms,
+      &ForeignInput::liger_gates, &ForeignInput::liger_loss, &ForeignInput::trains, &ForeignInput::segments,
       &ForeignInput::packs, &ForeignInput::bits, &ForeignInput::bits_kind, &ForeignInput::bits_storage,
       &ForeignInput::bits_nested, &ForeignInput::pure_bf16, &ForeignInput::freeze_tower,
       &ForeignInput::freeze_projector, &ForeignInput::freeze_language, &ForeignInput::image_pixels,

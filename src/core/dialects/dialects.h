@@ -67,6 +67,14 @@ struct ForeignInput {
   Setting<std::string> model_class;              // axolotl's model_type
   Setting<bool> packs;                           // sample_packing
   Setting<bool> lora_kernels;                    // axolotl's, which it turns on where nobody says anything.
+  Setting<std::vector<std::string>> plugins;     // axolotl's
+  Setting<bool> liger_rope;                      // What its plugin for Liger takes of Liger's.
+  Setting<bool> liger_norms;
+  Setting<bool> liger_layer_norms;
+  Setting<bool> liger_gates;
+  Setting<bool> liger_loss;
+  Setting<std::string> segments;   // llamafactory-cli lets segments expand: "always", or for "several" ranks.
+  Setting<bool> trains;            // LLaMA-Factory's do_train, without which it does not.
   Setting<std::int64_t> bits;      // quantization_bit: of packed weights. load_in_4bit is 4, load_in_8bit 8.
   Setting<std::string> bits_kind;  // bnb_4bit_quant_type: "nf4", "fp4".
   Setting<std::string> bits_storage;

@@ -38,6 +38,7 @@ constexpr DialectKey kFactoryRows[] = {
     honoured("use_reentrant_gc", "checkpoint_impl", kSays<&Request::checkpoint_impl>, Reading::Reentrant),
     choice(honoured("stage", "loss", kOther<&ForeignInput::trainer>), "pt|sft|rm|ppo|dpo|kto"),
     choice(honoured("pref_loss", "loss", kOther<&ForeignInput::pair_loss>), "sigmoid|hinge|ipo|kto_pair|orpo|simpo"),
+    honoured("do_train", "whether anything is trained", kOther<&ForeignInput::trains>),
     honoured("quantization_bit", "quantization", kOther<&ForeignInput::bits>),
     choice(honoured("quantization_type", "quantization", kOther<&ForeignInput::bits_kind>), "nf4|fp4"),
     honoured("double_quantization", "double_quant", kOther<&ForeignInput::bits_nested>),
@@ -156,7 +157,9 @@ std::vector<DialectKey> llama_factory_keys() {
   append(keys, kFactoryRows);
   append(keys, refused_keys(kFactoryMegatron));
   append(keys, inert_keys(kFactoryInert));
-  append(keys, trainer_keys());
+  std::vector<DialectKey> trainers = trainer_keys();
+  std::erase_if(trainers, [](const DialectKey& key) { return key.path == "do_train"; });
+  append(keys, trainers);
   return keys;
 }
 

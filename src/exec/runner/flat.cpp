@@ -74,6 +74,8 @@ std::vector<std::byte> encoded(std::span<const double> values, DType dtype) {
     std::byte* const to = bytes.data() + i * each;
     if (dtype == DType::Int64) {  // Numbers of places.
       store(static_cast<std::int64_t>(values[i]), to);
+    } else if (dtype == DType::Bool) {
+      store(static_cast<std::uint8_t>(values[i]), to);
     } else {
       encode_float(values[i], dtype, to);
     }

@@ -50,6 +50,39 @@ constexpr Known kPrograms[] = {
 };
 constexpr std::string_view kOnlyTrained[] = {"axolotl", "llamafactory-cli", "lmf", "trl"};
 
+// Scripts that are named after one of TRL's trainers: its own, and those of recipes (alignment-handbook, open-r1).
+struct TrlScript {
+  std::string_view name;
+  std::string_view trainer;  // Empty: it is not modelled.
+};
+constexpr TrlScript kTrlScripts[] = {{"sft", "sft"},       {"dpo_online", ""},   {"dpo", "dpo"},
+                                     {"kto", "kto"},       {"reward", "reward"}, {"reward_modeling", "reward"},
+                                     {"async_grpo", ""},   {"bco", ""},          {"cpo", ""},
+                                     {"distillation", ""}, {"gkd", ""},          {"gold", ""},
+                                     {"grpo", ""},         {"gspo", ""},         {"minillm", ""},
+                                     {"mpo", ""},          {"nash_md", ""},      {"online_dpo", ""},
+                                     {"orpo", ""},         {"ppo", ""},          {"prm", ""},
+                                     {"rloo", ""},         {"sdft", ""},         {"sdpo", ""},
+                                     {"ssd", ""},          {"tpo", ""},          {"xpo", ""}};
+
+// "examples/scripts/sft_vlm.py" is sft's. Where a folder does not say that it is TRL's, names that others have, too,
+// say nothing.
+const TrlScript* trl_script(const std::string& path) {
+  std::string name = base_name(path);
+  if (!name.ends_with(".py")) return nullptr;
+  name.resize(name.size() - 3);
+  if (name.starts_with("run_")) name.erase(0, 4);
+  const auto inside = [&path](const char* folder) { return path.find(folder) != std::string::npos; };
+  const bool of_trl = inside("trl/scripts/") || inside("trl/experimental/") || inside("examples/scripts/");
+  for (const TrlScript& script : kTrlScripts) {
+    const bool begins = name.starts_with(script.name) && name.substr(script.name.size()).starts_with('_');
+    if (name != script.name && !(of_trl && begins)) continue;
+    const bool common = script.trainer == "sft" || script.trainer == "reward";
+    return of_trl || !common ? &script : nullptr;
+  }
+  return nullptr;
+}
+
 bool has_table(Dialect dialect) {
   const std::span<const DialectTable> all = dialects();
   return std::any_of(all.begin(), all.end(), [dialect](const DialectTable& one) { return one.dialect == dialect; });
@@ -118,8 +151,18 @@ class ProgramReader {
 
   void program() {
     if (words_.empty() || words_.front().starts_with("--")) return;
-    std::string name = base_name(words_[at_++]);
+    const std::string& path = words_[at_++];
+    std::string name = base_name(path);
     if (name == "-m" && at_ < words_.size()) name = words_[at_++];
+    if (const TrlScript* const script = trl_script(path)) {
+      expected_ = Dialect::Trl;
+      if (!script->trainer.empty()) {
+        trainer_ = {std::string(script->trainer), word_place(path)};
+        return;
+      }
+      return faults_.add(word_place(path).says(formatted("what TRL's script \"{}\" trains is not modelled yet", name),
+                                               "sft, dpo, kto and reward are"));
+    }
     for (const Known& known : kPrograms) {
       const bool action = known.action.empty() || (at_ < words_.size() && words_[at_] == known.action);
       if (known.word != name || !action) continue;

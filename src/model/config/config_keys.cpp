@@ -154,17 +154,24 @@ constexpr std::string_view kGenerationKeys[] = {"max_length",
 // By family: first those up to the mixtures of qwen, then the others.
 const std::vector<ConfigKey>& family_keys() {
   static const std::vector<ConfigKey> kRows{
-      {"gpt2 electra", "summary_type", kInert, "", kHeads},
-      {"gpt2 electra", "summary_use_proj", kInert, "", kHeads},
-      {"gpt2 electra", "summary_activation", kInert, "", kHeads},
-      {"gpt2 electra", "summary_proj_to_labels", kInert, "", kHeads},
-      {"gpt2 electra", "summary_first_dropout", kInert, "", kHeads},
-      {"gpt2", "scale_attn_weights", kInert, "", kScale},
+      {"gpt2 gpt_bigcode electra", "summary_type", kInert, "", kHeads},
+      {"gpt2 gpt_bigcode electra", "summary_use_proj", kInert, "", kHeads},
+      {"gpt2 gpt_bigcode electra", "summary_activation", kInert, "", kHeads},
+      {"gpt2 gpt_bigcode electra", "summary_proj_to_labels", kInert, "", kHeads},
+      {"gpt2 gpt_bigcode electra", "summary_first_dropout", kInert, "", kHeads},
+      {"gpt2 gpt_bigcode", "scale_attn_weights", kInert, "", kScale},
       {"gpt2", "scale_attn_by_inverse_layer_idx", kInert, "", kScale},
       {"gpt2", "reorder_and_upcast_attn", kGraph, "false", "attention scores that are reordered and upcast"},
       {"gpt2 t5", "n_ctx", kInert, "", "n_positions says it"},
       {"t5", "n_positions", kInert, "", "positions are relative"},
       {"llama mistral", "max_window_layers", kInert, "", kNoField},
+      {"gpt_bigcode", "attention_softmax_in_fp32", kInert, "", "softmax is in fp32 whatever it says"},
+      {"gpt_bigcode", "scale_attention_softmax_in_fp32", kInert, "", "softmax is in fp32 whatever it says"},
+      {"gpt_bigcode", "inference_runner", kInert, "", kOldField},
+      {"gpt_bigcode", "validate_runner_input", kInert, "", kOldField},
+      {"gpt_bigcode", "pre_allocate_kv_cache", kInert, "", kOldField},
+      {"gpt_bigcode", "pad_key_length", kInert, "", kOldField},
+      {"gpt_bigcode", "max_batch_size", kInert, "", kOldField},
       {"gpt2", "n_special", kInert, "", kOldField},
       {"gpt2", "predict_special_tokens", kInert, "", kOldField},
       {"gpt2 t5", "output_past", kInert, "", kOldField},
@@ -185,7 +192,8 @@ const std::vector<ConfigKey>& family_keys() {
       {"gpt_neox", "attention_probs_dropout_prob", kInert, "", "attention_dropout says it"},
       {"gpt_neox", "hidden_dropout_prob", kInert, "", "hidden_dropout says it"},
       {"gpt_neox", "rotary_emb_base", kInert, "", "values of the rotary tables"},
-      {"mixtral qwen2_moe qwen3_moe granitemoe granitemoehybrid qwen3_next gpt_oss olmoe ernie4_5_moe minimax_m2 "
+      {"mixtral qwen2_moe qwen3_moe granitemoe granitemoeshared granitemoehybrid qwen3_next gpt_oss olmoe ernie4_5_moe "
+       "minimax_m2 "
        "qwen3_vl_moe qwen3_5_moe qwen3_5_moe_text",
        "router_aux_loss_coef", kInert, "", "a factor of the router's loss, which output_router_logits switches on"},
       {"mixtral minimax_m2", "router_jitter_noise", kGraph, "0|null", "noise on what the router sees"},
@@ -193,7 +201,8 @@ const std::vector<ConfigKey>& family_keys() {
       {"qwen3_moe", "max_window_layers", kInert, "",
        "which layers have a window, where use_sliding_window gives them one"},
       {"qwen3_moe", "layer_types", kInert, "", "the model has one mask for all layers"},
-      {"mixtral qwen2_moe qwen3_moe granitemoe granitemoehybrid qwen3_next gpt_oss olmoe ernie4_5_moe minimax_m2 "
+      {"mixtral qwen2_moe qwen3_moe granitemoe granitemoeshared granitemoehybrid qwen3_next gpt_oss olmoe ernie4_5_moe "
+       "minimax_m2 "
        "qwen3_vl_moe qwen3_5_moe qwen3_5_moe_text",
        "output_router_logits", kGraph, "false", "a loss of the router's own"},
       {"qwen3_vl_moe", "norm_topk_prob", kInert, "", "weights are divided by their sum whatever it says"},
@@ -209,6 +218,7 @@ const std::vector<ConfigKey>& later_decoder_keys() {
       {"gemma4_text", "use_bidirectional_attention", kGraph, "null|\"vision\"", "attention without order"},
       {"gemma", "hidden_activation", kInert, "", "GemmaMLP reads hidden_act"},
       {"gemma2 gemma3_text", "hidden_act", kInert, "", "the feed-forward reads hidden_activation"},
+      {"vaultgemma", "hidden_act", kInert, "", "the feed-forward reads hidden_activation"},
       {"gemma2", "sliding_window_size", kInert, "", "sliding_window says it"},
       {"gemma3_text", "rope_local_base_freq", kInert, "", "values of the rotary tables"},
       {"phi3", "attention_bias", kInert, "", "Phi3Attention has no biases whatever it says"},
@@ -248,6 +258,13 @@ const std::vector<ConfigKey>& later_decoder_keys() {
       {"smollm3", "max_window_layers", kInert, "", "no_rope_layers says which layers have a window"},
       {"gpt_oss", "initial_context_length", kInert, "", "values of the rotary tables"},
       {"gpt_oss", "swiglu_limit", kInert, "", "a bound of values"},
+  };
+  return kRows;
+}
+
+// Decoders of which layers have a mixer in the place of attention.
+const std::vector<ConfigKey>& mixer_keys() {
+  static const std::vector<ConfigKey> kRows{
       {"mamba2", "rescale_prenorm_residual", kInert, "", kValues},
       {"mamba2", "time_step_rank", kInert, "", "which no forward of this class reads"},
       {"mamba2", "time_step_min", kInert, "", kValues},
@@ -259,6 +276,18 @@ const std::vector<ConfigKey>& later_decoder_keys() {
       {"mamba2", "intermediate_size", kInert, "", "expand says it"},
       {"mamba2", "norm_before_gate", kInert, "", "transformers gates first, whatever it says"},
       {"mamba2", "rms_norm", kInert, "", kOldField},
+      {"lfm2", "block_dim", kInert, "", kNoField},
+      {"lfm2", "block_mlp_init_scale", kInert, "", kNoField},
+      {"lfm2", "block_norm_eps", kInert, "", kNoField},
+      {"lfm2", "block_out_init_scale", kInert, "", kNoField},
+      {"lfm2", "block_use_swiglu", kInert, "", kNoField},
+      {"lfm2", "block_use_xavier_init", kInert, "", kNoField},
+      {"lfm2", "conv_dim", kInert, "", kNoField},
+      {"lfm2", "conv_dim_out", kInert, "", kNoField},
+      {"lfm2", "conv_use_xavier_init", kInert, "", kNoField},
+      {"lfm2", "num_heads", kInert, "", kNoField},
+      {"lfm2", "theta", kInert, "", kNoField},
+      {"lfm2", "use_pos_enc", kInert, "", kNoField},
       {"granitemoehybrid", "time_step_limit", kInert, "", "bounds of values"},
       {"granitemoehybrid", "normalization_function", kInert, "", kNoField},
   };
@@ -445,7 +474,7 @@ std::string hint_for_unknown(std::string_view nearest) {
 const std::vector<ConfigKey>& config_keys() {
   static const std::vector<ConfigKey> kRows = [] {
     std::vector<ConfigKey> rows = family_keys();
-    for (const auto* more : {&later_decoder_keys(), &encoder_keys(), &picture_keys()})
+    for (const auto* more : {&later_decoder_keys(), &mixer_keys(), &encoder_keys(), &picture_keys()})
       rows.insert(rows.end(), more->begin(), more->end());
     for (const auto* every : {&common_keys(), &published_keys()}) rows.insert(rows.end(), every->begin(), every->end());
     for (const std::string_view key : kGenerationKeys) rows.push_back({"", key, kInert, "", kGeneration});

@@ -112,7 +112,7 @@ void register_expert_block(ModelBuilder& b, const Decoder& decoder, const Names&
   }
   if (!experts.router_first) register_router(b, decoder);
   const std::int64_t shared_ffn = parts.shared_ffn;
-  if (shared_ffn == 0) return;
+  if (shared_ffn == 0 || decoder.parts.own_shared) return;
   if (parts.shared != SharedPlace::Gated) {
     const auto shared = b.module(parts.shared_module, names.mlp);
     return register_gated_mlp(b, d.hidden, shared_ffn, decoder.mlp_bias, d.activation);
@@ -135,6 +135,16 @@ void register_mlp(ModelBuilder& b, const Decoder& decoder, const Names& names) {
   b.activation(parts.activation, d.activation);
 }
 
+// The layer's own, beside its experts.
+void register_own_shared(ModelBuilder& b, const Decoder& decoder, const Names& names) {
+  const DecoderParts& parts = decoder.parts;
+  const std::int64_t hidden = decoder.dims.hidden;
+  const auto mlp = b.module(parts.feed_forward, names.mlp);
+  b.activation(parts.activation, decoder.dims.activation);
+  b.linear(parts.up, b.times(2, parts.experts.shared_ffn), hidden, false, Cut::Column);
+  b.linear(parts.down, hidden, parts.experts.shared_ffn, false, Cut::Row);
+}
+
 void register_layer(ModelBuilder& b, const Decoder& decoder, const Names& names, bool with_experts) {
   register_attention(b, decoder, names);
   const bool norms_first = decoder.norms_before_mlp;
@@ -147,6 +157,7 @@ void register_layer(ModelBuilder& b, const Decoder& decoder, const Names& names,
   } else {
     register_mlp(b, decoder, names);
   }
+  if (decoder.parts.own_shared) register_own_shared(b, decoder, names);
   if (!norms_first) norms();
   if (!decoder.parts.attention_dropout.empty()) b.leaf(decoder.parts.attention_dropout, "Dropout");
   if (!decoder.parts.mlp_dropout.empty() && decoder.parts.mlp_dropout != decoder.parts.attention_dropout) {
@@ -175,6 +186,10 @@ std::string mlp_forward(const DecoderParts& parts, bool with_experts) {
                                     : experts.router == Router::Fp32Biased ? "(moe_statics)"
                                                                            : "";
     const std::string routed = formatted("{}{} experts{}", experts.gate, within, inner);
+    if (parts.own_shared) {
+      return formatted("{}({}) {}({} {} {})", experts.block, routed, parts.feed_forward, parts.up, parts.activation,
+                       parts.down);
+    }
     if (experts.shared_ffn == 0) return formatted("{}({})", experts.block, routed);
     const std::string shared = formatted("{}(gate_proj act_fn up_proj down_proj)", experts.shared_module);
     switch (experts.shared) {

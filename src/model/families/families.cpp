@@ -15,6 +15,7 @@ namespace {
 std::vector<Family> text_decoders() {
   return {
       {"gpt2", build_gpt2, true},
+      {"gpt_bigcode", build_gpt_bigcode, true},
       {"opt", build_opt, true},
       {"bloom", build_bloom, true},
       {"gpt_neox", build_gpt_neox, true},
@@ -28,6 +29,7 @@ std::vector<Family> text_decoders() {
       {"qwen3_moe", build_qwen3_moe, true},
       {"gemma", build_gemma, true},
       {"gemma2", build_gemma2, true},
+      {"vaultgemma", build_vaultgemma, true},
       {"gemma3_text", build_gemma3_text, true},
       {"gemma4_text", build_gemma4_text, true},
       {"phi", build_phi, true},
@@ -40,6 +42,7 @@ std::vector<Family> text_decoders() {
       {"olmo3", build_olmo3, true},
       {"granite", build_granite, true},
       {"granitemoe", build_granitemoe, true},
+      {"granitemoeshared", build_granitemoeshared, true},
       {"glm4", build_glm4, true},
       {"glm4_moe", build_glm4_moe, true},
       {"gpt_oss", build_gpt_oss, true},
@@ -69,6 +72,7 @@ std::vector<Family> text_decoders() {
       {"llama4_text", build_llama4_text, true},
       {"mamba2", build_mamba2, true},
       {"granitemoehybrid", build_granitemoehybrid, true},
+      {"lfm2", build_lfm2, true},
       {"qwen3_next", build_qwen3_next, true},
       {"qwen3_5_text", build_qwen3_5_text, true},
       {"qwen3_5_moe_text", build_qwen3_5_moe_text, true},
@@ -180,8 +184,8 @@ std::int64_t usual_padding(std::string_view family) {
     std::int64_t padding;
   };
   constexpr Own kOwn[] = {
-      {" bert distilbert electra gemma gemma2 gemma3_text gemma4_text cohere cohere2 ernie4_5 hunyuan_v1_dense "
-       "hunyuan_v1_moe t5 pegasus ",
+      {" bert distilbert electra gemma gemma2 vaultgemma gemma3_text gemma4_text cohere cohere2 ernie4_5 "
+       "hunyuan_v1_dense hunyuan_v1_moe lfm2 t5 pegasus ",
        0},
       {" roberta xlm-roberta camembert bart mbart m2m_100 opt olmo olmo2 olmo3 olmoe seed_oss ", 1},
       {" helium ", 3},
@@ -199,7 +203,8 @@ std::int64_t usual_padding(std::string_view family) {
 
 // -1: none. A negative id counts from the last word.
 std::int64_t padding_of(const ConfigReader& config, const ModelSpec& spec) {
-  constexpr std::string_view kUnpadded = " gpt2 bloom gpt_neox falcon mamba2 qwen3_next qwen3_5_text qwen3_5_moe_text ";
+  constexpr std::string_view kUnpadded =
+      " gpt2 gpt_bigcode bloom gpt_neox falcon mamba2 qwen3_next qwen3_5_text qwen3_5_moe_text ";
   if (kUnpadded.find(formatted(" {} ", spec.family)) != std::string_view::npos) return -1;
   const Value* given = config.root().find("pad_token_id");
   if (given == nullptr) return usual_padding(spec.family);

@@ -21,6 +21,7 @@ struct Family {
 [[nodiscard]] const std::vector<Family>& families();
 
 [[nodiscard]] ModelSpec build_gpt2(ConfigReader& config);
+[[nodiscard]] ModelSpec build_gpt_bigcode(ConfigReader& config);
 [[nodiscard]] ModelSpec build_opt(ConfigReader& config);
 [[nodiscard]] ModelSpec build_bloom(ConfigReader& config);
 [[nodiscard]] ModelSpec build_gpt_neox(ConfigReader& config);
@@ -34,6 +35,7 @@ struct Family {
 [[nodiscard]] ModelSpec build_qwen3_moe(ConfigReader& config);
 [[nodiscard]] ModelSpec build_gemma(ConfigReader& config);
 [[nodiscard]] ModelSpec build_gemma2(ConfigReader& config);
+[[nodiscard]] ModelSpec build_vaultgemma(ConfigReader& config);
 [[nodiscard]] ModelSpec build_gemma3_text(ConfigReader& config);
 [[nodiscard]] ModelSpec build_gemma4_text(ConfigReader& config);
 [[nodiscard]] ModelSpec build_phi(ConfigReader& config);
@@ -46,6 +48,7 @@ struct Family {
 [[nodiscard]] ModelSpec build_olmo3(ConfigReader& config);
 [[nodiscard]] ModelSpec build_granite(ConfigReader& config);
 [[nodiscard]] ModelSpec build_granitemoe(ConfigReader& config);
+[[nodiscard]] ModelSpec build_granitemoeshared(ConfigReader& config);
 [[nodiscard]] ModelSpec build_glm4(ConfigReader& config);
 [[nodiscard]] ModelSpec build_glm4_moe(ConfigReader& config);
 [[nodiscard]] ModelSpec build_gpt_oss(ConfigReader& config);
@@ -77,6 +80,7 @@ struct Family {
 [[nodiscard]] ModelSpec build_llama4_text(ConfigReader& config);
 [[nodiscard]] ModelSpec build_mamba2(ConfigReader& config);
 [[nodiscard]] ModelSpec build_granitemoehybrid(ConfigReader& config);
+[[nodiscard]] ModelSpec build_lfm2(ConfigReader& config);
 [[nodiscard]] ModelSpec build_qwen3_next(ConfigReader& config);
 [[nodiscard]] ModelSpec build_qwen3_5_text(ConfigReader& config);
 [[nodiscard]] ModelSpec build_qwen3_5_moe_text(ConfigReader& config);

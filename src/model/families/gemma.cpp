@@ -1,5 +1,5 @@
-// gemma, gemma2 and the text part of gemma3: Decoders with a scaled embedding; the later two with norms on both sides
-// of attention and MLP, the last with one rotary table per kind of layer.
+// gemma, gemma2, vaultgemma and the text part of gemma3: Decoders with a scaled embedding; gemma2 and gemma3 with norms
+// on both sides of attention and MLP, the last with one rotary table per kind of layer.
 #include <cmath>
 
 #include "model/families/decoder.h"
@@ -22,11 +22,37 @@ void read_scale(ConfigReader& config, Decoder& decoder) {
   decoder.parts.attention_scale = 1 / std::sqrt(config.maybe_number("query_pre_attn_scalar", 256).value_or(256));
 }
 
-// All three.
+// All of them.
 void read_gemma(ConfigReader& config, Decoder& decoder) {
   decoder.qkv_bias = decoder.output_bias = config.flag("attention_bias", false);
   decoder.parts.norm = NormKind::RmsPlusOne;
   decoder.parts.scaled_embedding = true;
+}
+
+Decoder read_gemma2(ConfigReader& config, std::string_view prefix) {
+  Decoder decoder = read_decoder(config, prefix,
+                                 {.vocab = 256000,
+                                  .hidden = 2304,
+                                  .ffn = 9216,
+                                  .layers = 26,
+                                  .heads = 8,
+                                  .kv_heads = 4,
+                                  .head_dim = 256,
+                                  .positions = 8192,
+                                  .activation = "gelu_pytorch_tanh",
+                                  .activation_key = "hidden_activation",
+                                  .tied = true});
+  Dimensions& d = decoder.dims;
+  config.require_divides("num_attention_heads", d.heads, "hidden_size", d.hidden);
+  read_gemma(config, decoder);
+  read_scale(config, decoder);
+  decoder.parts.both_masks = true;
+  decoder.parts.kinds = read_layer_kinds(
+      config, d.layers, [](std::int64_t layer) { return layer % 2 == 0 ? LayerKind::Sliding : LayerKind::Full; });
+  d.sliding_window = config.maybe_size("sliding_window", 4096).value_or(0);
+  d.attention_softcap = config.maybe_number("attn_logit_softcapping", 50).value_or(0);
+  d.final_softcap = config.maybe_number("final_logit_softcapping", 30).value_or(0);
+  return decoder;
 }
 
 }  // namespace
@@ -49,30 +75,17 @@ ModelSpec build_gemma(ConfigReader& config) {
 }
 
 ModelSpec build_gemma2(ConfigReader& config) {
-  Decoder decoder = read_decoder(config, "Gemma2",
-                                 {.vocab = 256000,
-                                  .hidden = 2304,
-                                  .ffn = 9216,
-                                  .layers = 26,
-                                  .heads = 8,
-                                  .kv_heads = 4,
-                                  .head_dim = 256,
-                                  .positions = 8192,
-                                  .activation = "gelu_pytorch_tanh",
-                                  .activation_key = "hidden_activation",
-                                  .tied = true});
-  Dimensions& d = decoder.dims;
-  config.require_divides("num_attention_heads", d.heads, "hidden_size", d.hidden);
-  read_gemma(config, decoder);
+  Decoder decoder = read_gemma2(config, "Gemma2");
   norm_both_sides(decoder);
-  read_scale(config, decoder);
-  decoder.parts.both_masks = true;
-  decoder.parts.kinds = read_layer_kinds(
-      config, d.layers, [](std::int64_t layer) { return layer % 2 == 0 ? LayerKind::Sliding : LayerKind::Full; });
-  d.sliding_window = config.maybe_size("sliding_window", 4096).value_or(0);
-  d.attention_softcap = config.maybe_number("attn_logit_softcapping", 50).value_or(0);
-  d.final_softcap = config.maybe_number("final_logit_softcapping", 30).value_or(0);
   read_head(config, decoder, 0);
+  return finish_decoder(config, decoder);
+}
+
+// gemma2 without norms behind attention and MLP.
+ModelSpec build_vaultgemma(ConfigReader& config) {
+  Decoder decoder = read_gemma2(config, "VaultGemma");
+  decoder.parts.before_mlp = "pre_feedforward_layernorm";
+  decoder.norms = {"input_layernorm", decoder.parts.before_mlp};
   return finish_decoder(config, decoder);
 }
 

@@ -1,5 +1,5 @@
 // granite: Llama's shape with factors on the embedding, on what joins the residual stream, and on the logits;
-// granitemoe: the same with experts.
+// granitemoe: the same with experts; granitemoeshared: and an MLP beside them.
 #include "model/families/decoder.h"
 #include "model/families/family.h"
 
@@ -16,16 +16,8 @@ Decoder read_granite(ConfigReader& config, std::string_view prefix) {
   return decoder;
 }
 
-}  // namespace
-
-ModelSpec build_granite(ConfigReader& config) {
-  Decoder decoder = read_granite(config, "Granite");
-  decoder.mlp_bias = config.flag("mlp_bias", false);
-  return finish_decoder(config, decoder);
-}
-
-ModelSpec build_granitemoe(ConfigReader& config) {
-  Decoder decoder = read_granite(config, "GraniteMoe");
+Decoder read_granitemoe(ConfigReader& config, std::string_view prefix, std::string_view router) {
+  Decoder decoder = read_granite(config, prefix);
   decoder.norms_before_mlp = true;
   decoder.parts.multiplies_late = true;
   ExpertParts& experts = decoder.parts.experts;
@@ -35,9 +27,35 @@ ModelSpec build_granitemoe(ConfigReader& config) {
   experts.ffn = decoder.dims.ffn;
   decoder.experts.count = config.size("num_local_experts", 8);
   decoder.experts.per_token = config.size("num_experts_per_tok", 2);
-  decoder.experts.router_class = "GraniteMoeTopKRouter";
+  decoder.experts.router_class = router;
   decoder.experts.block_class = "MoE";
   config.require_at_most("num_experts_per_tok", decoder.experts.per_token, "num_local_experts", decoder.experts.count);
+  return decoder;
+}
+
+}  // namespace
+
+ModelSpec build_granite(ConfigReader& config) {
+  Decoder decoder = read_granite(config, "Granite");
+  decoder.mlp_bias = config.flag("mlp_bias", false);
+  return finish_decoder(config, decoder);
+}
+
+ModelSpec build_granitemoe(ConfigReader& config) {
+  return finish_decoder(config, read_granitemoe(config, "GraniteMoe", "GraniteMoeTopKRouter"));
+}
+
+ModelSpec build_granitemoeshared(ConfigReader& config) {
+  Decoder decoder = read_granitemoe(config, "GraniteMoeShared", "GraniteMoeSharedTopKRouter");
+  DecoderParts& parts = decoder.parts;
+  parts.experts.shared_ffn = config.count("shared_intermediate_size", 0);
+  parts.own_shared = parts.experts.shared_ffn > 0;
+  parts.mlp = MlpKind::FusedGate;
+  parts.gates_first = true;
+  parts.feed_forward = "shared_mlp";
+  parts.up = "input_linear";
+  parts.down = "output_linear";
+  parts.activation = "activation";
   return finish_decoder(config, decoder);
 }
 

@@ -70,6 +70,9 @@ struct GraphOptions {
   AdapterKernels lora_kernels;
 };
 
+// What TRL's head tells of each token.
+enum class LogProbs : std::uint8_t { Alone, WithMean, WithLikeliest, WithBoth };
+
 class GraphBuilder {
  public:
   GraphBuilder(const ModelSpec& model, const GraphOptions& options);
@@ -248,7 +251,7 @@ class GraphBuilder {
   friend std::vector<TensorId> adapted(GraphBuilder& g, Op op, std::span<const TensorId> inputs,
                                        std::span<const std::int64_t> features, double number);
   friend std::vector<TensorId> chunked_log_probs(GraphBuilder& g, const std::array<TensorId, 4>& inputs,
-                                                 std::size_t outputs);
+                                                 LogProbs outputs);
 
   TensorId add_tensor(Shape shape, DType dtype, StorageId storage, bool requires_grad, NodeId producer);
   TensorId add_output(Shape shape, DType dtype, NodeId node);
@@ -301,9 +304,10 @@ void share(GraphBuilder& g, TensorId tensor);
 [[nodiscard]] std::vector<TensorId> adapted(GraphBuilder& g, Op op, std::span<const TensorId> inputs,
                                             std::span<const std::int64_t> features, double number);
 [[nodiscard]] std::pair<TensorId, TensorId> parallel_cross_entropy(GraphBuilder& g, TensorId logits, TensorId target);
-// Op::ChunkedLogProb, with as many outputs: 1, 3 (without the mean of logits) or 4. Products run in autocast's dtype.
+// Op::ChunkedLogProb: log-probabilities and, where any is asked for, entropy, mean of logits, whether a word is the
+// likeliest. Products run in autocast's dtype.
 [[nodiscard]] std::vector<TensorId> chunked_log_probs(GraphBuilder& g, const std::array<TensorId, 4>& inputs,
-                                                      std::size_t outputs);
+                                                      LogProbs outputs);
 // Consecutive slices of the last dimension, and every index of the first.
 [[nodiscard]] std::vector<TensorId> split_last(GraphBuilder& g, TensorId x, const std::vector<std::int64_t>& widths);
 [[nodiscard]] std::vector<TensorId> unbind(GraphBuilder& g, TensorId x);

@@ -58,15 +58,18 @@ std::vector<TensorId> adapted(GraphBuilder& g, Op op, std::span<const TensorId> 
   return made;
 }
 
-std::vector<TensorId> chunked_log_probs(GraphBuilder& g, const std::array<TensorId, 4>& inputs, std::size_t outputs) {
+std::vector<TensorId> chunked_log_probs(GraphBuilder& g, const std::array<TensorId, 4>& inputs, LogProbs outputs) {
   const NodeId node = g.add_node(Op::ChunkedLogProb, inputs, true);
   const DType computed = g.options_->autocast.value_or(g.dtype(inputs[0]));
   g.graph_.nodes.back().number = static_cast<double>(computed);
   const Shape rows{g.shape(inputs[0]).dims[0]};
   std::vector<TensorId> made;
-  for (std::size_t i = 0; i < outputs; ++i) {
-    const bool likeliest = i > 0 && i + 1 == outputs;
-    made.push_back(g.add_output(rows, likeliest ? DType::Bool : DType::Float32, node));
+  std::vector<DType> dtypes{DType::Float32};
+  if (outputs != LogProbs::Alone) dtypes.push_back(DType::Float32);
+  if (outputs == LogProbs::WithMean || outputs == LogProbs::WithBoth) dtypes.push_back(DType::Float32);
+  if (outputs == LogProbs::WithLikeliest || outputs == LogProbs::WithBoth) dtypes.push_back(DType::Bool);
+  for (std::size_t i = 0; i < dtypes.size(); ++i) {
+    made.push_back(g.add_output(rows, dtypes[i], node));
     if (i > 1) g.graph_.tensors[made.back()].requires_grad = false;
   }
   g.run(node);

@@ -73,6 +73,9 @@ Mixed own_shared(GraphBuilder& g, const DecoderParts& p, ModuleId layer, TensorI
 Attended mixed_tokens(GraphBuilder& g, const DecoderParts& p, ModuleId layer, TensorId normed,
                       const LayerInputs& given) {
   if (!given.recurs) return attention_module(g, p, g.child(layer, p.attention), normed, given);
+  if (p.convolution.kernel > 0) {
+    return {short_convolution(g, p.convolution, g.child(layer, p.convolution.module), normed), kNone};
+  }
   if (p.delta.heads > 0) return {delta_mixer(g, p.delta, g.child(layer, "linear_attn"), normed), kNone};
   return {mamba_mixer(g, p.mamba, g.child(layer, p.mamba.module), normed), kNone};
 }

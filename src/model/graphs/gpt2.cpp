@@ -1,4 +1,4 @@
-// GPT-2: transformers' GPT2LMHeadModel, module by module.
+// GPT-2 and gpt_bigcode: transformers' GPT2LMHeadModel and GPTBigCodeForCausalLM, module by module.
 #include "core/error.h"
 #include "model/graphs/attention.h"
 #include "model/graphs/graphs.h"
@@ -11,7 +11,10 @@ namespace {
 class Gpt2 {
  public:
   Gpt2(const ModelSpec& model, const GraphOptions& options)
-      : g_(model, options), d_(model.dims), model_(g_.child(g_.causal(), "transformer")) {}
+      : g_(model, options),
+        d_(model.dims),
+        shared_(model.family == "gpt_bigcode"),
+        model_(g_.child(g_.causal(), "transformer")) {}
 
   Graph build() {
     return language_model(
@@ -27,25 +30,53 @@ class Gpt2 {
     return by_heads(g_, part, d_.heads, d_.head_dim, by_head || (cached && !composed));
   }
 
+  // gpt_bigcode: queries behind each other, and one key and one value; or all three of each head side by side.
+  void split_shared(TensorId fused, AttentionCall& call) {
+    const std::int64_t rows = g_.options().micro_batch;
+    const std::int64_t seq = g_.options().seq;
+    if (d_.kv_heads > 1) {
+      const TensorId by_head = by_heads(g_, fused, d_.heads, 3 * d_.head_dim, true);
+      const std::vector<TensorId> parts = split_last(g_, by_head, equal_widths(g_, by_head, 3));
+      g_.drop({by_head});
+      call.q = parts[0];
+      call.k = parts[1];
+      call.v = parts[2];
+      return;
+    }
+    const TensorId apart = g_.view(fused, Shape{rows, 1, seq, d_.hidden + 2 * d_.head_dim});
+    g_.drop({fused});
+    const std::vector<TensorId> parts = split_last(g_, apart, {d_.hidden, d_.head_dim, d_.head_dim});
+    g_.drop({apart});
+    const bool copied = queries_come_back_by_head(g_.options(), d_, call.mask != kNone);
+    call.q = by_heads(g_, parts[0], d_.heads, d_.head_dim, copied);
+    call.k = parts[1];
+    call.v = parts[2];
+  }
+
   // The layer's output, and the weights of eager attention, which the block holds.
   Attended attention(ModuleId module, TensorId hidden, TensorId mask) {
     g_.enter(module);
     const TensorId whole = copy_to_parallel(g_, hidden);
-    const TensorId fused = linear_module(g_, g_.child(module, "c_attn"), whole, 3 * d_.heads * d_.head_dim);
+    const std::int64_t width = (d_.heads + 2 * d_.kv_heads) * d_.head_dim;
+    const TensorId fused = linear_module(g_, g_.child(module, "c_attn"), whole, width);
     g_.drop({whole});
-    const std::vector<TensorId> parts = split_last(g_, fused, equal_widths(g_, fused, 3));
-    g_.drop({fused});
     AttentionCall call;
-    call.k = heads_of(parts[1], true, g_.options().use_cache);
-    call.v = heads_of(parts[2], false, g_.options().use_cache);
-    call.q = heads_of(parts[0], false, false);
+    call.mask = mask;
+    if (shared_) {
+      split_shared(fused, call);
+    } else {
+      const std::vector<TensorId> parts = split_last(g_, fused, equal_widths(g_, fused, 3));
+      g_.drop({fused});
+      call.k = heads_of(parts[1], true, g_.options().use_cache);
+      call.v = heads_of(parts[2], false, g_.options().use_cache);
+      call.q = heads_of(parts[0], false, false);
+      call.softmax = SoftmaxKind::Values;
+    }
     if (g_.options().use_cache) {
       keep_in_cache(g_, call.k, call.v, cache_, false);
       call.keys_by_head = call.values_by_head = true;
     }
-    call.mask = mask;
     call.dropout = d_.attention_dropout;
-    call.softmax = SoftmaxKind::Values;
     const Attended attended = attend(g_, call);
     const TensorId projected = row_linear_module(g_, g_.child(module, "c_proj"), attended.flat, d_.hidden);
     g_.drop({attended.flat});
@@ -105,15 +136,16 @@ class Gpt2 {
     g_.drop({range});
     const TensorId position_ids = g_.view(shifted, Shape{1, g_.options().seq});
     g_.drop({shifted});
+    TensorId mask = shared_ ? attention_mask(g_, position_ids, kNone) : kNone;
     const TensorId places = embed("wpe", position_ids);
     const TensorId sum = g_.binary(Op::Add, words, places);
-    const TensorId mask = attention_mask(g_, position_ids, kNone);
+    if (!shared_) mask = attention_mask(g_, position_ids, kNone);
     TensorId hidden = dropout_module(g_, g_.child(model_, "drop"), sum, d_.embedding_dropout);
     g_.drop({sum});
     hidden = run_layers(
         g_, g_.child(model_, "h"), hidden,
         [&](std::size_t) {
-          return std::vector<TensorId>{position_ids, mask};
+          return std::vector<TensorId>{shared_ ? kNone : position_ids, mask};
         },
         [&](ModuleId module, std::size_t, TensorId x) { return block(module, x, mask); });
     const TensorId normed = norm_module(g_, NormKind::Layer, g_.child(model_, "ln_f"), hidden);
@@ -127,6 +159,7 @@ class Gpt2 {
 
   GraphBuilder g_;
   const Dimensions& d_;
+  bool shared_;  // Of heads: gpt_bigcode.
   ModuleId model_;
   std::vector<TensorId> cache_;  // Keys and values, layer by layer.
 };

@@ -249,7 +249,8 @@ std::optional<std::string> packed_unsupported(const ModelSpec& model, const Trai
 using GraphOf = Graph (*)(const ModelSpec& model, const GraphOptions& options);
 GraphOf builder_of(const ModelSpec& model) {
   if (model.code == ModelCode::Torchtitan) return build_torchtitan_graph;
-  constexpr std::array<std::pair<std::string_view, GraphOf>, 24> kOwn{{{"gpt2", build_gpt2_graph},
+  constexpr std::array<std::pair<std::string_view, GraphOf>, 25> kOwn{{{"gpt2", build_gpt2_graph},
+                                                                       {"gpt_bigcode", build_gpt2_graph},
                                                                        {"bloom", build_bloom_graph},
                                                                        {"falcon", build_falcon_graph},
                                                                        {"opt", build_opt_graph},
@@ -393,8 +394,8 @@ std::optional<std::string> picture_unsupported(const ModelSpec& model, const Tra
 }
 
 std::optional<std::string> kto_unsupported(const ModelSpec& model, const Training& training) {
-  if (training.loss == Loss::Kto) return "KTOTrainer over TRL's fused head, some masks of which are not found yet";
-  if (training.loss == Loss::KtoRows && training.micro_batch == 1) return "KTO of one row, which TRL refuses";
+  if ((training.loss == Loss::Kto || training.loss == Loss::KtoRows) && training.micro_batch == 1)
+    return "KTO of one row, which TRL refuses";
   if (training.loss == Loss::KtoRows && model.reference != kNone) {
     return "TRL's KTO with a second model, of whose forward 1 MiB is not found yet";
   }

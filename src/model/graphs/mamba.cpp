@@ -250,15 +250,12 @@ TensorId gated_norm(GraphBuilder& g, ModuleId module, TensorId x, TensorId gate)
 
 }  // namespace
 
-TensorId causal_convolution(GraphBuilder& g, ModuleId convolution, TensorId x, std::int64_t kernel) {
-  const Shape by_token = g.shape(x);
-  const Shape by_channel{by_token.dims[0], by_token.dims[2], by_token.dims[1]};
-  const TensorId turned = g.view(x, by_channel, {step_swap(1, 2)});
-  g.drop({x});
+TensorId bare_convolution(GraphBuilder& g, ModuleId convolution, TensorId x, std::int64_t kernel) {
+  const Shape by_channel = g.shape(x);
   const TensorId weight = asked(g, convolution, "weight");
   const TensorId bias = asked(g, convolution, "bias");
   const TensorId seen = g.view(weight, g.shape(weight));  // squeeze(1), then unsqueeze(1).
-  const TensorId own = g.cast(turned, g.dtype(weight));
+  const TensorId own = g.cast(x, g.dtype(weight));
   const TensorId low_bias = g.lowered(bias);
   const TensorId low_weight = g.lowered(seen);
   const TensorId low_x = g.lowered(own);
@@ -269,6 +266,15 @@ TensorId causal_convolution(GraphBuilder& g, ModuleId convolution, TensorId x, s
   if (low_bias != kNone) g.drop({low_bias});
   const TensorId cut = kernel > 1 ? g.slice(made, 2, 0, by_channel.dims[2]) : g.view(made, shape);
   g.drop({made});
+  return cut;
+}
+
+TensorId causal_convolution(GraphBuilder& g, ModuleId convolution, TensorId x, std::int64_t kernel) {
+  const Shape by_token = g.shape(x);
+  const Shape by_channel{by_token.dims[0], by_token.dims[2], by_token.dims[1]};
+  const TensorId turned = g.view(x, by_channel, {step_swap(1, 2)});
+  g.drop({x});
+  const TensorId cut = bare_convolution(g, convolution, turned, kernel);
   const TensorId active = activated(g, g.dims().activation, cut);
   g.drop({cut});
   const TensorId out = g.cast(active, g.dtype(turned));

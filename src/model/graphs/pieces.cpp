@@ -719,7 +719,7 @@ TensorId inner_dropout(GraphBuilder& g, const DecoderParts& p, TensorId x) {
 
 // LigerSwiGLUMLP.
 TensorId liger_gated(GraphBuilder& g, const DecoderParts& p, ModuleId module, TensorId hidden, std::int64_t ffn) {
-  const TensorId gate = linear_module(g, g.child(module, "gate_proj"), hidden, ffn);
+  const TensorId gate = linear_module(g, g.child(module, p.gate), hidden, ffn);
   const TensorId up = linear_module(g, g.child(module, p.up), hidden, ffn);
   const TensorId product = g.make(Op::LigerSiluMul, g.shape(gate), g.dtype(gate), {gate, up}, true);
   g.drop({gate, up});
@@ -730,15 +730,15 @@ TensorId liger_gated(GraphBuilder& g, const DecoderParts& p, ModuleId module, Te
 
 TensorId gated(GraphBuilder& g, const DecoderParts& p, ModuleId module, TensorId hidden, std::int64_t ffn) {
   if (g.options().lora_kernels.mlp) {
-    const std::array<Projection, 3> all{{{g.child(module, "gate_proj"), ffn},
-                                         {g.child(module, p.up), ffn},
-                                         {g.child(module, p.down), g.dims().hidden}}};
+    const std::array<Projection, 3> all{
+        {{g.child(module, p.gate), ffn}, {g.child(module, p.up), ffn}, {g.child(module, p.down), g.dims().hidden}}};
     if (const TensorId out = adapted_gated(g, all, hidden); out != kNone) return out;
   }
   if (g.options().liger_kernels.swiglu) return liger_gated(g, p, module, hidden, ffn);
   const TensorId whole = copy_to_parallel(g, hidden);
-  const TensorId gate = linear_module(g, g.child(module, "gate_proj"), whole, ffn);
-  const TensorId active = activation_module(g, g.child(module, p.activation), gate);
+  const TensorId gate = linear_module(g, g.child(module, p.gate), whole, ffn);
+  const TensorId active = p.activation.empty() ? activated(g, g.dims().activation, gate)
+                                               : activation_module(g, g.child(module, p.activation), gate);
   g.drop({gate});
   const TensorId up = linear_module(g, g.child(module, p.up), whole, ffn);
   g.drop({whole});

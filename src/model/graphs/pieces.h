@@ -95,6 +95,11 @@ struct Latents {
 // gemma's expression it is a temporary.
 [[nodiscard]] TensorId normalised(GraphBuilder& g, TensorId x, TensorId* variance);
 // mamba.cpp: a mixer of model/parts.h, MambaParts.
+// decoders/short_convolution.cpp: a mixer of model/parts.h, ConvolutionParts.
+[[nodiscard]] TensorId short_convolution(GraphBuilder& g, const ConvolutionParts& parts, ModuleId module,
+                                         TensorId hidden);
+// causal_conv1d_fn of `x` [B, C, S] without an activation; `x` stays the caller's.
+[[nodiscard]] TensorId bare_convolution(GraphBuilder& g, ModuleId convolution, TensorId x, std::int64_t kernel);
 // causal_conv1d_fn of rows of tokens, with the activation of the model; uses up `x`.
 [[nodiscard]] TensorId causal_convolution(GraphBuilder& g, ModuleId convolution, TensorId x, std::int64_t kernel);
 // delta.cpp.

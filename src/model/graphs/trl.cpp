@@ -48,7 +48,7 @@ TensorId mean_of(GraphBuilder& g, Scored& made, TensorId count) {
 }
 
 // The head, piece by piece, from the backbone's last hidden state, which dies with the model's outputs.
-Scored score(GraphBuilder& g, TensorId hidden, TensorId labels, std::size_t outputs, TensorId count) {
+Scored score(GraphBuilder& g, TensorId hidden, TensorId labels, LogProbs outputs, TensorId count) {
   const Shape all = g.shape(hidden);
   const std::int64_t rows = all.dims[0];
   const std::int64_t next = all.dims[1] - 1;
@@ -76,7 +76,7 @@ Scored score(GraphBuilder& g, TensorId hidden, TensorId labels, std::size_t outp
 // The model's forward and what comes between it and the trainer: autocast's region ends, DistributedDataParallel copies
 // what has a gradient.
 Scored call_model(GraphBuilder& g, const Backbone& backbone, TensorId ids, TensorId ones, TensorId labels,
-                  std::size_t outputs) {
+                  LogProbs outputs) {
   g.enter_model();
   const TensorId hidden = backbone(ids, ones);
   Scored made = score(g, hidden, labels, outputs, kNone);
@@ -116,7 +116,7 @@ void drop_outputs(GraphBuilder& g, const Scored& made) {
 // The sum of -log_probs over the labels of all ranks' micro-batches, which the trainer counts before the step.
 TensorId supervised_loss(GraphBuilder& g, const Backbone& backbone, TensorId ids, TensorId ones, TensorId labels,
                          TensorId count) {
-  const Scored made = call_model(g, backbone, ids, ones, labels, 3);
+  const Scored made = call_model(g, backbone, ids, ones, labels, LogProbs::WithLikeliest);
   const TensorId losses = g.unary(Op::Neg, made.log_probs);
   const TensorId total = g.make(Op::SumDim, Shape{}, g.dtype(losses), {losses}, true);
   const TensorId number = g.make(Op::Clamp, Shape{}, DType::Int64, {count}, false, 1);
@@ -148,7 +148,7 @@ TensorId mean_of_sigmoids(GraphBuilder& g, TensorId x) {
 Halves reference_sums(GraphBuilder& g, const Backbone& backbone, TensorId ids, TensorId ones, TensorId labels) {
   const GraphBuilder::Reference reference(g);
   const bool same = g.model().reference == kNone;  // Whose head makes what it makes for the loss.
-  const Scored made = call_model(g, backbone, ids, ones, labels, same ? 4 : 1);
+  const Scored made = call_model(g, backbone, ids, ones, labels, same ? LogProbs::WithBoth : LogProbs::Alone);
   const Halves sums = row_sums(g, made.log_probs);
   drop_outputs(g, made);
   return sums;
@@ -156,7 +156,7 @@ Halves reference_sums(GraphBuilder& g, const Backbone& backbone, TensorId ids, T
 
 TensorId preference_loss(GraphBuilder& g, const Backbone& backbone, TensorId ids, TensorId ones, TensorId labels,
                          Halves reference) {
-  const Scored made = call_model(g, backbone, ids, ones, labels, 4);
+  const Scored made = call_model(g, backbone, ids, ones, labels, LogProbs::WithBoth);
   const Halves own = row_sums(g, made.log_probs);
   if (reference.chosen == kNone) reference = reference_sums(g, backbone, ids, ones, labels);
   const MarginLoss margin = margin_loss(g, own, reference);
@@ -182,7 +182,7 @@ struct RowsInPieces {
   TensorId sums = kNone;
 };
 RowsInPieces in_pieces(GraphBuilder& g, const Backbone& backbone, TensorId ids, TensorId ones, TensorId labels,
-                       std::size_t outputs) {
+                       LogProbs outputs) {
   RowsInPieces made;
   made.scored = call_model(g, backbone, ids, ones, labels, outputs);
   const Shape shape = g.shape(made.scored.log_probs);
@@ -191,9 +191,9 @@ RowsInPieces in_pieces(GraphBuilder& g, const Backbone& backbone, TensorId ids, 
   return made;
 }
 
-// compute_ref_log_probs' and _compute_kl_logps' number of outputs: a reference of its own has no others.
-std::size_t tagged_outputs(const GraphBuilder& g) {
-  return g.options().reference && g.model().reference != kNone ? 1 : 3;
+// compute_ref_log_probs' and _compute_kl_logps' outputs: a reference of its own has no others.
+LogProbs tagged_outputs(const GraphBuilder& g) {
+  return g.options().reference && g.model().reference != kNone ? LogProbs::Alone : LogProbs::WithMean;
 }
 
 // _compute_kl_logps
@@ -216,9 +216,11 @@ Graph tagged_model(GraphBuilder& g, const Backbone& backbone, const TensorId (&o
   const TensorId other[] = {input(), input(), input()};
   const TensorId tags = g.batch_input(Shape{g.shape(own[0]).dims[0]}, DType::Bool);
   g.set_batch({own[0], own[1], own[2], other[0], other[1], other[2], tags});
+  const TensorId desirable = g.make(Op::SumDim, Shape{}, DType::Int64, {tags});
+  const TensorId undesirable = g.unary(Op::AddScalar, desirable);
   const TensorId kl_own = fused_divergent_sums(g, backbone, other);
   const TensorId labels = labels_of(g, own[0], own[2]);
-  const RowsInPieces said = in_pieces(g, backbone, own[0], own[1], labels, 3);
+  const RowsInPieces said = in_pieces(g, backbone, own[0], own[1], labels, LogProbs::WithMean);
   TaggedSides sides = tagged_sides(g, tags);
   sides.take_own(g, said.sums);
   RowsInPieces reference;
@@ -233,7 +235,8 @@ Graph tagged_model(GraphBuilder& g, const Backbone& backbone, const TensorId (&o
   const TensorId losses = sides.weigh(g, kl);
   const TensorId loss = mean_of_numbers(g, losses);
   sides.drop(g);
-  g.drop({losses, kl, kl_own, kl_reference, labels, said.part, said.sums, reference.part, reference.sums});
+  g.drop({desirable, undesirable, losses, kl, kl_own, kl_reference, labels, said.part, said.sums, reference.part,
+          reference.sums});
   drop_outputs(g, said.scored);
   drop_outputs(g, reference.scored);
   return g.finish(loss);

@@ -1,6 +1,7 @@
 #include "planner/advise/what_fits.h"
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <iterator>
 #include <string>
@@ -110,16 +111,23 @@ Trial with_packed_weights_and_adapters(std::string_view family, bool half) {
           "QLoRA: trains adapters alone"};
 }
 
-Trial with_offload() {
-  return {"\"offload_optimizer\": {\"device\": \"cpu\"}", [](CandidateInputs& inputs) {
+void send_to_host(OffloadInput& into) {
+  into = {};
+  into.present = true;
+  into.place = Place{"a change", 0, 0, {}};
+  into.device = chosen(OffloadDevice::Cpu);
+  into.pin_memory = chosen(true);
+}
+
+// Of ZeRO's first two stages the optimizer alone; of the third the parameters, too, where `parameters`.
+Trial with_offload(bool parameters) {
+  const char* words =
+      parameters ? "\"offload_optimizer\", \"offload_param\": cpu" : "\"offload_optimizer\": {\"device\": \"cpu\"}";
+  return {words, [parameters](CandidateInputs& inputs) {
             if (!inputs.has_deepspeed) inputs.deepspeed = own_deepspeed_file(inputs.request);
             inputs.has_deepspeed = true;
-            OffloadInput& into = inputs.deepspeed.zero.offload_optimizer;
-            into = {};
-            into.present = true;
-            into.place = Place{"a change", 0, 0, {}};
-            into.device = chosen(OffloadDevice::Cpu);
-            into.pin_memory = chosen(true);
+            send_to_host(inputs.deepspeed.zero.offload_optimizer);
+            if (parameters) send_to_host(inputs.deepspeed.zero.offload_param);
           }};
 }
 
@@ -167,8 +175,9 @@ std::vector<Trial> far_trials(const Job& job, std::string_view family, const std
   trials.push_back(with_packed_weights_and_adapters(family, t.compute_dtype() == DType::Float16));
   const bool staged = t.runtime == Runtime::DeepSpeed && t.zero.stage > 0;
   if (t.zero.offload_optimizer.device == OffloadDevice::None) {
-    trials.push_back(staged ? with_offload() : both(with_stage(2), with_offload()));
-    if (!staged || t.zero.stage < 3) trials.push_back(both(with_stage(3), with_offload()));
+    trials.push_back(staged ? with_offload(false) : both(with_stage(2), with_offload(false)));
+    if (!staged || t.zero.stage < 3) trials.push_back(both(with_stage(3), with_offload(false)));
+    trials.push_back(staged && t.zero.stage == 3 ? with_offload(true) : both(with_stage(3), with_offload(true)));
   }
   if (job.parallelism.world > 1) {
     const auto more = [&](std::int64_t times) {
@@ -264,6 +273,26 @@ class Judge {
   const Prediction* now_;
 };
 
+// As far as anybody reads them.
+bool moves_as(const FittingChange& a, const FittingChange& b) {
+  const double larger = static_cast<double>(std::max(a.process, b.process).value());
+  const bool bytes = std::abs(static_cast<double>((a.process - b.process).value())) <= 0.001 * larger;
+  return bytes && a.verdict == b.verdict && std::abs(a.speed.value_or(0) - b.speed.value_or(0)) <= 0.005;
+}
+
+// A change that only adds to another one and moves nothing: `--checkpoint full` where packed weights bring checkpoints.
+void drop_what_adds_nothing(std::vector<FittingChange>& changes) {
+  std::vector<FittingChange> kept;
+  for (const FittingChange& one : changes) {
+    const bool known = std::any_of(changes.begin(), changes.end(), [&one](const FittingChange& other) {
+      return other.options.size() < one.options.size() && one.options.starts_with(other.options) &&
+             moves_as(one, other);
+    });
+    if (!known) kept.push_back(one);
+  }
+  changes = std::move(kept);
+}
+
 }  // namespace
 
 std::vector<FittingChange> what_fits(const SearchInputs& inputs, const Job& job, const Prediction& now, Reach reach) {
@@ -283,20 +312,27 @@ std::vector<FittingChange> what_fits(const SearchInputs& inputs, const Job& job,
     if (a.verdict != b.verdict) return a.verdict < b.verdict;
     return a.speed.value_or(0) > b.speed.value_or(0);
   });
+  drop_what_adds_nothing(changes);
   return changes;
 }
 
-std::vector<FittingChange> other_ways(const SearchInputs& inputs) {
+std::vector<FittingChange> other_ways(const SearchInputs& inputs, const SearchSpace& space) {
+  const AxisValues& gpus = space[Axis::Gpus];
+  Request request = inputs.request;
+  if (gpus.origin == Origin::Assumed && gpus.values.size() == 1)
+    request.gpus = chosen(std::int64_t{std::stoll(gpus.values.front())});
+  SearchInputs asked{inputs.model, request, inputs.deepspeed, inputs.hardware, inputs.cluster};
   const Trial least = both(with_rows(1, 1), with_checkpoints());
   std::vector<Trial> trials = {least, both(with_optimizer("adamw_8bit", "its states in 8 bits"), least),
-                               both(both(with_stage(2), with_offload()), least),
-                               both(both(with_stage(3), with_offload()), least)};
-  if (!inputs.request.lora.given()) {
+                               both(both(with_stage(2), with_offload(false)), least),
+                               both(both(with_stage(3), with_offload(false)), least),
+                               both(both(with_stage(3), with_offload(true)), least)};
+  if (!request.lora.given()) {
     trials.push_back(both(with_adapters_of(16, inputs.model.family), least));
-    const bool half = inputs.request.dtype.value_or({}) == "fp16";
+    const bool half = request.dtype.value_or({}) == "fp16";
     trials.push_back(both(with_packed_weights_and_adapters(inputs.model.family, half), least));
   }
-  std::vector<FittingChange> ways = Judge(inputs, nullptr).judged(trials);
+  std::vector<FittingChange> ways = Judge(asked, nullptr).judged(trials);
   std::stable_sort(ways.begin(), ways.end(), [](const FittingChange& a, const FittingChange& b) {
     return a.verdict != b.verdict ? a.verdict < b.verdict : a.process < b.process;
   });

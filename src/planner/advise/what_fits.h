@@ -20,7 +20,8 @@ enum class Reach : std::uint8_t { Near, Far };
                                                    Reach reach);
 
 // Ways to train a model for which no plan fits, with one row in a micro-batch and every layer checkpointed: as it is,
-// optimizers with smaller states, offload, adapters. Whether they fit or not, each with its bytes.
-[[nodiscard]] std::vector<FittingChange> other_ways(const SearchInputs& inputs);
+// optimizers with smaller states, offload, adapters. Whether they fit or not, each with its bytes. The number of GPUs
+// is the space's where that took one for granted.
+[[nodiscard]] std::vector<FittingChange> other_ways(const SearchInputs& inputs, const SearchSpace& space);
 
 }  // namespace dsplan

@@ -256,8 +256,14 @@ void refuse_batch_that_divides_nothing(const SearchInputs& inputs, const ListedS
                                      near(shares.back()), shares.back())));
 }
 
-// fully_shard beside ZeRO, unless the user's own configuration is DeepSpeed's; replicas where there are several nodes.
-std::vector<std::string> own_states(const SearchInputs& inputs) {
+// A card for one's own computer, of which most have one.
+bool stands_alone(const Hardware* hardware) {
+  return hardware != nullptr && (hardware->name.starts_with("rtx") || hardware->name.starts_with("titan"));
+}
+
+// fully_shard beside ZeRO, unless the user's own configuration is DeepSpeed's; replicas where there are several nodes;
+// on one GPU also what `simulate` takes there, PyTorch alone.
+std::vector<std::string> own_states(const SearchInputs& inputs, Objective objective) {
   std::vector<std::string> values = {"0", "1", "2", "3"};
   const Request& request = inputs.request;
   if (trains_plainly(request)) return {"pytorch"};
@@ -265,6 +271,8 @@ std::vector<std::string> own_states(const SearchInputs& inputs) {
                          request.runtime.given() || request.deepspeed_version.given();
   if (deepspeed) return values;
   values.emplace_back("fsdp2");
+  const std::int64_t usual = objective != Objective::Gpus && stands_alone(inputs.hardware) ? 1 : kMostGpus;
+  if (gpus_of(inputs).value_or(usual) == 1) values.emplace_back("pytorch");
   if (gpus_of(inputs).value_or(kMostGpus) > per_node_of(inputs)) values.emplace_back("hsdp");
   return values;
 }
@@ -274,7 +282,7 @@ std::vector<std::string> own_states(const SearchInputs& inputs) {
 std::vector<std::string> own_values(Axis axis, const SearchInputs& inputs, Objective objective) {
   switch (axis) {
     case Axis::Gpus: return gpu_counts(inputs);
-    case Axis::ZeroStage: return own_states(inputs);
+    case Axis::ZeroStage: return own_states(inputs, objective);
     case Axis::Offload:
       if (!without_zero(inputs)) return {"none", "optimizer", "optimizer+parameters"};
       if (!shards_fully(stage_pin(inputs)->value)) return {"none"};
@@ -290,15 +298,6 @@ std::vector<std::string> own_values(Axis axis, const SearchInputs& inputs, Objec
   }
   return {};
 }
-
-namespace {
-
-// A card for one's own computer, of which most have one.
-bool stands_alone(const Hardware* hardware) {
-  return hardware != nullptr && (hardware->name.starts_with("rtx") || hardware->name.starts_with("titan"));
-}
-
-}  // namespace
 
 SearchSpace space_of(const SearchInputs& inputs, const ListedSpace& listed, Objective objective) {
   Diagnostics faults;

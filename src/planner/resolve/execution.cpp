@@ -23,8 +23,8 @@ bool has(std::initializer_list<std::string_view> families, std::string_view fami
 void judge_positions(Resolver& resolver, std::int64_t seq, const Place& place) {
   const std::int64_t most = resolver.model.dims.max_positions;
   if (most == 0 || seq <= most) return;
-  if (has({"gpt2", "opt", "bert", "roberta", "xlm-roberta", "camembert", "electra", "vit", "whisper", "clip", "siglip",
-           "bart", "mbart", "marian", "pegasus"},
+  if (has({"gpt2", "gpt_bigcode", "opt", "bert", "roberta", "xlm-roberta", "camembert", "electra", "vit", "whisper",
+           "clip", "siglip", "bart", "mbart", "marian", "pegasus"},
           resolver.model.family)) {
     resolver.fault(place, formatted("seq {} is beyond the {} learned positions of {}", seq, most, resolver.model.name));
   } else {
@@ -202,10 +202,13 @@ Kernel sdpa_kernel(const Resolver& resolver) {
 void assume_mixer(Resolver& resolver) {
   const DecoderParts* parts = resolver.model.parts.get();
   if (parts == nullptr || !parts->has_mixers()) return;
+  const std::string_view beside = parts->convolution.kernel > 0 ? ""
+                                  : parts->delta.heads > 0      ? "flash-linear-attention and "
+                                                                : "mamba_ssm and ";
   resolver.assumed("mixer", "torch",
-                   formatted("transformers' own code, as without {} and causal_conv1d; with them, "
+                   formatted("transformers' own code, as without {}causal_conv1d; with {}, "
                              "tools/export_graph.py records the model",
-                             parts->delta.heads > 0 ? "flash-linear-attention" : "mamba_ssm"),
+                             beside, beside.empty() ? "it" : "them"),
                    "");
 }
 
@@ -246,6 +249,10 @@ void resolve_attention(Resolver& resolver) {
     resolver.announce(wished.place,
                       "no fused kernel takes t5's bias of positions as transformers makes it: "
                       "this is a t5 whose bias was made contiguous");
+  }
+  if (!known && text.find('/') != std::string::npos) {
+    return resolver.fault(wished.place, formatted("attention \"{}\", kernels of the hub, is not modelled yet", text),
+                          "sdpa, flash and eager are");
   }
   if (!known) {
     const std::string_view meant = nearest(text, {"eager", "math", "flash", "mem-efficient", "cudnn", "sdpa"});

@@ -130,11 +130,31 @@ class AdapterWriter {
         faults_.add(named.place.says(formatted("adapters by the pattern \"{}\" are not modelled yet", one),
                                      "name the modules, as q_proj"));
       }
-      return formatted("{}", joined(*named, "+"));
+      return formatted("{}", joined(in_model(named), "+"));
     }
     if (name_ == "trl") return {};
     faults_.add(on.says("adapters without names of modules", "say lora_target_modules"));
     return "all-linear";
+  }
+
+  // peft asks that one of them be there (tuners_utils.py, inject_adapter). Where none is, all stay, to be refused.
+  [[nodiscard]] std::vector<std::string> in_model(const Setting<std::vector<std::string>>& named) {
+    const std::vector<Module>& modules = words_.base.modules;
+    std::vector<std::string> there;
+    std::vector<std::string> absent;
+    for (const std::string& one : *named) {
+      const bool found = std::any_of(modules.begin(), modules.end(), [&one](const Module& module) {
+        return module.path == one || module.path.ends_with("." + one);
+      });
+      (found ? there : absent).push_back(one);
+    }
+    if (there.empty() || absent.empty()) return *named;
+    request_.notices.push_back({Notice::Kind::Warning,
+                                named.place,
+                                formatted("{} has no module {}: peft puts adapters on the others and says nothing",
+                                          words_.base.name, joined(absent, ", ")),
+                                {}});
+    return there;
   }
 
   // Beside a tower LLaMA-Factory names the language model's modules one by one (model_utils/visual.py,

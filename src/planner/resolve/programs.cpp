@@ -67,6 +67,92 @@ void choose_adapter_kernels(const ForeignInput& foreign, const Place& usual, Req
                                   "say lora_mlp_kernel: false, which turns all of them off"));
 }
 
+bool has_plugin(const ForeignInput& foreign, std::string_view name) {
+  const std::vector<std::string> plugins = foreign.plugins.value_or({});
+  return std::find(plugins.begin(), plugins.end(), name) != plugins.end();
+}
+
+// integrations/liger/plugin.py: in these families LayerNorm, which it also patches, is in no model.
+void take_liger_parts(const ForeignInput& foreign, const ModelSpec& base, Request& request) {
+  struct Part {
+    const Setting<bool>& said;
+    std::string_view key;
+    std::string_view word;
+  };
+  const Part parts[] = {{foreign.liger_rope, "liger_rope", "rope"},
+                        {foreign.liger_norms, "liger_rms_norm", "rms_norm"},
+                        {foreign.liger_gates, "liger_glu_activation", "swiglu"},
+                        {foreign.liger_layer_norms, "liger_layer_norm", ""},
+                        {foreign.liger_loss, "liger_fused_linear_cross_entropy", "loss"}};
+  constexpr std::string_view kWithoutLayerNorm[] = {"llama", "mistral", "qwen2", "qwen3"};
+  const bool plugged = has_plugin(foreign, "axolotl.integrations.liger.LigerPlugin");
+  std::vector<std::string_view> words;
+  const Place* first = nullptr;
+  for (const Part& part : parts) {
+    if (!part.said.value_or(false)) continue;
+    const auto inert = [&](std::string_view why) {
+      request.notices.push_back(
+          {Notice::Kind::Inert, part.said.place, formatted("\"{}\" has no effect here: {}", part.key, why), {}});
+    };
+    if (!plugged) {
+      inert("plugins does not name axolotl.integrations.liger.LigerPlugin, which reads it");
+    } else if (part.word == "loss") {
+      if (!request.loss.given()) request.loss = {"liger", part.said.place};
+    } else if (!part.word.empty()) {
+      words.push_back(part.word);
+      if (first == nullptr) first = &part.said.place;
+    } else if (std::find(std::begin(kWithoutLayerNorm), std::end(kWithoutLayerNorm), base.family) !=
+               std::end(kWithoutLayerNorm)) {
+      inert("the model has no LayerNorm");
+    } else {
+      request.not_modelled.push_back(
+          {part.said.place, When::Always, std::string(part.key), "Liger's LayerNorm by axolotl's plugin"});
+    }
+  }
+  if (first != nullptr && !request.liger_kernels.given()) {
+    request.liger_kernels = {formatted("{}", joined(words, ",")), *first};
+  }
+}
+
+// utils/schemas/enums.py: optimizers of its own, and under "muon" (axolotl.contribs.mit.muon) another one than torch's.
+void judge_optimizer(const Request& request, Diagnostics& faults) {
+  constexpr std::string_view kOwn[] = {"muon",
+                                       "dion",
+                                       "sinkgd",
+                                       "polora",
+                                       "adamc",
+                                       "adopt_adamw",
+                                       "came_pytorch",
+                                       "optimi_adamw",
+                                       "ao_adamw_4bit",
+                                       "ao_adamw_8bit",
+                                       "ao_adamw_fp8",
+                                       "flash_adam",
+                                       "flash_adamw",
+                                       "flash_sgd",
+                                       "flash_sgdw",
+                                       "flash_lion",
+                                       "q_galore_adamw8bit"};
+  if (!request.training_arguments) return;
+  const Setting<std::string>& said = request.training_arguments->optim;
+  const bool stands = !request.optimizer.given() || request.optimizer.place.text() == said.place.text();
+  if (!stands || std::find(std::begin(kOwn), std::end(kOwn), said.value_or({})) == std::end(kOwn)) return;
+  faults.add(said.place.says(formatted("optimizer \"{}\" of axolotl's own is not modelled yet", *said),
+                             "adamw_torch_fused and adamw_8bit are"));
+}
+
+// Those that only report, and Liger's.
+void judge_plugins(const ForeignInput& foreign, Request& request) {
+  constexpr std::string_view kKnown[] = {"axolotl.integrations.swanlab.SwanLabPlugin",
+                                         "axolotl.integrations.lm_eval.LMEvalPlugin",
+                                         "axolotl.integrations.liger.LigerPlugin"};
+  for (const std::string& plugin : foreign.plugins.value_or({})) {
+    if (std::find(std::begin(kKnown), std::end(kKnown), plugin) != std::end(kKnown)) continue;
+    request.not_modelled.push_back(
+        {foreign.plugins.place, When::Always, "plugins", formatted("axolotl's plugin {}", plugin)});
+  }
+}
+
 // A program's trainers of preferences, and the loss of each; empty: none that is modelled.
 struct TrainersLoss {
   std::string_view trainer;
@@ -102,6 +188,36 @@ void take_factory_stage(const ForeignInput& foreign, Request& request, Diagnosti
   const bool ligers = request.loss.given() && request.liger_kernels.given() &&
                       request.loss.place.text() == request.liger_kernels.place.text();
   if (!request.loss.given() || ligers) request.loss = {std::string(loss), foreign.trainer.place};
+}
+
+void expand_segments(const ForeignInput& foreign, Request& request) {
+  if (!foreign.segments.given()) return;
+  if (*foreign.segments == "several" && request.gpus.value_or(1) < 2) return;
+  const Place& place = foreign.segments.place;
+  if (request.alloc_conf.given() && request.alloc_conf.place.line == 0 &&
+      request.alloc_conf.place.text().starts_with("--")) {
+    return;  // An option.
+  }
+  request.alloc_conf = {"expandable_segments:True", place};
+  request.notices.push_back({Notice::Kind::Announcement,
+                             place,
+                             "it starts torchrun with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; OPTIM_TORCH=0 "
+                             "turns that off",
+                             {}});
+}
+
+// train/sft/workflow.py and its like: without do_train there are predictions, exports or a chat.
+void judge_training(const ForeignInput& foreign, const Place& usual, Request& request) {
+  if (foreign.trains.value_or(false)) return;
+  if (foreign.trains.given()) {
+    request.not_modelled.push_back({foreign.trains.place, When::Always, "do_train", "a run that trains nothing"});
+    return;
+  }
+  request.notices.push_back({Notice::Kind::Warning,
+                             foreign.program.place.path.empty() ? usual : foreign.program.place,
+                             "do_train is not said, and without it LLaMA-Factory trains nothing: predicted is what it "
+                             "would do with do_train: true",
+                             {}});
 }
 
 constexpr TrainersLoss kAxolotlLosses[] = {
@@ -292,6 +408,8 @@ class OfProgram {
     if (!foreign_.adapters.given()) foreign_.adapters = {true, own()};
     if (*foreign_.adapters) usually(request_.ddp.find_unused_parameters, false);  // hparams/parser.py
     take_factory_stage(foreign_, request_, faults_);
+    judge_training(foreign_, own(), request_);
+    expand_segments(foreign_, request_);
     freeze_shown();
     size_shown(foreign_, base_, own(), request_);
     if (runs_deepspeed()) return;
@@ -339,6 +457,9 @@ class OfProgram {
     if (request_.checkpoint.given()) usually(request_.checkpoint_impl, std::string("reentrant"));
     judge_class(foreign_, request_);
     take_axolotl_pairs(foreign_, request_, faults_);
+    judge_plugins(foreign_, request_);
+    judge_optimizer(request_, faults_);
+    take_liger_parts(foreign_, base_, request_);
     const bool adapted = foreign_.adapters.value_or(false);
     if (adapted) choose_adapter_kernels(foreign_, own(), request_, faults_);
     pack_rows(foreign_, request_);

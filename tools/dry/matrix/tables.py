@@ -119,7 +119,7 @@ def pytorch():
 DECODERS = """aya-23-8b command-r7b olmo-2-1b granite-3.1-2b glm-4-9b gpt-oss-20b deepseek-v2-lite moonlight-16b-a3b
 qwen3-30b-a3b qwen1.5-moe-a2.7b granite-3.1-1b-a400m glm-4.5-air ernie-4.5-0.3b smollm3-3b exaone-4.0-1.2b stablelm-2-1.6b
 starcoder2-3b phi-1.5 phi-3-mini gemma-2b gemma-3-1b falcon-7b falcon-rw-1b bloom-560m opt-1.3b pythia-1b
-llama-4-scout-text gemma-4-31b-text gemma-4-26b-a4b-text""".split()
+llama-4-scout-text gemma-4-31b-text gemma-4-26b-a4b-text starcoderbase-1b starcoder lfm2-1.2b lfm2-2.6b vaultgemma-1b""".split()
 
 
 ENCODERS = "deberta-v3-small deberta-v3-base deberta-v3-large".split()

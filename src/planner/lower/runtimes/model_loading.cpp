@@ -128,14 +128,39 @@ ModuleId tied_by(const ModelSpec& model, const Parameter& parameter) {
   return 0;
 }
 
-// The module behind the model inside of the root, with which the root's own buffers come (modeling_bart.py,
-// BartForConditionalGeneration); kNone: the root has no buffers, or a recording does not say.
-ModuleId with_roots_buffers(const ModelSpec& model) {
-  const auto of_root = [](const ModelBuffer& buffer) { return buffer.module == 0; };
-  if (model.recording || std::none_of(model.buffers.begin(), model.buffers.end(), of_root)) return kNone;
-  std::size_t at = 2;  // Behind the first child.
-  while (at < model.modules.size() && model.modules[at].parent != 0) ++at;
-  return at < model.modules.size() ? static_cast<ModuleId>(at) : ModuleId(kNone);
+// Whose buffers come behind its children, and with which module: those of a root behind the model inside of it
+// (modeling_bart.py, BartForConditionalGeneration), and a model's triangle of flags behind its last norm
+// (modeling_gpt_bigcode.py). kNone: nobody's, or a recording does not say.
+struct Late {
+  ModuleId of = kNone;
+  ModuleId with = kNone;
+  Bytes triangle = Bytes(0);
+};
+Late late_buffers(const ModelSpec& model) {
+  Late late;
+  if (model.recording) return late;
+  for (const ModelBuffer& buffer : model.buffers) {
+    if (buffer.module != 0 && buffer.dtype != DType::Bool) continue;
+    late.of = buffer.module;
+    if (buffer.dtype == DType::Bool) late.triangle = storage(buffer.shape.elements(), DType::Bool);
+  }
+  const ModuleId inside = late.of == 0 ? 1 : late.of;
+  auto at = static_cast<std::size_t>(inside);
+  while (late.of != kNone && at < model.modules.size() && model.lies_in(static_cast<ModuleId>(at), inside)) ++at;
+  if (late.of != kNone && at < model.modules.size()) late.with = static_cast<ModuleId>(at);
+  return late;
+}
+
+// A triangle is made of ones; when its model has all its parts, it is made anew of others and copied (_init_weights).
+void make_late(Eager& eager, Bytes triangle, const std::function<void()>& buffers) {
+  constexpr What kOnes{Role::Temporaries, "ones of a triangle", "torch.tril"};
+  if (triangle == Bytes(0)) return buffers();
+  {
+    const Variable ones = eager.scratch(triangle, DType::Bool, kOnes);
+    buffers();
+  }
+  const Variable ones = eager.scratch(triangle, DType::Bool, kOnes);
+  const Variable below = eager.scratch(triangle, DType::Bool, kOnes);
 }
 
 }  // namespace
@@ -146,12 +171,12 @@ void ModelLoading::build_on_device(const ModelSpec& model, const BuffersOf& buff
   on_device_.resize(parameters_);
   std::map<ModuleId, Variables> tied;  // By who ties them.
   std::size_t next = 0;                // Parameters are in their modules' order.
-  const ModuleId late = with_roots_buffers(model);
+  const Late late = late_buffers(model);
   for (std::size_t module = 0; module < model.modules.size(); ++module) {
     for (auto& [scope, weights] : tied) {
       if (!model.lies_in(static_cast<ModuleId>(module), scope)) weights.reset();
     }
-    if (late != kNone && static_cast<ModuleId>(module) == late) buffers_of(0);
+    if (late.with == static_cast<ModuleId>(module)) make_late(eager_, late.triangle, [&] { buffers_of(late.of); });
     for (; next < parameters_ && static_cast<std::size_t>(model.parameters[next].module) == module; ++next) {
       const Parameter& parameter = model.parameters[next];
       if (is_adapter(parameter)) continue;
@@ -164,7 +189,7 @@ void ModelLoading::build_on_device(const ModelSpec& model, const BuffersOf& buff
         eager_.emitter().mark_scratch(own.ids().back());
       }
     }
-    if (module > 0 || late == kNone) buffers_of(static_cast<ModuleId>(module));
+    if (late.with == kNone || late.of != static_cast<ModuleId>(module)) buffers_of(static_cast<ModuleId>(module));
   }
   for (auto& [scope, weights] : tied) weights.reset();
   const DType beside = is_fsdp(training_.runtime) ? training_.master_dtype : training_.dtype;
