@@ -60,9 +60,9 @@ TEST_CASE("each fault has its place, its line with a caret, and the rule") {
     1 | {"model_type": "gemma3"}
       | ^
 )"},
-      {R"({"model_type": "paligemma", "text_config": {"hidden_size": 2560}})",
-       R"(config.json:1:16: error: multimodal models are not modelled yet: model_type "paligemma"; write its text_config, with a model_type, to a file of its own
-    1 | {"model_type": "paligemma", "text_config": {"hidden_size": 2560}}
+      {R"({"model_type": "llava_next", "text_config": {"hidden_size": 2560}})",
+       R"(config.json:1:16: error: multimodal models are not modelled yet: model_type "llava_next"; write its text_config, with a model_type, to a file of its own
+    1 | {"model_type": "llava_next", "text_config": {"hidden_size": 2560}}
       |                ^
 )"},
       {R"({"model_type": "llama", "hidden_size": "4096"})",
