@@ -31,7 +31,7 @@ TEST_CASE("each fault has its place, its line with a caret, and the rule") {
       | ^
 )"},
       {R"({"hidden_size": 4096})",
-       R"(config.json:1:1: error: "model_type" is missing: it names the family; known families: gpt2, gpt_bigcode, opt, bloom, gpt_neox, falcon, llama, mistral, mixtral, qwen2, qwen2_moe, qwen3, qwen3_moe, gemma, gemma2, vaultgemma, gemma3_text, gemma4_text, phi, phi3, deepseek_v2, deepseek_v3, glm4_moe_lite, smollm3, olmo2, olmo3, granite, granitemoe, granitemoeshared, glm4, glm4_moe, gpt_oss, cohere, cohere2, starcoder2, stablelm, exaone4, nemotron, ernie4_5, hunyuan_v1_dense, arcee, seed_oss, olmo, olmoe, ministral, ministral3, cwm, glm, helium, dots1, solar_open, hunyuan_v1_moe, ernie4_5_moe, minicpm3, minimax_m2, llama4_text, mamba2, granitemoehybrid, lfm2, qwen3_next, qwen3_5_text, qwen3_5_moe_text, bert, roberta, xlm-roberta, camembert, deberta-v2, distilbert, electra, modernbert, t5, mt5, whisper, bart, mbart, marian, m2m_100, pegasus, vit, clip_vision_model, siglip_vision_model, clip, siglip, llava, gemma3, internvl, llama4, mistral3, gemma4, qwen2_vl, qwen2_5_vl, qwen3_vl, qwen3_vl_moe, qwen3_5, qwen3_5_moe
+       R"(config.json:1:1: error: "model_type" is missing: it names the family; known families: gpt2, gpt_bigcode, opt, bloom, gpt_neox, falcon, llama, mistral, mixtral, qwen2, qwen2_moe, qwen3, qwen3_moe, gemma, gemma2, vaultgemma, gemma3_text, gemma4_text, phi, phi3, deepseek_v2, deepseek_v3, glm4_moe_lite, smollm3, olmo2, olmo3, granite, granitemoe, granitemoeshared, glm4, glm4_moe, gpt_oss, cohere, cohere2, starcoder2, stablelm, exaone4, nemotron, ernie4_5, hunyuan_v1_dense, arcee, seed_oss, olmo, olmoe, ministral, ministral3, cwm, glm, helium, dots1, solar_open, hunyuan_v1_moe, ernie4_5_moe, minicpm3, minimax_m2, llama4_text, mamba2, granitemoehybrid, lfm2, qwen3_next, qwen3_5_text, qwen3_5_moe_text, bert, roberta, xlm-roberta, camembert, deberta-v2, distilbert, electra, modernbert, t5, mt5, whisper, bart, mbart, marian, m2m_100, pegasus, vit, clip_vision_model, siglip_vision_model, clip, siglip, llava, gemma3, paligemma, internvl, llama4, mistral3, gemma4, qwen2_vl, qwen2_5_vl, qwen3_vl, qwen3_vl_moe, qwen3_5, qwen3_5_moe
     1 | {"hidden_size": 4096}
       | ^
 )"},
@@ -46,7 +46,7 @@ TEST_CASE("each fault has its place, its line with a caret, and the rule") {
       |                ^
 )"},
       {R"({"model_type": "persimmon7"})",
-       R"(config.json:1:16: error: unknown model family "persimmon7"; known families: gpt2, gpt_bigcode, opt, bloom, gpt_neox, falcon, llama, mistral, mixtral, qwen2, qwen2_moe, qwen3, qwen3_moe, gemma, gemma2, vaultgemma, gemma3_text, gemma4_text, phi, phi3, deepseek_v2, deepseek_v3, glm4_moe_lite, smollm3, olmo2, olmo3, granite, granitemoe, granitemoeshared, glm4, glm4_moe, gpt_oss, cohere, cohere2, starcoder2, stablelm, exaone4, nemotron, ernie4_5, hunyuan_v1_dense, arcee, seed_oss, olmo, olmoe, ministral, ministral3, cwm, glm, helium, dots1, solar_open, hunyuan_v1_moe, ernie4_5_moe, minicpm3, minimax_m2, llama4_text, mamba2, granitemoehybrid, lfm2, qwen3_next, qwen3_5_text, qwen3_5_moe_text, bert, roberta, xlm-roberta, camembert, deberta-v2, distilbert, electra, modernbert, t5, mt5, whisper, bart, mbart, marian, m2m_100, pegasus, vit, clip_vision_model, siglip_vision_model, clip, siglip, llava, gemma3, internvl, llama4, mistral3, gemma4, qwen2_vl, qwen2_5_vl, qwen3_vl, qwen3_vl_moe, qwen3_5, qwen3_5_moe; record it: tools/export_graph.py writes a file that dsplan takes as MODEL (docs/exporting.md)
+       R"(config.json:1:16: error: unknown model family "persimmon7"; known families: gpt2, gpt_bigcode, opt, bloom, gpt_neox, falcon, llama, mistral, mixtral, qwen2, qwen2_moe, qwen3, qwen3_moe, gemma, gemma2, vaultgemma, gemma3_text, gemma4_text, phi, phi3, deepseek_v2, deepseek_v3, glm4_moe_lite, smollm3, olmo2, olmo3, granite, granitemoe, granitemoeshared, glm4, glm4_moe, gpt_oss, cohere, cohere2, starcoder2, stablelm, exaone4, nemotron, ernie4_5, hunyuan_v1_dense, arcee, seed_oss, olmo, olmoe, ministral, ministral3, cwm, glm, helium, dots1, solar_open, hunyuan_v1_moe, ernie4_5_moe, minicpm3, minimax_m2, llama4_text, mamba2, granitemoehybrid, lfm2, qwen3_next, qwen3_5_text, qwen3_5_moe_text, bert, roberta, xlm-roberta, camembert, deberta-v2, distilbert, electra, modernbert, t5, mt5, whisper, bart, mbart, marian, m2m_100, pegasus, vit, clip_vision_model, siglip_vision_model, clip, siglip, llava, gemma3, paligemma, internvl, llama4, mistral3, gemma4, qwen2_vl, qwen2_5_vl, qwen3_vl, qwen3_vl_moe, qwen3_5, qwen3_5_moe; record it: tools/export_graph.py writes a file that dsplan takes as MODEL (docs/exporting.md)
     1 | {"model_type": "persimmon7"}
       |                ^
 )"},
@@ -60,9 +60,9 @@ TEST_CASE("each fault has its place, its line with a caret, and the rule") {
     1 | {"model_type": "gemma3"}
       | ^
 )"},
-      {R"({"model_type": "paligemma", "text_config": {"hidden_size": 2560}})",
-       R"(config.json:1:16: error: multimodal models are not modelled yet: model_type "paligemma"; write its text_config, with a model_type, to a file of its own
-    1 | {"model_type": "paligemma", "text_config": {"hidden_size": 2560}}
+      {R"({"model_type": "llava_next", "text_config": {"hidden_size": 2560}})",
+       R"(config.json:1:16: error: multimodal models are not modelled yet: model_type "llava_next"; write its text_config, with a model_type, to a file of its own
+    1 | {"model_type": "llava_next", "text_config": {"hidden_size": 2560}}
       |                ^
 )"},
       {R"({"model_type": "llama", "hidden_size": "4096"})",

@@ -54,8 +54,8 @@ bool replace(std::string& name, std::string_view from, std::string_view to) {
 bool has_blocks(const ModelSpec& model) { return model.family == "mixtral" || model.family == "minimax_m2"; }
 
 bool sees_pictures(const ModelSpec& model) {
-  return model.family == "llava" || model.family == "gemma3" || model.family == "internvl" ||
-         sized_tower(model) != nullptr;
+  return model.family == "llava" || model.family == "gemma3" || model.family == "paligemma" ||
+         model.family == "internvl" || sized_tower(model) != nullptr;
 }
 
 // As transformers 4 named text and tower.

@@ -307,6 +307,7 @@ struct DecoderParts {
 // What stands between a tower and its language model.
 enum class ProjectorKind : std::uint8_t {
   TwoLinears,  // Over one of the tower's hidden states (llava).
+  OneLinear,   // Over the tower's result (paligemma).
   Pooled,      // Over the tower's result: places averaged to fewer, normed, and one product (gemma3).
   Shuffled,    // Over the tower's result: two by two places side by side, normed, and two linears (internvl).
   Unfolded,    // Over the tower's result: normed, patches side by side through one product, and two linears (mistral3).
@@ -338,6 +339,7 @@ struct TowerParts {
   bool drops_first = false;      // All places but the first.
   std::int64_t image_token = 0;  // Its id. No byte depends on it, as long as the vocabulary has it.
   bool sees_itself = false;      // Tokens of a picture see each other; the batch says which tokens they are (gemma3).
+  bool shows_prefix = false;     // All tokens before the answer do, and tokens are numbered from one (paligemma).
 
   // Pictures of all sizes (qwen2_vl): `merge` times `merge` patches become a token. 0: pictures have one size.
   std::int64_t merge = 0;

@@ -11,7 +11,7 @@ struct Plan {
   std::string_view family;
   bool embedding = false;   // Is named beside the products.
   bool head_norms = false;  // Those of queries and keys.
-  bool tower = false;       // The layers of the decoder alone are named, and of gemma3 its embedding.
+  bool tower = false;       // The layers of the decoder alone are named, and of gemma3 and paligemma the embedding.
 };
 
 // Families without a row have no plan.
@@ -37,6 +37,7 @@ constexpr std::array kPlans = {
     Plan{"mistral"},
     Plan{"olmo", true},
     Plan{"olmo2"},
+    Plan{"paligemma", true, false, true},
     Plan{"phi"},
     Plan{"phi3"},
     Plan{"qwen2"},
@@ -46,6 +47,7 @@ constexpr std::array kPlans = {
     Plan{"seed_oss"},
     Plan{"smollm3", true},
     Plan{"starcoder2"},
+    Plan{"vaultgemma", true},
 };
 
 }  // namespace

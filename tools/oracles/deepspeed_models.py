@@ -90,7 +90,7 @@ def with_picture(case):
     shown = model["vision_config"]
     patch = shown["patch_size"]
     high, wide = (pixels // patch for pixels in case.get("image_size", [shown.get("image_size", 0)] * 2))
-    side = {"gemma4_vision": 2, "pixtral": 2}.get(shown["model_type"], shown.get("spatial_merge_size", 2))
+    side = 1 if model["model_type"] == "paligemma" else {"gemma4_vision": 2, "pixtral": 2}.get(shown["model_type"], shown.get("spatial_merge_size", 2))
     tokens = model.get("mm_tokens_per_image", high * wide // side**2)
     types = torch.zeros(1, case["seq"], dtype=torch.int64)
     types[:, 1:1 + tokens] = 1
@@ -110,7 +110,7 @@ def with_picture(case):
     if model["model_type"] == "llama4":
         pixels = pixels.to(dtype_of(case))
     sizes = {"image_sizes": torch.tensor([[high * patch, wide * patch]])} if shown["model_type"] == "pixtral" else {}
-    said = {"token_type_ids": types} if model["model_type"] == "gemma3" else {}
+    said = {"token_type_ids": types} if model["model_type"] in ("gemma3", "paligemma") else {}
     return {**batch, "pixel_values": pixels, **sizes, **said}
 
 

@@ -382,7 +382,7 @@ class Run:
             shapes = {"pixel_values": (shape[0], 3, size, size), "labels": shapes["labels"]}
         if "images" in self.training and size is not None:
             shapes["pixel_values"] = (shape[0] * self.training["images"], 3, size, size)
-        if kind.startswith("Gemma3For"):
+        if kind.startswith(("Gemma3For", "PaliGemmaFor")):
             shapes["token_type_ids"] = shape  # The processor says which tokens are a picture's.
         if "image_size" in self.training:
             return self.batch_of_grids(shapes)

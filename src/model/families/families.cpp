@@ -104,6 +104,7 @@ std::vector<Family> encoders_and_towers() {
       {"siglip", build_siglip, true},
       {"llava", build_llava, true},
       {"gemma3", build_gemma3, true},
+      {"paligemma", build_paligemma, true},
       {"internvl", build_internvl, true},
       {"llama4", build_llama4, true},
       {"mistral3", build_mistral3, true},

@@ -39,6 +39,14 @@ TensorId numbered_positions(GraphBuilder& g) {
   return row;
 }
 
+// PaliGemmaModel's: one more than that.
+TensorId positions_from_one(GraphBuilder& g) {
+  const TensorId row = numbered_positions(g);
+  const TensorId out = g.make(Op::AddScalar, g.shape(row), DType::Int64, {row});
+  g.drop({row});
+  return out;
+}
+
 // What the batch has of pictures. kNone: nothing of the kind.
 using ShownBatch = GridBatch;
 ShownBatch shown_batch(GraphBuilder& g, const TowerParts* tower, TensorId ids) {
@@ -539,13 +547,22 @@ class DecoderGraph {
       if (shown.flags != kNone) g_.drop({shown.flags});
       g_.drop({positions});
     } else {
-      const Pictured shown = unfolded ? show_pixtral(g_, *p_.tower, outer, batch, ids, embed(ids))
-                                      : show_pictures(g_, *p_.tower, outer, batch.pixels, ids, embed(ids));
+      const TensorId embedded = embed(ids);
+      const TensorId numbers = p_.tower->shows_prefix ? positions_from_one(g_) : kNone;
+      const Pictured shown = unfolded ? show_pixtral(g_, *p_.tower, outer, batch, ids, embedded)
+                                      : show_pictures(g_, *p_.tower, outer, batch.pixels, ids, embedded);
       PictureMasks made;
-      if (batch.types != kNone) made = picture_masks(g_, batch.types, d_.sliding_window);
-      hidden =
-          body(ids, kNone,
-               {.embedded = shown.merged, .full = made.full, .sliding = made.sliding, .masked = batch.types != kNone});
+      if (numbers != kNone) {
+        made = prefix_masks(g_, batch.types, numbers, d_.sliding_window);
+      } else if (batch.types != kNone) {
+        made = picture_masks(g_, batch.types, d_.sliding_window);
+      }
+      hidden = body(ids, kNone,
+                    {.embedded = shown.merged,
+                     .full = made.full,
+                     .sliding = made.sliding,
+                     .masked = batch.types != kNone,
+                     .numbers = numbers});
       g_.drop({shown.flags});
       if (batch.types != kNone) g_.drop({made.blocks});
       held_.push_back(shown.features);

@@ -366,6 +366,7 @@ std::optional<std::string> tower_unsupported(const ModelSpec& model, const Train
   if (tower->sees_itself && tower->image_token >= model.dims.vocab) {
     return "a picture's token that is no word of the vocabulary";
   }
+  if (tower->shows_prefix && training.images == 0) return "paligemma without pictures";
   if (tower->pools) return "the pooling head of siglip's tower: \"vision_use_head\": false";
   if (training.attention == Attention::CuDnn && tower->dims.head_dim > 256) {
     return "cuDNN's attention takes no heads wider than 256";

@@ -115,6 +115,8 @@ struct PictureMasks {
   TensorId blocks = kNone;
 };
 [[nodiscard]] PictureMasks picture_masks(GraphBuilder& g, TensorId types, std::int64_t window);
+// That of paligemma: tokens of type 0 see each other.
+[[nodiscard]] PictureMasks prefix_masks(GraphBuilder& g, TensorId types, TensorId position_ids, std::int64_t window);
 // That of gemma4: only sliding layers' tokens of one picture see each other.
 [[nodiscard]] PictureMasks near_picture_masks(GraphBuilder& g, TensorId types, TensorId position_ids,
                                               std::int64_t window);

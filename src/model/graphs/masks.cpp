@@ -181,13 +181,15 @@ TensorId rolled_pictures(GraphBuilder& g, TensorId types) {
   return own.blocks;
 }
 
-// kv <= q, or both are of one picture. `start`: what or_masks begins with, a byte for each time that vmap sees it.
-TensorId causal_or_one_picture(GraphBuilder& g, const Indices& at, TensorId blocks, const Shape& start) {
+// kv <= q, within a window if there is one, or both are of one picture. `start`: what or_masks begins with, a byte for
+// each time that vmap sees it.
+TensorId causal_or_one_picture(GraphBuilder& g, const Indices& at, TensorId blocks, const Shape& start,
+                               std::int64_t window = 0) {
   const std::int64_t seq = g.options().seq;
   const std::int64_t batch = g.options().micro_batch;
   const Shape square{batch, 1, seq, seq};
   const TensorId none = g.filled(start, DType::Bool, 0);
-  const TensorId causal = causal_flags(g, at);
+  const TensorId causal = window > 0 ? windowed_flags(g, at, window) : causal_flags(g, at);
   const TensorId first = g.make(Op::BitwiseOr, g.shape(causal), DType::Bool, {none, causal});
   g.drop({causal, none});
   const TensorId of_queries = g.make(Op::Index, Shape{batch, 1, seq, 1}, DType::Int64, {blocks, at.rows, at.q});
@@ -357,6 +359,30 @@ PictureMasks picture_masks(GraphBuilder& g, TensorId types, std::int64_t window)
   made.sliding = mask_of(near_or_one_picture(g, near, made.blocks, window), near);
   return made;
 }
+
+PictureMasks prefix_masks(GraphBuilder& g, TensorId types, TensorId position_ids, std::int64_t window) {
+  const Shape shape = g.shape(types);
+  PictureMasks made;
+  const TensorId before = g.make(Op::Equal, shape, DType::Bool, {types});
+  const TensorId zero = g.filled(Shape{}, DType::Int64, 0);
+  const TensorId none = g.filled(Shape{}, DType::Int64, -1);
+  made.blocks = g.make(Op::Where, shape, DType::Int64, {before, zero, none});
+  g.drop({before, zero, none});
+  const auto mask_of = [&](std::int64_t within) {
+    look_for_packed_sequences(g, position_ids);
+    const Indices at = numbered(g);
+    const TensorId flags = causal_or_one_picture(g, at, made.blocks, Shape{}, within);
+    g.drop({at.rows, at.heads, at.q, at.kv});
+    if (!g.options().eager_attention) return flags;
+    const TensorId mask = added_mask(g, flags);
+    g.drop({flags});
+    return mask;
+  };
+  made.full = mask_of(0);
+  if (window > 0) made.sliding = mask_of(window);
+  return made;
+}
+
 PictureMasks near_picture_masks(GraphBuilder& g, TensorId types, TensorId position_ids, std::int64_t window) {
   PictureMasks made;
   made.blocks = rolled_pictures(g, types);

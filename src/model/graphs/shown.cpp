@@ -125,7 +125,16 @@ TensorId shuffled_linears(GraphBuilder& g, const TowerParts& tower, ModuleId mod
   return out;
 }
 
+// PaliGemmaMultiModalProjector. The norm behind the tower's last layer lays places out row by row.
+TensorId one_linear(GraphBuilder& g, ModuleId module, TensorId seen) {
+  g.enter(module);
+  const TensorId out = linear_module(g, g.child(module, "linear"), seen, g.model().dims.hidden);
+  g.exit(module);
+  return out;
+}
+
 TensorId projected(GraphBuilder& g, const TowerParts& tower, ModuleId module, TensorId seen) {
+  if (tower.projection == ProjectorKind::OneLinear) return one_linear(g, module, seen);
   if (tower.projection == ProjectorKind::Shuffled) return shuffled_linears(g, tower, module, seen);
   return tower.projection == ProjectorKind::Pooled ? pooled(g, tower, module, seen)
                                                    : two_linears(g, tower, module, seen);

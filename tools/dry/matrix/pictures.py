@@ -22,7 +22,7 @@ def batch(config, training, rows, dtype):
     # The weights' own dtype is what llama4's product takes in the place of a convolution.
     pixels = dtype if config["model_type"] == "llama4" else torch.float32
     made["pixel_values"] = there((rows * images, 3, side, side), pixels)
-    if config["model_type"] == "gemma3":
+    if config["model_type"] in ("gemma3", "paligemma"):
         made["token_type_ids"] = types.to("cuda")
     return made
 

@@ -138,6 +138,11 @@ def families():
     for model in ("gemma-4-e2b-text", "gemma-4-e4b-text"):  # Whose last layers read what others keep: whole.
         yield job("families", model, 1024, 1, attention=None, whole=True)
         yield job("families", model, 500, 3, attention=None, whole=True, checkpoint="full", name="full")
+    for model in ("paligemma-3b-224", "paligemma-3b-448", "paligemma2-3b-224"):  # With a picture in each row.
+        one = functools.partial(job, "families", model, attention=None, change=FEW, images=1)
+        yield one(1300, 1)
+        yield one(1100, 2, checkpoint="full", name="full")
+        yield one(1777, 1, model_init="host", name="host")
     for model in ENCODERS:
         yield job("families", model, 512, 8, attention=None, whole=True)
         yield job("families", model, 333, 3, attention=None, whole=True, checkpoint="full", name="full")

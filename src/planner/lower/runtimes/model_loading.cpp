@@ -140,7 +140,8 @@ Late late_buffers(const ModelSpec& model) {
   Late late;
   if (model.recording) return late;
   for (const ModelBuffer& buffer : model.buffers) {
-    if (buffer.module != 0 && buffer.dtype != DType::Bool) continue;
+    const bool of_body = model.modules[static_cast<std::size_t>(buffer.module)].type.ends_with("Model");
+    if (buffer.module != 0 && (buffer.dtype != DType::Bool || !of_body)) continue;
     late.of = buffer.module;
     if (buffer.dtype == DType::Bool) late.triangle = storage(buffer.shape.elements(), DType::Bool);
   }
