@@ -162,8 +162,11 @@ class Writer {
     if (!needs(i)) return;
     allocate_gradient(i);
     const auto dims = [](const Shape& shape) { return std::span<const std::int64_t>(shape.dims.data(), shape.rank); };
-    const ReductionScratch scratch =
-        reduction_scratch(summed_to(dims(out().shape), dims(in(i).shape)), options_.device);
+    reduced_kernel(summed_to(dims(out().shape), dims(in(i).shape)));
+  }
+  // The kernel that sums, whose blocks may meet in a staging buffer.
+  void reduced_kernel(const ReducedTensor& tensor) {
+    const ReductionScratch scratch = reduction_scratch(tensor, options_.device);
     if (scratch.staging == Bytes(0)) return backward_kernel();
     const std::uint8_t staging = allocate_temporary(scratch.staging, DType::UInt8, Visibility::Kernel);
     const std::uint8_t semaphores = allocate_temporary(scratch.semaphores, DType::Int32, Visibility::Kernel);

@@ -42,6 +42,8 @@ class Maker {
   // The gradient of input i is the sum of what came over the dimensions that it lacks, by one kernel; a GPU's divides
   // the work over blocks that meet in memory of their own.
   void summed_gradient(std::size_t i);
+  // What the kernel of such a sum needs besides.
+  void reduced(const ReducedTensor& tensor);
   // Everything made from here on is written by the next kernel.
   void next() { ++part_; }
 

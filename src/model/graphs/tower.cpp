@@ -49,17 +49,12 @@ class TowerGraph {
   // A convolution whose steps are its own width; each patch a place.
   TensorId patches(ModuleId embeddings, TensorId pixels) {
     const TensorId own = g_.options().autocast ? g_.keep(pixels) : g_.cast(pixels, g_.options().dtype);
-    const ModuleId convolution = g_.child(embeddings, "patch_embedding");
-    g_.enter(convolution);
+    const ModuleId module = g_.child(embeddings, "patch_embedding");
+    g_.enter(module);
     const std::int64_t side = d_.image / t_.patch;
     const Shape grid{g_.shape(pixels).dims[0], d_.hidden, side, side};
-    const TensorId low_bias = g_.lowered(g_.parameter("bias"));
-    const TensorId low_weight = g_.lowered(g_.parameter("weight"));
-    const TensorId low_pixels = g_.lowered(own);
-    const TensorId made = g_.make(Op::Conv2d, grid, g_.dtype(low_weight), {low_pixels, low_weight, low_bias}, true);
-    g_.drop({low_pixels, low_weight});
-    if (low_bias != kNone) g_.drop({low_bias});
-    g_.exit(convolution);
+    const TensorId made = convolution(g_, grid, own, true);
+    g_.exit(module);
     const bool leaf =
         g_.options().inputs_require_grad && t_.hears_checkpoints && !g_.graph().tensor(made).requires_grad;
     if (leaf) g_.require_grad(made);
