@@ -211,7 +211,7 @@ TEST_CASE("a loss in chunks holds one piece in fp32, a native one none") {
 }
 
 TEST_CASE("before torch 2.9 the head's hidden states are sliced along each dimension, and since along none") {
-  const ModelSpec model = lowered::bundled("tiny-gpt2");
+  const ModelSpec model = lowered::bundled("llama-3-8b");
   const auto slices = [&](const char* torch) {
     const Graph graph = build_graph(model, graph_options(model, job_with(model, torch, "5.17.0")));
     return std::count_if(graph.nodes.begin(), graph.nodes.end(), [](const Node& node) { return node.op == Op::Slice; });
