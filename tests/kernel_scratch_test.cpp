@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "core/convolution_scratch.h"
+#include "core/cudnn/convolution_scratch.h"
 
 namespace {
 

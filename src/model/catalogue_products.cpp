@@ -3,7 +3,7 @@
 #include <optional>
 #include <vector>
 
-#include "core/convolution_scratch.h"
+#include "core/cudnn/convolution_scratch.h"
 #include "model/catalogue_rules.h"
 
 namespace dsplan {
@@ -391,7 +391,7 @@ class Convolution {
     const std::int64_t channels = w_.out().shape.dims[1];
     const std::int64_t summed = w_.out().shape.elements().value() / channels;
     const bool beside = w_.node().by_head || summed == w_.out().shape.dims[0];
-    w_.reduced_kernel({channels, summed, beside ? channels : 0});
+    reduced_kernel(w_, {channels, summed, beside ? channels : 0});
   }
 
   Writer& w_;

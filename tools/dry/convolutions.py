@@ -1,7 +1,7 @@
 """What cuDNN takes as workspace for the convolutions of the bundled models, asked on the dry device; src/core reads it.
 
   tools/dry/run --device h100-sxm --world 1 -- python tools/dry/convolutions.py measure > h100-sxm.jsonl     (minutes)
-  python tools/dry/convolutions.py write *.jsonl                         (src/core/convolution_rows.cpp; needs no torch)
+  python tools/dry/convolutions.py write *.jsonl                         (src/core/cudnn/convolution_rows.cpp; needs no torch)
 
 cuDNN's heuristics answer by shape, type, release and device; nobody else can. A device is its capability and its
 multiprocessors here: where two of the same part, a number of pictures is left out.
@@ -13,7 +13,7 @@ import pathlib
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-ROWS = ROOT / "src/core/convolution_rows.cpp"
+ROWS = ROOT / "src/core/cudnn/convolution_rows.cpp"
 FEW = [*range(1, 17), 20, 24, 28, 32, 40, 48, 56, 64]  # Pictures or recordings at once.
 CLASSIFIED = [96, 128, 192, 256]
 PATCHES = [*range(4, 2049, 4), *range(2112, 8193, 64)]  # Of all pictures, where each is a convolution by itself.
@@ -95,7 +95,7 @@ def padded(channels, size):
 
 
 def bases(name, count, image, weight, out):
-    """What tensors take that are copied beforehand, place by place, by the letters of src/core/convolution_scratch.cpp."""
+    """What tensors take that are copied beforehand, place by place, by the letters of src/core/cudnn/convolution_scratch.cpp."""
     size = 4 if name == "fp32" else 2
     channels = padded(weight[1], size)
     x = count * channels * math.prod(image[1:]) * size
@@ -126,7 +126,7 @@ def runs_of(points):
 
 
 HEAD = """// Written by tools/dry/convolutions.py: what cuDNN answered. convolution_scratch.cpp says how a row is read.
-#include "core/convolution_scratch.h"
+#include "core/cudnn/convolution_scratch.h"
 
 namespace dsplan {
 namespace {

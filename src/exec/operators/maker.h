@@ -42,8 +42,6 @@ class Maker {
   // The gradient of input i is the sum of what came over the dimensions that it lacks, by one kernel; a GPU's divides
   // the work over blocks that meet in memory of their own.
   void summed_gradient(std::size_t i);
-  // What the kernel of such a sum needs besides.
-  void reduced(const ReducedTensor& tensor);
   // Everything made from here on is written by the next kernel.
   void next() { ++part_; }
 
@@ -59,6 +57,9 @@ class Maker {
   std::uint8_t part_ = 0;
   std::size_t temporaries_ = 0;
 };
+
+// What the kernel of such a sum needs besides.
+void reduced(Maker& m, const ReducedTensor& tensor);
 
 // The by-product that is a clone of input 0.
 inline constexpr std::uint8_t kClone = 15;

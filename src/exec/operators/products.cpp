@@ -1,7 +1,7 @@
 // What products, lookups and attention make.
 #include <array>
 
-#include "core/convolution_scratch.h"
+#include "core/cudnn/convolution_scratch.h"
 #include "core/error.h"
 #include "exec/operators/maker.h"
 
@@ -117,7 +117,7 @@ void convolution_backward(Maker& m) {
   const std::int64_t channels = m.told().shape.dims[1];
   const std::int64_t summed = m.told().shape.elements().value() / channels;
   const bool beside = m.node().by_head || summed == m.told().shape.dims[0];
-  m.reduced({channels, summed, beside ? channels : 0});
+  reduced(m, {channels, summed, beside ? channels : 0});
 }
 
 std::vector<Kept> convolution_kept(const Graph&, const Node&) {

@@ -4,7 +4,7 @@
 #include <array>
 #include <utility>
 
-#include "core/convolution_scratch.h"
+#include "core/cudnn/convolution_scratch.h"
 #include "core/error.h"
 #include "core/format.h"
 #include "model/lora.h"

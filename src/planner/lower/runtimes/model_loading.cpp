@@ -176,6 +176,15 @@ std::size_t with_buffers(const ModelSpec& model, std::size_t module) {
   return at;
 }
 
+// Whose buffers come before which module.
+using Waiting = std::multimap<std::size_t, ModuleId>;
+
+void make_waiting(Waiting& waiting, std::size_t module, const BuffersOf& buffers_of) {
+  for (; !waiting.empty() && waiting.begin()->first <= module; waiting.erase(waiting.begin())) {
+    buffers_of(waiting.begin()->second);
+  }
+}
+
 }  // namespace
 
 void ModelLoading::build_on_device(const ModelSpec& model, const BuffersOf& buffers_of) {
@@ -185,11 +194,9 @@ void ModelLoading::build_on_device(const ModelSpec& model, const BuffersOf& buff
   std::map<ModuleId, Variables> tied;  // By who ties them.
   std::size_t next = 0;                // Parameters are in their modules' order.
   const Late late = late_buffers(model);
-  std::multimap<std::size_t, ModuleId> waiting;  // Whose buffers come before which module.
+  Waiting waiting;
   for (std::size_t module = 0; module < model.modules.size(); ++module) {
-    for (; !waiting.empty() && waiting.begin()->first <= module; waiting.erase(waiting.begin())) {
-      buffers_of(waiting.begin()->second);
-    }
+    make_waiting(waiting, module, buffers_of);
     for (auto& [scope, weights] : tied) {
       if (!model.lies_in(static_cast<ModuleId>(module), scope)) weights.reset();
     }
@@ -210,7 +217,7 @@ void ModelLoading::build_on_device(const ModelSpec& model, const BuffersOf& buff
     const std::size_t at = with_buffers(model, module);
     waiting.emplace_hint(waiting.lower_bound(at), at, static_cast<ModuleId>(module));  // Of the inner module first.
   }
-  for (const auto& [at, module] : waiting) buffers_of(module);
+  make_waiting(waiting, model.modules.size(), buffers_of);
   for (auto& [scope, weights] : tied) weights.reset();
   const DType beside = is_fsdp(training_.runtime) ? training_.master_dtype : training_.dtype;
   make_adapters(model, beside, beside);

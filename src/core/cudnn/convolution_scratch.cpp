@@ -1,4 +1,4 @@
-#include "core/convolution_scratch.h"
+#include "core/cudnn/convolution_scratch.h"
 
 #include <algorithm>
 #include <string>

@@ -1,5 +1,5 @@
 // Written by tools/dry/convolutions.py: what cuDNN answered. convolution_scratch.cpp says how a row is read.
-#include "core/convolution_scratch.h"
+#include "core/cudnn/convolution_scratch.h"
 
 namespace dsplan {
 namespace {
