@@ -3,6 +3,10 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+
+#include "core/cudnn/convolution_scratch.h"
+
 namespace {
 
 using namespace dsplan;
@@ -101,6 +105,47 @@ TEST_CASE("cuDNN's workspaces, by device, groups and dropout") {
     CHECK(cudnn_forward_workspace(row.of, row.dropout, kBlackwell) == Bytes(row.drawn));
     CHECK(cudnn_forward_workspace(row.of, row.dropout, kAmpere) == Bytes(0));
   }
+}
+
+TEST_CASE("cuDNN's workspace of a convolution is what it answered, and nobody's guess where it was not asked") {
+  const Shape weight{1152, 3, 14, 14};
+  const auto taken = [&](ConvolutionKernel kernel, std::int64_t count, const DeviceThreads& device,
+                         std::int64_t cudnn = cudnn_with({2, 11, 0})) {
+    return convolution_workspace(kernel, DType::BFloat16, Shape{count, 3, 384, 384}, weight, Shape{count, 1152, 27, 27},
+                                 device, cudnn);
+  };
+  const auto forward = ConvolutionKernel::Forward;
+  const auto back = ConvolutionKernel::WeightGradient;
+  CHECK(taken(forward, 2, kHopper) == Bytes(11'690'512));
+  CHECK(taken(back, 2, kHopper) == Bytes(11'692'440));
+  CHECK(taken(back, 4, kHopper) == Bytes(41'444'496));
+  CHECK(taken(forward, 2, kAmpere) == Bytes(11'690'512));
+  CHECK_FALSE(taken(forward, 17, kHopper));  // Between two counts that were asked for.
+  CHECK_FALSE(taken(forward, 2, {133, 2048, 90}));
+  CHECK_FALSE(taken(forward, 2, {}));
+  CHECK_FALSE(taken(forward, 2, kHopper, cudnn_with({2, 8, 0})));
+  CHECK_FALSE(taken(ConvolutionKernel::InputGradient, 2, kHopper));
+  // A larger picture takes another kernel, which needs none.
+  CHECK(convolution_workspace(forward, DType::BFloat16, Shape{2, 3, 896, 896}, weight, Shape{2, 1152, 64, 64}, kHopper,
+                              919) == Bytes(0));
+}
+
+TEST_CASE("the table of convolutions is sorted, and each row can be read") {
+  const std::span<const std::string_view> rows = convolution_rows();
+  CHECK(rows.size() > 1'000);
+  CHECK(std::is_sorted(rows.begin(), rows.end()));
+  for (const std::string_view row : rows) {
+    CAPTURE(row);
+    CHECK(row.find_first_not_of("0123456789abcdefghijklmnopqrstuvwxyz .:/-=") == std::string_view::npos);
+    CHECK(row.starts_with("9.19 "));
+  }
+}
+
+TEST_CASE("convolutions of channels apart are PyTorch's own where their width is even") {
+  CHECK(convolves_channels_apart(Shape{2, 64, 100}, Shape{64, 1, 4}));
+  CHECK_FALSE(convolves_channels_apart(Shape{2, 64, 100}, Shape{64, 1, 3}));
+  CHECK_FALSE(convolves_channels_apart(Shape{2, 1, 100}, Shape{64, 1, 4}));
+  CHECK_FALSE(convolves_channels_apart(Shape{2, 64, 100}, Shape{64, 64, 4}));
 }
 
 }  // namespace

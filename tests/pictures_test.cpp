@@ -1,6 +1,7 @@
 // Pictures beside text: how many a row has, and what of a tower has no schedule yet.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <string>
 
 #include "core/error.h"
@@ -8,9 +9,11 @@
 #include "io/machine_files.h"
 #include "io/text.h"
 #include "model/families.h"
+#include "model/graphs/graphs.h"
 #include "model/parts.h"
 #include "model/pictures.h"
 #include "paths.h"
+#include "planner/lower/shapes.h"
 #include "planner/lower/unsupported.h"
 #include "planner/predict/footprint.h"
 #include "planner/predict/predict.h"
@@ -220,6 +223,18 @@ Bytes workspace(const std::string& frozen) {
 }
 
 }  // namespace
+
+TEST_CASE("pictures: siglip's norms copy what its convolution left column by column, and clip's have nothing to copy") {
+  const auto copied = [](const char* tower) {
+    const ModelSpec model = shown(tower);
+    const Job job = job_of(model, asked(64));
+    const Graph graph = build_graph(model, graph_options(model, job));
+    return std::count_if(graph.nodes.begin(), graph.nodes.end(),
+                         [](const Node& node) { return node.op == Op::LayerNorm && node.by_head; });
+  };
+  CHECK(copied(kClip) == 0);
+  CHECK(copied(kSiglip) == 7);  // Two in each of three layers, and the last one.
+}
 
 TEST_CASE("pictures: of a frozen tower that no checkpoint reaches, no product with a bias is run again") {
   const Bytes usual = workspace("");

@@ -210,6 +210,16 @@ TEST_CASE("a loss in chunks holds one piece in fp32, a native one none") {
   CHECK(peak(Loss::Chunked, 4) < peak(Loss::HuggingFace, 0));
 }
 
+TEST_CASE("before torch 2.9 the head's hidden states are sliced along each dimension, and since along none") {
+  const ModelSpec model = lowered::bundled("llama-3-8b");
+  const auto slices = [&](const char* torch) {
+    const Graph graph = build_graph(model, graph_options(model, job_with(model, torch, "5.17.0")));
+    return std::count_if(graph.nodes.begin(), graph.nodes.end(), [](const Node& node) { return node.op == Op::Slice; });
+  };
+  CHECK(slices("2.11.0") == slices("2.9.0"));
+  CHECK(slices("2.8.0") == slices("2.9.0") + 3);
+}
+
 TEST_CASE("releases older than what is modelled are refused, all in one answer") {
   const ModelSpec model = lowered::bundled("gpt2");
   Request request;

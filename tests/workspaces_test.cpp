@@ -103,6 +103,11 @@ TEST_CASE("workspaces come at the first product of forward and of backward") {
   CHECK(biased[1].label == "cuBLASLt workspace");
   CHECK(biased[1].after == Moment::ForwardBegins);
   CHECK(biased[2].label == "cuBLAS workspace");
+  // Where each call has a workspace of its own, the first one is there before the handle.
+  biased = placed(lowered::all_ranks(gpt2, on(lowered::job(-1, 1), "sm_80", "2.8.0"))[0]);
+  REQUIRE(biased.size() > 2);
+  CHECK(biased[0].label == "cuBLASLt workspace");
+  CHECK(biased[1].label == "cuBLAS workspace");
   // Recomputation multiplies with a bias on autograd's thread.
   biased = placed(lowered::all_ranks(gpt2, checkpointed(job, static_cast<std::int32_t>(gpt2.dims.layers)))[0]);
   REQUIRE(biased.size() == 4);

@@ -3,6 +3,7 @@
 #include <optional>
 #include <vector>
 
+#include "core/cudnn/convolution_scratch.h"
 #include "model/catalogue_rules.h"
 
 namespace dsplan {
@@ -346,17 +347,70 @@ void embedding(Writer& w) {
   sorted_embedding_gradient(w, made);
 }
 
-// cuDNN makes the three gradients in one call; its workspace is known to the GPU alone (Conv_v8.cpp).
+namespace {
+
+class Convolution {
+ public:
+  explicit Convolution(Writer& w) : w_(w), apart_(convolves_channels_apart(w.in(0).shape, w.in(1).shape)) {}
+
+  // A workspace that goes with its kernel; 0: none, or nobody knows.
+  Bytes workspace(ConvolutionKernel kernel) {
+    if (apart_) return Bytes(0);
+    const std::optional<Bytes> known =
+        convolution_workspace(kernel, w_.in(1).dtype, w_.in(0).shape, w_.in(1).shape, w_.out().shape,
+                              w_.options().device, static_cast<std::int64_t>(w_.node().number));
+    if (!known) w_.unknown("cuDNN's workspace of conv2d");
+    return known.value_or(Bytes(0));
+  }
+
+  void gradients() {
+    // What arrives in another order is copied, for both kernels; the sum over places reads it as it came.
+    std::optional<std::uint8_t> copy;
+    if (w_.node().by_head && (w_.needs(0) || w_.needs(1))) {
+      copy = w_.allocate_temporary(w_.bytes_out(), w_.out().dtype, Visibility::Kernel);
+    }
+    const auto image = [&] { gradient(0, ConvolutionKernel::InputGradient); };
+    if (!apart_) image();
+    gradient(1, ConvolutionKernel::WeightGradient);
+    if (apart_) image();
+    if (copy) w_.drop(*copy);
+    sum();
+  }
+
+ private:
+  void gradient(std::size_t i, ConvolutionKernel kernel) {
+    if (!w_.needs(i)) return;
+    w_.allocate_gradient(i);
+    const Bytes bytes = workspace(kernel);
+    if (bytes > Bytes(0)) w_.drop(w_.allocate_temporary(bytes, DType::UInt8, Visibility::Kernel));
+  }
+
+  void sum() {
+    if (!w_.has_in(2) || !w_.needs(2)) return w_.backward_kernel();
+    w_.allocate_gradient(2);
+    const std::int64_t channels = w_.out().shape.dims[1];
+    const std::int64_t summed = w_.out().shape.elements().value() / channels;
+    const bool beside = w_.node().by_head || summed == w_.out().shape.dims[0];
+    reduced_kernel(w_, {channels, summed, beside ? channels : 0});
+  }
+
+  Writer& w_;
+  bool apart_;
+};
+
+}  // namespace
+
+// cuDNN makes one gradient after the other; PyTorch's own kernels, of channels apart, the weight's first
+// (Convolution.cpp, convolution_backward; Conv_v8.cpp; DepthwiseConv2d.cu).
 void convolution(Writer& w) {
+  Convolution made(w);
   w.save_input(0, "_saved_input");
   w.save_input(1, "_saved_weight");
   w.output();
+  const Bytes workspace = made.workspace(ConvolutionKernel::Forward);
+  if (workspace > Bytes(0)) w.forward_temporary(workspace, DType::UInt8, Visibility::Kernel);
   w.kernel();
-  w.unknown("cuDNN's workspace of conv2d");
-  for (std::size_t i = 0; i < w.node().input_count; ++i) {
-    if (w.needs(i)) w.allocate_gradient(i);
-  }
-  w.backward_kernel();
+  made.gradients();
 }
 
 // Node::number 1: pictures lie place by place and patches are read as rows, which the kernels of both directions copy

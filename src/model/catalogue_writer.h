@@ -20,6 +20,10 @@ struct Pattern {
   std::uint8_t temporaries = 0;
 };
 
+class Writer;
+// Backward: the kernel that sums, whose blocks may meet in a staging buffer.
+inline void reduced_kernel(Writer& w, const ReducedTensor& tensor);
+
 // Writes a recipe. `in(i)` and `out(i)` are the node's tensors; `needs(i)` says whether backward must produce the
 // gradient of input i (a frozen weight, an index or anything under no_grad does not).
 class Writer {
@@ -162,14 +166,7 @@ class Writer {
     if (!needs(i)) return;
     allocate_gradient(i);
     const auto dims = [](const Shape& shape) { return std::span<const std::int64_t>(shape.dims.data(), shape.rank); };
-    const ReductionScratch scratch =
-        reduction_scratch(summed_to(dims(out().shape), dims(in(i).shape)), options_.device);
-    if (scratch.staging == Bytes(0)) return backward_kernel();
-    const std::uint8_t staging = allocate_temporary(scratch.staging, DType::UInt8, Visibility::Kernel);
-    const std::uint8_t semaphores = allocate_temporary(scratch.semaphores, DType::Int32, Visibility::Kernel);
-    backward_kernel();
-    drop(semaphores);
-    drop(staging);
+    reduced_kernel(*this, summed_to(dims(out().shape), dims(in(i).shape)));
   }
 
   // A temporary of the output's shape, in the dtype of the gradient that arrives unless another is given.
@@ -229,5 +226,15 @@ class Writer {
   static constexpr std::uint8_t kNoSlot = 255;
   std::array<std::uint8_t, 4> full_{kNoSlot, kNoSlot, kNoSlot, kNoSlot};
 };
+
+inline void reduced_kernel(Writer& w, const ReducedTensor& tensor) {
+  const ReductionScratch scratch = reduction_scratch(tensor, w.options().device);
+  if (scratch.staging == Bytes(0)) return w.backward_kernel();
+  const std::uint8_t staging = w.allocate_temporary(scratch.staging, DType::UInt8, Visibility::Kernel);
+  const std::uint8_t semaphores = w.allocate_temporary(scratch.semaphores, DType::Int32, Visibility::Kernel);
+  w.backward_kernel();
+  w.drop(semaphores);
+  w.drop(staging);
+}
 
 }  // namespace dsplan

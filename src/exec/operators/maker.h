@@ -58,6 +58,9 @@ class Maker {
   std::size_t temporaries_ = 0;
 };
 
+// What the kernel of such a sum needs besides.
+void reduced(Maker& m, const ReducedTensor& tensor);
+
 // The by-product that is a clone of input 0.
 inline constexpr std::uint8_t kClone = 15;
 

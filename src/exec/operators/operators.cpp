@@ -215,13 +215,15 @@ std::vector<Made> forward_makes(const Call& call) {
 
 void Maker::summed_gradient(std::size_t i) {
   gradient(i, {in(i).dtype, contiguous_like(in(i).layout)});
-  const ReductionScratch scratch =
-      reduction_scratch(summed_to(gradient_of().layout.extents(), in(i).layout.extents()), call_.device);
-  if (scratch.staging > Bytes(0)) {
-    temporary(dense(DType::UInt8, {scratch.staging.value()}));
-    temporary(dense(DType::Int32, {scratch.semaphores.value() / 4}));
-  }
+  reduced(*this, summed_to(gradient_of().layout.extents(), in(i).layout.extents()));
   next();
+}
+
+void reduced(Maker& m, const ReducedTensor& tensor) {
+  const ReductionScratch scratch = reduction_scratch(tensor, m.call().device);
+  if (scratch.staging == Bytes(0)) return;
+  m.temporary(dense(DType::UInt8, {scratch.staging.value()}));
+  m.temporary(dense(DType::Int32, {scratch.semaphores.value() / 4}));
 }
 
 std::vector<Made> backward_makes(const Call& call) {

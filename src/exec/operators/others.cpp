@@ -109,12 +109,14 @@ void layer_norm(Maker& m) {
   const Described result = like_input(m);
   const std::int64_t width = m.dim(0, m.in(0).layout.rank - 1U);
   const Described statistics = dense(accumulating(m.in(0).dtype), {m.in(0).layout.elements() / width});
+  if (m.node().by_head) m.temporary(result);  // What does not lie row by row is copied.
   m.output(0, result);
   m.extra(0, statistics);
   m.extra(1, statistics);
 }
 
 void layer_norm_backward(Maker& m) {
+  if (m.node().by_head) m.temporary(like_input(m));
   for (std::size_t i = 0; m.has(i); ++i) {
     if (m.needs(i)) m.gradient(i, like_input(m, i));
   }

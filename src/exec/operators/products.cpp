@@ -1,6 +1,7 @@
 // What products, lookups and attention make.
 #include <array>
 
+#include "core/cudnn/convolution_scratch.h"
 #include "core/error.h"
 #include "exec/operators/maker.h"
 
@@ -90,13 +91,33 @@ void stacked_product_backward(Maker& m) {
   }
 }
 
-// Patches side by side; one kernel makes all gradients.
-void convolution(Maker& m) { m.output(0, {m.in(0).dtype, contiguous(m.told().shape)}); }
+// Patches side by side; one kernel makes all gradients. A GPU's take what cuDNN takes.
+void workspace(Maker& m, ConvolutionKernel kernel) {
+  const auto shape = [&](std::size_t i) { return m.call().graph.tensor(m.call().graph.input(m.node(), i)).shape; };
+  const std::optional<Bytes> bytes = convolution_workspace(kernel, m.in(1).dtype, shape(0), shape(1), m.told().shape,
+                                                           m.call().device, static_cast<std::int64_t>(m.node().number));
+  if (bytes && *bytes > Bytes(0)) m.temporary(dense(DType::UInt8, {bytes->value()}));
+}
+
+void convolution(Maker& m) {
+  m.output(0, {m.in(0).dtype, contiguous(m.told().shape)});
+  workspace(m, ConvolutionKernel::Forward);
+}
 
 void convolution_backward(Maker& m) {
-  for (std::size_t i = 0; m.has(i); ++i) {
-    if (m.needs(i)) m.gradient(i, {m.in(i).dtype, contiguous_like(m.in(i).layout)});
-  }
+  const auto gradient = [&](std::size_t i) {
+    if (m.has(i) && m.needs(i)) m.gradient(i, {m.in(i).dtype, contiguous_like(m.in(i).layout)});
+    return m.has(i) && m.needs(i);
+  };
+  const bool copied = m.node().by_head && (m.needs(0) || m.needs(1));
+  if (copied) m.temporary({m.told().dtype, contiguous(m.told().shape)});
+  if (gradient(0)) workspace(m, ConvolutionKernel::InputGradient);
+  if (gradient(1)) workspace(m, ConvolutionKernel::WeightGradient);
+  if (!gradient(2)) return;
+  const std::int64_t channels = m.told().shape.dims[1];
+  const std::int64_t summed = m.told().shape.elements().value() / channels;
+  const bool beside = m.node().by_head || summed == m.told().shape.dims[0];
+  reduced(m, {channels, summed, beside ? channels : 0});
 }
 
 std::vector<Kept> convolution_kept(const Graph&, const Node&) {

@@ -4,6 +4,7 @@
 #include <array>
 #include <utility>
 
+#include "core/cudnn/convolution_scratch.h"
 #include "core/error.h"
 #include "core/format.h"
 #include "model/lora.h"
@@ -510,6 +511,19 @@ void keep_for_next(GraphBuilder& g, TensorId tensor) {
 }
 
 void share(GraphBuilder& g, TensorId tensor) { g.graph_.program.push_back({Instruction::Kind::Share, tensor}); }
+
+TensorId convolution(GraphBuilder& g, const Shape& made, TensorId x, bool turned) {
+  const TensorId bias = g.parameter("bias");
+  const TensorId low_bias = g.lowered(bias);
+  const TensorId low_weight = g.lowered(g.parameter("weight"));
+  const TensorId low_x = g.lowered(x);
+  const TensorId out = g.make(Op::Conv2d, made, g.dtype(low_weight), {low_x, low_weight, low_bias}, true,
+                              static_cast<double>(cudnn_with(g.options().torch)));
+  g.graph_.nodes.back().by_head = turned;  // The gradient comes so.
+  g.drop({low_x, low_weight});
+  if (low_bias != kNone) g.drop({low_bias});
+  return out;
+}
 
 TensorId average_pool(GraphBuilder& g, TensorId x, std::int64_t side, bool turned) {
   const Shape& shape = g.shape(x);

@@ -242,6 +242,7 @@ class GraphBuilder {
   friend TensorId counted(GraphBuilder& g, std::int64_t count, DType dtype, std::int64_t first, std::int64_t step);
   friend TensorId picked(GraphBuilder& g, TensorId x, TensorId index, std::int8_t axis);
   friend TensorId layer_norm(GraphBuilder& g, TensorId x, TensorId weight, TensorId bias, bool strided);
+  friend TensorId convolution(GraphBuilder& g, const Shape& made, TensorId x, bool turned);
   friend TensorId average_pool(GraphBuilder& g, TensorId x, std::int64_t side, bool turned);
   friend void keep_for_next(GraphBuilder& g, TensorId tensor);
   friend void share(GraphBuilder& g, TensorId tensor);
@@ -291,6 +292,9 @@ class GraphBuilder {
 void keep_for_next(GraphBuilder& g, TensorId tensor);
 // A container that every layer is given takes the tensor, in the place of what it had of it.
 void share(GraphBuilder& g, TensorId tensor);
+// A convolution module's call, the current module's: weight and, where it has one, bias. `turned`: the gradient lies
+// place by place.
+[[nodiscard]] TensorId convolution(GraphBuilder& g, const Shape& made, TensorId x, bool turned);
 // Of pictures [B, C, H, W], to `side` by `side`. `turned`: the gradient lies place by place.
 [[nodiscard]] TensorId average_pool(GraphBuilder& g, TensorId x, std::int64_t side, bool turned);
 // Tensor parallelism; on one rank the tensor itself, with one more reference. Then the softmax over all words, in place

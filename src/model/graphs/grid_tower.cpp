@@ -147,18 +147,13 @@ class GridTower {
   // A convolution whose steps are its own width, over every patch by itself.
   TensorId patches(TensorId pixels) {
     const ModuleId module = g_.child(module_, "patch_embed");
-    const ModuleId convolution = g_.child(module, "proj");
+    const ModuleId projection = g_.child(module, "proj");
     g_.enter(module);
     const TensorId seen = g_.view(pixels, Shape{rows(), t_.channels, t_.frames, t_.patch, t_.patch});
-    g_.enter(convolution);
-    const TensorId low_bias = g_.lowered(g_.parameter("bias"));
-    const TensorId low_weight = g_.lowered(g_.parameter("weight"));
-    const TensorId low_pixels = g_.lowered(seen);
-    const Shape made{rows(), d_.hidden, 1, 1, 1};
-    const TensorId out = g_.make(Op::Conv2d, made, g_.dtype(low_weight), {low_pixels, low_weight, low_bias}, true);
-    g_.drop({low_pixels, low_weight, seen});
-    if (low_bias != kNone) g_.drop({low_bias});
-    g_.exit(convolution);
+    g_.enter(projection);
+    const TensorId out = convolution(g_, Shape{rows(), d_.hidden, 1, 1, 1}, seen, false);
+    g_.drop({seen});
+    g_.exit(projection);
     const TensorId flat = g_.view(out, Shape{rows(), d_.hidden});
     g_.drop({out});
     g_.exit(module);

@@ -35,16 +35,12 @@ class InternTower {
   TensorId patches(ModuleId module, TensorId pixels) {
     const std::int64_t rows = g_.shape(pixels).dims[0];
     const std::int64_t side = d_.image / t_.patch;
-    const ModuleId convolution = g_.child(module, "projection");
+    const ModuleId projection = g_.child(module, "projection");
     g_.enter(module);
-    g_.enter(convolution);
-    const TensorId low_bias = g_.lowered(g_.parameter("bias"));
-    const TensorId low_weight = g_.lowered(g_.parameter("weight"));
-    const TensorId low_pixels = g_.lowered(pixels);
+    g_.enter(projection);
     const Shape grid{rows, d_.hidden, side, side};
-    const TensorId made = g_.make(Op::Conv2d, grid, g_.dtype(low_weight), {low_pixels, low_weight, low_bias}, true);
-    g_.drop({low_pixels, low_weight, low_bias});
-    g_.exit(convolution);
+    const TensorId made = convolution(g_, grid, pixels, true);
+    g_.exit(projection);
     const Shape flat{rows, d_.hidden, side * side};
     const Shape places{rows, side * side, d_.hidden};
     const TensorId out = g_.view(made, places, {step_reshape(flat), step_swap(1, 2)});

@@ -248,6 +248,24 @@ TensorId end_model(GraphBuilder& g, TensorId logits, TensorId loss, const std::v
   return drop_outputs(g, loss, std::move(outputs), cache);
 }
 
+namespace {
+
+// hidden_states[:, slice(0, None), :], a view of all. PyTorch before 2.9 slices along each dimension all the same, and
+// each slice has a gradient of its own (TensorIndexing.h, applySlice).
+TensorId all_tokens(GraphBuilder& g, TensorId hidden) {
+  TensorId seen = g.keep(hidden);
+  if (g.options().torch >= Version{2, 9, 0}) return seen;
+  const Shape shape = g.shape(hidden);
+  for (std::uint8_t dim = 0; dim < shape.rank; ++dim) {
+    const TensorId part = g.slice(seen, static_cast<std::int8_t>(dim), 0, shape.dims[dim]);
+    g.drop({seen});
+    seen = part;
+  }
+  return seen;
+}
+
+}  // namespace
+
 TensorId causal_loss(GraphBuilder& g, TensorId hidden, TensorId labels, const Head& head,
                      const std::vector<TensorId>& others, const std::vector<TensorId>& cache) {
   if (g.options().loss == Loss::Liger) return liger_loss(g, hidden, labels, cache);
@@ -260,7 +278,9 @@ TensorId causal_loss(GraphBuilder& g, TensorId hidden, TensorId labels, const He
     g.leave_autocast();
     return loss;
   }
-  const TensorId logits = head(hidden);
+  const TensorId seen = all_tokens(g, hidden);
+  const TensorId logits = head(seen);
+  g.drop({seen});
   const DType as = g.options().loss == Loss::Native ? g.dtype(logits) : DType::Float32;
   const bool outside = g.options().loss == Loss::Native;  // The model has returned its logits, and nothing else.
   if (outside) g.drop({hidden});

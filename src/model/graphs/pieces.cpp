@@ -155,7 +155,7 @@ TensorId layer_bare(GraphBuilder& g, TensorId hidden) {
 
 }  // namespace
 
-TensorId norm_module(GraphBuilder& g, NormKind kind, ModuleId module, TensorId x) {
+TensorId norm_module(GraphBuilder& g, NormKind kind, ModuleId module, TensorId x, bool strided) {
   g.enter(module);
   const TensorId weight = g.parameter("weight");
   TensorId out = kNone;
@@ -169,7 +169,7 @@ TensorId norm_module(GraphBuilder& g, NormKind kind, ModuleId module, TensorId x
     case NormKind::LayerBare: out = layer_bare(g, x); break;
     case NormKind::RmsPlusOne: out = rms_plus_one(g, weight, x); break;
     case NormKind::RmsLast: out = rms_last(g, weight, x); break;
-    case NormKind::Layer: out = layer_norm(g, x, weight, g.parameter("bias")); break;
+    case NormKind::Layer: out = layer_norm(g, x, weight, g.parameter("bias"), strided); break;
     case NormKind::LayerPlusOne: out = layer_plus_one(g, weight, g.parameter("bias"), x); break;
     case NormKind::Centred: out = centred(g, weight, x); break;
   }

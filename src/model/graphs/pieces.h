@@ -10,8 +10,8 @@
 
 namespace dsplan {
 
-// A norm module's call.
-[[nodiscard]] TensorId norm_module(GraphBuilder& g, NormKind kind, ModuleId module, TensorId x);
+// A norm module's call. `strided`: x does not lie row by row (of NormKind::Layer alone).
+[[nodiscard]] TensorId norm_module(GraphBuilder& g, NormKind kind, ModuleId module, TensorId x, bool strided = false);
 // Places of pictures behind a token of their class, with learned positions and dropout: what is left of the embeddings'
 // module, which is the current one. Lets go of `places`.
 [[nodiscard]] TensorId behind_class_token(GraphBuilder& g, const Dimensions& d, ModuleId module, TensorId places);

@@ -27,7 +27,7 @@ class TowerGraph {
     const TensorId seen = encoder(g_.keep(hidden), all_states ? &result.states : nullptr);
     const ModuleId norm = g_.child(module_, "post_layernorm");
     if (t_.norms_result) {
-      result.last = norm_module(g_, p_.norm, norm, seen);
+      result.last = norm_module(g_, p_.norm, norm, seen, strided());
       g_.drop({seen});
     } else {
       result.last = seen;
@@ -43,20 +43,18 @@ class TowerGraph {
   }
 
  private:
+  // Without a class token in front, which copies them, patches lie column by column, as the convolution leaves them.
+  [[nodiscard]] bool strided() const { return !t_.class_token; }
+
   // A convolution whose steps are its own width; each patch a place.
   TensorId patches(ModuleId embeddings, TensorId pixels) {
     const TensorId own = g_.options().autocast ? g_.keep(pixels) : g_.cast(pixels, g_.options().dtype);
-    const ModuleId convolution = g_.child(embeddings, "patch_embedding");
-    g_.enter(convolution);
+    const ModuleId module = g_.child(embeddings, "patch_embedding");
+    g_.enter(module);
     const std::int64_t side = d_.image / t_.patch;
     const Shape grid{g_.shape(pixels).dims[0], d_.hidden, side, side};
-    const TensorId low_bias = g_.lowered(g_.parameter("bias"));
-    const TensorId low_weight = g_.lowered(g_.parameter("weight"));
-    const TensorId low_pixels = g_.lowered(own);
-    const TensorId made = g_.make(Op::Conv2d, grid, g_.dtype(low_weight), {low_pixels, low_weight, low_bias}, true);
-    g_.drop({low_pixels, low_weight});
-    if (low_bias != kNone) g_.drop({low_bias});
-    g_.exit(convolution);
+    const TensorId made = convolution(g_, grid, own, true);
+    g_.exit(module);
     const bool leaf =
         g_.options().inputs_require_grad && t_.hears_checkpoints && !g_.graph().tensor(made).requires_grad;
     if (leaf) g_.require_grad(made);
@@ -100,7 +98,7 @@ class TowerGraph {
     const ModuleId module = g_.child(module_, "encoder");
     g_.enter(module);
     const auto call = [&](ModuleId one, std::size_t, TensorId x) {
-      const TensorId out = tower_layer(g_, p_, d_, one, x, given);
+      const TensorId out = tower_layer(g_, p_, d_, one, x, given, strided());
       if (states != nullptr) states->push_back(g_.keep(out));
       return out;
     };
@@ -155,14 +153,14 @@ class PictureClassifier {
 
 // What is normed takes the name of what it was, and so does what comes of it.
 TensorId tower_layer(GraphBuilder& g, const DecoderParts& parts, const Dimensions& d, ModuleId module, TensorId hidden,
-                     const LayerInputs& given) {
+                     const LayerInputs& given, bool strided) {
   g.enter(module);
-  const TensorId normed = norm_module(g, parts.norm, g.child(module, parts.before_attention), hidden);
+  const TensorId normed = norm_module(g, parts.norm, g.child(module, parts.before_attention), hidden, strided);
   const Attended attended = attention_module(g, parts, g.child(module, parts.attention), normed, given);
   g.drop({normed});
   const TensorId middle = g.binary(Op::Add, hidden, attended.flat);
   g.drop({attended.flat});
-  const TensorId second = norm_module(g, parts.norm, g.child(module, parts.before_mlp), middle);
+  const TensorId second = norm_module(g, parts.norm, g.child(module, parts.before_mlp), middle, strided);
   const TensorId fed = mlp_module(g, parts, g.child(module, parts.feed_forward), second, d.ffn);
   g.drop({second});
   const TensorId out = g.binary(Op::Add, middle, fed);

@@ -16,9 +16,10 @@ struct TowerResult {
 };
 [[nodiscard]] TowerResult tower_module(GraphBuilder& g, const TowerParts& tower, ModuleId module, TensorId pixels,
                                        bool all_states);
-// A layer with norms before its attention and its MLP, which `parts` names.
+// A layer with norms before its attention and its MLP, which `parts` names. `strided`: `hidden` lies column by column,
+// and so does what the layer returns, since sums lie as their first operand does.
 [[nodiscard]] TensorId tower_layer(GraphBuilder& g, const DecoderParts& parts, const Dimensions& d, ModuleId module,
-                                   TensorId hidden, const LayerInputs& given);
+                                   TensorId hidden, const LayerInputs& given, bool strided = false);
 // intern_tower.cpp: that of a tower whose layers scale what they add.
 [[nodiscard]] TowerResult intern_tower(GraphBuilder& g, const TowerParts& tower, ModuleId module, TensorId pixels);
 // llama_tower.cpp: that of a tower with a table of its own and an end that joins places.

@@ -42,11 +42,7 @@ class VitGraph {
     g_.enter(projection());
     const std::int64_t count = d_.image / g_.shape(patch_weight()).dims[2];
     const Shape grid{g_.options().micro_batch, d_.hidden, count, count};
-    const TensorId low_bias = g_.lowered(g_.parameter("bias"));
-    const TensorId low_weight = g_.lowered(g_.parameter("weight"));
-    const TensorId low_pixels = g_.lowered(pixels);
-    const TensorId made = g_.make(Op::Conv2d, grid, g_.dtype(low_weight), {low_pixels, low_weight, low_bias}, true);
-    g_.drop({low_pixels, low_weight, low_bias});
+    const TensorId made = convolution(g_, grid, pixels, true);
     g_.exit(projection());
     const Shape flat{grid.dims[0], grid.dims[1], count * count};
     const Shape turned{flat.dims[0], flat.dims[2], flat.dims[1]};

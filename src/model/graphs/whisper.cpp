@@ -42,16 +42,12 @@ class WhisperGraph final : Sublayers {
     return Shape{options_.micro_batch, g_.shape(first).dims[1], 2 * options_.seq};
   }
 
-  // gelu(conv(x)), of `length` frames.
+  // gelu(conv(x)), of `length` frames. The gradient of the second lies frame by frame, as the layers'.
   TensorId convolved(std::string_view name, TensorId x, std::int64_t length) {
     const ModuleId module = g_.child(encoder_, name);
     g_.enter(module);
-    const TensorId low_bias = g_.lowered(g_.parameter("bias"));
-    const TensorId low_weight = g_.lowered(g_.parameter("weight"));
-    const TensorId low_x = g_.lowered(x);
-    const Shape shape{options_.micro_batch, d_.hidden, length};
-    const TensorId made = g_.make(Op::Conv2d, shape, g_.dtype(low_weight), {low_x, low_weight, low_bias}, true);
-    g_.drop({low_x, low_weight, low_bias});
+    const bool turned = length == options_.seq && length > 1 && d_.hidden > 1;
+    const TensorId made = convolution(g_, Shape{options_.micro_batch, d_.hidden, length}, x, turned);
     g_.exit(module);
     return rebound(g_, made, g_.unary(Op::Gelu, made));
   }

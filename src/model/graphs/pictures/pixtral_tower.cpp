@@ -53,13 +53,9 @@ class PixtralTower {
   TensorId convolved(TensorId pixels) {
     const ModuleId module = g_.child(module_, "patch_conv");
     g_.enter(module);
-    const TensorId weight = g_.parameter("weight");
-    const TensorId own = g_.cast(pixels, g_.dtype(weight));
-    const TensorId low_weight = g_.lowered(weight);
-    const TensorId low_pixels = g_.lowered(own);
-    const Shape made{pictures_, d_.hidden, grid_.height, grid_.width};
-    const TensorId out = g_.make(Op::Conv2d, made, g_.dtype(low_weight), {low_pixels, low_weight}, true);
-    g_.drop({low_pixels, low_weight, own});
+    const TensorId own = g_.cast(pixels, g_.dtype(g_.parameter("weight")));
+    const TensorId out = convolution(g_, Shape{pictures_, d_.hidden, grid_.height, grid_.width}, own, false);
+    g_.drop({own});
     g_.exit(module);
     if (g_.options().inputs_require_grad) g_.require_grad(out);
     return out;

@@ -1,5 +1,7 @@
 #include "planner/lower/autograd/workspaces.h"
 
+#include <utility>
+
 #include "model/catalogue.h"
 
 namespace dsplan {
@@ -8,10 +10,6 @@ void Workspaces::before_product(const Graph& graph, const Node& node) {
   const Pass pass = emitter_.pass();
   if (is_int8_product(node) && pass != Pass::Backward) return;
   Thread& thread = threads_[pass == Pass::Backward || pass == Pass::Recompute ? 1 : 0];
-  if (!thread.cublas) {
-    thread.cublas = true;
-    (void)make(sizes_->cublas, "cuBLAS workspace").hand_over();  // The pool keeps it for good.
-  }
   // Only addmm with a bias goes through cuBLASLt, and backward multiplies without one. DeepSpeed's own linear function
   // calls it for two dimensions alone, and adds the bias in a kernel of its own for more.
   const bool biased = node.op == Op::Linear && node.input_count == 3 &&
@@ -19,11 +17,22 @@ void Workspaces::before_product(const Graph& graph, const Node& node) {
   // Nor does one of a single column (ATen/native/cuda/Blas.cpp, addmm).
   const Shape& made = graph.tensor(graph.output(node)).shape;
   const bool column = made.rank > 0 && made.dims[made.rank - 1U] == 1;
-  if (!biased || column || pass == Pass::Backward || sizes_->cublaslt == Bytes(0) || thread.cublaslt) return;
-  Variable workspace = make(sizes_->cublaslt, "cuBLASLt workspace");
-  if (sizes_->lt_per_call) return workspace.reset(Reason::LastUse);
+  const bool lt = biased && !column && pass != Pass::Backward && sizes_->cublaslt > Bytes(0) && !thread.cublaslt;
+  if (lt && sizes_->lt_per_call) {  // It is there before the handle is asked for.
+    Variable workspace = make(sizes_->cublaslt, "cuBLASLt workspace");
+    handle_of(thread);
+    return workspace.reset(Reason::PythonFrame);  // The call's own variable.
+  }
+  handle_of(thread);
+  if (!lt) return;
   thread.cublaslt = true;
-  (void)workspace.hand_over();
+  (void)make(sizes_->cublaslt, "cuBLASLt workspace").hand_over();
+}
+
+// The pool keeps it for good.
+void Workspaces::handle_of(Thread& thread) {
+  if (std::exchange(thread.cublas, true)) return;
+  (void)make(sizes_->cublas, "cuBLAS workspace").hand_over();
 }
 
 // It belongs to no module, whichever happens to multiply first.

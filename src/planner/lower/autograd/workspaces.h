@@ -29,6 +29,7 @@ class Workspaces {
   };
 
   void before_product(const Graph& graph, const Node& node);
+  void handle_of(Thread& thread);
   [[nodiscard]] Variable make(Bytes bytes, Label label);
 
   std::optional<LibraryWorkspaces> sizes_;

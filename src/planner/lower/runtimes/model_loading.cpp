@@ -164,6 +164,27 @@ void make_late(Eager& eager, Bytes triangle, const std::function<void()>& buffer
   const Variable below = eager.scratch(triangle, DType::Bool, kOnes);
 }
 
+// Before which module those of `module` are made: constructors register buffers behind the modules inside, roberta's
+// embeddings before their table of positions (modeling_bert.py, modeling_roberta.py: nn.Buffer).
+std::size_t with_buffers(const ModelSpec& model, std::size_t module) {
+  std::size_t at = module + 1;
+  bool normed = false;
+  for (; at < model.modules.size() && model.lies_in(static_cast<ModuleId>(at), static_cast<ModuleId>(module)); ++at) {
+    normed = normed || model.modules[at].path.ends_with("embeddings.LayerNorm");
+    if (normed && model.modules[at].path.ends_with("embeddings.position_embeddings")) return at;
+  }
+  return at;
+}
+
+// Whose buffers come before which module.
+using Waiting = std::multimap<std::size_t, ModuleId>;
+
+void make_waiting(Waiting& waiting, std::size_t module, const BuffersOf& buffers_of) {
+  for (; !waiting.empty() && waiting.begin()->first <= module; waiting.erase(waiting.begin())) {
+    buffers_of(waiting.begin()->second);
+  }
+}
+
 }  // namespace
 
 void ModelLoading::build_on_device(const ModelSpec& model, const BuffersOf& buffers_of) {
@@ -173,7 +194,9 @@ void ModelLoading::build_on_device(const ModelSpec& model, const BuffersOf& buff
   std::map<ModuleId, Variables> tied;  // By who ties them.
   std::size_t next = 0;                // Parameters are in their modules' order.
   const Late late = late_buffers(model);
+  Waiting waiting;
   for (std::size_t module = 0; module < model.modules.size(); ++module) {
+    make_waiting(waiting, module, buffers_of);
     for (auto& [scope, weights] : tied) {
       if (!model.lies_in(static_cast<ModuleId>(module), scope)) weights.reset();
     }
@@ -190,8 +213,11 @@ void ModelLoading::build_on_device(const ModelSpec& model, const BuffersOf& buff
         eager_.emitter().mark_scratch(own.ids().back());
       }
     }
-    if (late.with == kNone || late.of != static_cast<ModuleId>(module)) buffers_of(static_cast<ModuleId>(module));
+    if (late.with != kNone && late.of == static_cast<ModuleId>(module)) continue;
+    const std::size_t at = with_buffers(model, module);
+    waiting.emplace_hint(waiting.lower_bound(at), at, static_cast<ModuleId>(module));  // Of the inner module first.
   }
+  make_waiting(waiting, model.modules.size(), buffers_of);
   for (auto& [scope, weights] : tied) weights.reset();
   const DType beside = is_fsdp(training_.runtime) ? training_.master_dtype : training_.dtype;
   make_adapters(model, beside, beside);
