@@ -320,7 +320,7 @@ class Worker:
             if self.training.get("lora"):
                 model.enable_input_require_grads()
         else:  # As `dsplan emit --format checkpointing` says it.
-            exec(self.job["checkpointing"], {"model": base})
+            exec(self.job["checkpointing"], {"model": model})
 
     def wrapped(self, model):
         if self.job.get("axolotl"):
