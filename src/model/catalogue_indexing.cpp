@@ -88,6 +88,27 @@ void selection(Writer& w) {
   w.gradient(0);
 }
 
+// One row of whole numbers: where each came from is counted first, then what cub takes, which few are sorted without
+// (aten/src/ATen/native/cuda/Sort.cpp, Sort.cu, MAX_DIMS of a block: 4,096).
+void sort(Writer& w) {
+  constexpr std::int64_t kSortedInBlock = 4096;
+  w.output(0);
+  w.output(1);
+  const std::int64_t count = w.in(0).shape.elements().value();
+  const std::uint8_t places = w.forward_temporary(w.bytes_out(1), DType::Int64, Visibility::Kernel);
+  if (count > kSortedInBlock) {
+    const std::uint8_t cubs =
+        w.forward_temporary(sort_pairs_scratch(count, w.options().device), DType::UInt8, Visibility::Kernel);
+    w.kernel();
+    w.forward_drop(cubs);
+  } else {
+    w.kernel();
+  }
+  w.forward_drop(places);
+  w.save_output(1, "_saved_indices");
+  w.gradient(0);
+}
+
 // Zeros of the input's size, into which the gradient is put in place (FunctionsManual.cpp, index_backward: only
 // tensor subclasses and dispatch modes take the form that copies).
 void index(Writer& w) {

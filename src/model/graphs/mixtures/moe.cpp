@@ -108,9 +108,9 @@ Routed route_by_sigmoid(GraphBuilder& g, ModuleId gate, TensorId hidden, TensorI
   const TensorId sum = g.binary(Op::Add, scores, bias);
   const Biased made = chosen_with(g, scores, sum, true);
   const TensorId weights = divided_by_sum(g, made.weights);
-  let_go(g, made);
   g.forget(sum);
   g.drop({flat, scores, sum});
+  let_go(g, made);
   g.exit(gate);
   return {logits, weights, made.experts};
 }
