@@ -327,7 +327,12 @@ Mixed moe_block(GraphBuilder& g, const ExpertParts& parts, ModuleId block, Tenso
   }
   const bool held = parts.router == Router::BareSoftmax;  // By the layer, as a second result.
   if (held) g.keep(routing.weights);
-  g.drop({mixed, flat, routing.logits, routing.weights, routing.experts});
+  g.drop({mixed, flat});
+  if (parts.router == Router::LateSoftmax) {  // granitemoe: top_k_index, top_k_weights, _ = self.router(...)
+    g.drop({routing.experts, routing.weights, routing.logits});
+  } else {
+    g.drop({routing.logits, routing.weights, routing.experts});
+  }
   if (beside != kNone) g.drop({beside});
   g.exit(block);
   return {out, held ? routing.weights : kNone};
