@@ -81,7 +81,7 @@ REASONS = [
     (r"/chance-8-dots-llm1-", "init alone: what DoRA's magnitudes are computed from, where peft puts adapters into a model on the device"),
     (
         r"/chance-8-gemma-4-26b-",
-        "not traced: what lives in a router beside checkpoints of the mlp alone, in backward",
+        "not traced: as much as three masks of eager attention, in forward",
     ),
     (r"/chance-8-vit-", "the workspace of a convolution's backward, which cuDNN alone knows"),
     (r"/chance-8-camembert-", "init alone: an encoder's embeddings make their buffers behind their tables, and ours before them"),
