@@ -119,9 +119,7 @@ void add_rows_in_order(Writer& w) {
   constexpr std::int64_t kPassBytes = 2048;
   const std::int64_t count = w.in(1).shape.elements().value();
   const auto number = [&] { return w.allocate_temporary(w.bytes_in(1), DType::Int64, Visibility::Kernel); };
-  const std::uint8_t first = number();
-  const std::uint8_t places = number();
-  w.drop(first);
+  const std::uint8_t places = number();  // In the place of what they are computed from.
   const std::uint8_t sorted = number();
   const std::uint8_t sources = number();
   const std::uint8_t range = number();
@@ -131,9 +129,9 @@ void add_rows_in_order(Writer& w) {
   Bytes cubs(1);
   if (count > kOneBlock && whole > Bytes(0)) cubs = whole - Bytes(kPassBytes * (8 - passes));
   const std::uint8_t taken = w.allocate_temporary(cubs, DType::UInt8, Visibility::Kernel);
+  w.backward_kernel();
   w.drop(taken);
   w.drop(range);
-  w.backward_kernel();
   w.drop(sources);
   w.drop(sorted);
   w.drop(places);
