@@ -113,6 +113,34 @@ TEST_CASE("ddp: a static graph copies the outputs once and makes its buckets ane
   CHECK(fixed.training.steps() == 5);  // All lengths behind the second step.
 }
 
+TEST_CASE("ddp: each dtype has buckets of its own, which routers in fp32 need") {
+  const ModelSpec model = lowered::bundled("ernie-4.5-21b-a3b");
+  const Job job = lowered::job(-1, 2);
+  const Schedule schedule = lower(model, job, build_shapes(model, job), 0);
+  const std::vector<Finding> findings = audit(schedule);
+  CHECK_MESSAGE(findings.empty(), (findings.empty() ? std::string() : findings.front().text));
+  Bytes wide;
+  Bytes rest;
+  for (const Parameter& parameter : model.parameters) {
+    if (parameter.tied_to != kNone || !parameter.trainable) continue;
+    Bytes& of = parameter.dtype == DType::Float32 ? wide : rest;
+    of += storage(parameter.shape.elements(), parameter.dtype.value_or(job.training.dtype));
+  }
+  REQUIRE(wide > Bytes(0));
+  std::vector<std::pair<DType, Bytes>> buckets;
+  for (const Buffer& buffer : schedule.buffers) {
+    if (std::string_view(buffer.label) == "gradient bucket") buckets.emplace_back(buffer.dtype, buffer.size);
+  }
+  REQUIRE(buckets.size() > 3);  // One of each dtype at first, of the last parameter's first; then of some 25 MiB.
+  CHECK(buckets[0] == std::pair(DType::Float32, wide));
+  CHECK(buckets[1] == std::pair(DType::BFloat16, rest));
+  Bytes again;
+  for (std::size_t i = 2; i < buckets.size(); ++i) {
+    if (buckets[i].first == DType::Float32) again += buckets[i].second;
+  }
+  CHECK(again == wide);
+}
+
 TEST_CASE("ddp: a hook compresses what has another dtype") {
   Job job = lowered::job(-1, 2);
   job.training.ddp.comm_hook = DType::BFloat16;

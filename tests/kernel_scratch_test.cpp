@@ -149,3 +149,11 @@ TEST_CASE("convolutions of channels apart are PyTorch's own where their width is
 }
 
 }  // namespace
+
+// torch.cumsum of one row on the CUDA build of PyTorch 2.11: 256 and 100,000 of int32, 10,000 of int64.
+TEST_CASE("a cumulative sum of one row takes a word for each tile") {
+  CHECK(row_scan_scratch(256, Bytes(4)) == Bytes(1023));
+  CHECK(row_scan_scratch(10'000, Bytes(4)) == Bytes(1023));
+  CHECK(row_scan_scratch(100'000, Bytes(4)) == Bytes(1279));
+  CHECK(row_scan_scratch(10'000, Bytes(8)) == Bytes(1279));
+}

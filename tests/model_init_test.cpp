@@ -152,3 +152,38 @@ TEST_CASE("a table that zero.Init has narrowed is cast in every forward") {
   };
   CHECK(casts(ModelInit::ZeroInit) == casts(ModelInit::Device) + 1);
 }
+
+// A table of 1,026 rows and 1,024 columns: half of it in fp32, its sines, its cosines, and both beside each other, when
+// all that the encoder and the decoder keep is there (seen in PyTorch's own events; so are marian's and whisper's).
+TEST_CASE("tables of sines and cosines are computed on the device, where that makes the model") {
+  const auto scratch = [](const char* name, ModelInit init, Version transformers = {5, 17, 0}) {
+    const ModelSpec model = lowered::bundled(name);
+    Job job = lowered::job(-1);
+    job.training.model_init = init;
+    job.training.transformers = transformers;
+    const Schedule schedule = lower(model, job, build_shapes(model, job), 0);
+    CHECK(audit(schedule).empty());
+    std::vector<Bytes> sizes;
+    for (const Buffer& buffer : schedule.buffers) {
+      if (std::string_view(buffer.label) == "table of positions" && buffer.size > Bytes(10'000)) {
+        sizes.push_back(buffer.size);
+      }
+    }
+    return sizes;
+  };
+  constexpr Bytes kHalf(1026 * 512 * 4);
+  const std::vector<Bytes> made{kHalf, kHalf, kHalf, kHalf * 2};
+  std::vector<Bytes> all;
+  for (const bool again : {false, true, false, true}) {  // Where the module is made, and when its stack is there.
+    all.insert(all.end(), made.begin(), made.end());
+    if (again) all.push_back(kHalf);  // In bf16, from where it is copied.
+  }
+  CHECK(scratch("nllb-200-distilled-600m", ModelInit::Device) == all);
+  CHECK(scratch("nllb-200-distilled-600m", ModelInit::Host).empty());
+  CHECK(scratch("nllb-200-distilled-600m", ModelInit::Device, {4, 57, 0}).size() == 8);
+  constexpr Bytes kTable(512 * 1024 * 2);
+  CHECK(scratch("pegasus-xsum", ModelInit::Device) == std::vector<Bytes>{kTable, div_floor(kTable, 2),
+                                                                         div_floor(kTable, 2), kTable,
+                                                                         div_floor(kTable, 2), div_floor(kTable, 2)});
+  CHECK(scratch("t5-small", ModelInit::Device).empty());
+}

@@ -127,6 +127,11 @@ Bytes scan_scratch(std::int64_t count, const DeviceThreads& device) {
   return device.capability <= 0 ? Bytes(0) : tiles_scratch(count, 896);
 }
 
+Bytes row_scan_scratch(std::int64_t count, Bytes each) {
+  const std::int64_t word = 2 * each.value();
+  return in_one({1, (div_ceil(count, 7680 / each.value()) + kWarp) * word});
+}
+
 EmbeddingBackward embedding_backward(std::int64_t indices, std::int64_t rows, std::int64_t width,
                                      const DeviceThreads& device) {
   constexpr std::int64_t kMostUnsorted = 3072;

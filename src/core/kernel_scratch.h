@@ -57,6 +57,8 @@ struct ReductionScratch {
 [[nodiscard]] Bytes sort_pairs_scratch(std::int64_t count, const DeviceThreads& device);
 [[nodiscard]] Bytes unique_scratch(std::int64_t count, const DeviceThreads& device);
 [[nodiscard]] Bytes scan_scratch(std::int64_t count, const DeviceThreads& device);
+// The same for a cumulative sum of one row, of 4 or 8 bytes each (ScanUtils.cuh, scan_dim).
+[[nodiscard]] Bytes row_scan_scratch(std::int64_t count, Bytes each);
 
 // What an embedding's backward over so many indices makes besides its gradient, in bytes; all 0 up to 3,072 indices
 // (aten/src/ATen/native/cuda/Embedding.cu, EmbeddingBackwardKernel.cu).

@@ -218,7 +218,7 @@ constexpr std::array<Row, kOps> kRows = {{
      Witness::Read,
      "FunctionsManual.cpp: value_selecting_reduction_backward"},
     {Op::Sort,
-     rules::selection,
+     rules::sort,
      {},
      Flops::Outputs,
      Witness::Read,

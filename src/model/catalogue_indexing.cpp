@@ -88,6 +88,57 @@ void selection(Writer& w) {
   w.gradient(0);
 }
 
+// One row of whole numbers: where each came from is counted first, then what cub takes, which few are sorted without
+// (aten/src/ATen/native/cuda/Sort.cpp, Sort.cu, MAX_DIMS of a block: 4,096).
+void sort(Writer& w) {
+  constexpr std::int64_t kSortedInBlock = 4096;
+  w.output(0);
+  w.output(1);
+  const std::int64_t count = w.in(0).shape.elements().value();
+  const std::uint8_t places = w.forward_temporary(w.bytes_out(1), DType::Int64, Visibility::Kernel);
+  if (count > kSortedInBlock) {
+    const std::uint8_t cubs =
+        w.forward_temporary(sort_pairs_scratch(count, w.options().device), DType::UInt8, Visibility::Kernel);
+    w.kernel();
+    w.forward_drop(cubs);
+  } else {
+    w.kernel();
+  }
+  w.forward_drop(places);
+  w.save_output(1, "_saved_indices");
+  w.gradient(0);
+}
+
+namespace {
+
+// Rows that are added into others in the order of their places (Indexing.cu, index_put_with_sort_kernel): places as one
+// number each, those sorted, where each came from, what that was counted by, and what cub takes for as many passes of
+// 8 bits as a place has; up to 2,304 fit one block (measured on PyTorch 2.11).
+void add_rows_in_order(Writer& w) {
+  constexpr std::int64_t kOneBlock = 2304;
+  constexpr std::int64_t kPassBytes = 2048;
+  const std::int64_t count = w.in(1).shape.elements().value();
+  const auto number = [&] { return w.allocate_temporary(w.bytes_in(1), DType::Int64, Visibility::Kernel); };
+  const std::uint8_t places = number();  // In the place of what they are computed from.
+  const std::uint8_t sorted = number();
+  const std::uint8_t sources = number();
+  const std::uint8_t range = number();
+  std::int64_t passes = 1;
+  for (std::int64_t places_left = w.in(0).shape.dims[0] - 1; places_left >= 256; places_left >>= 8) ++passes;
+  const Bytes whole = sort_pairs_scratch(count, w.options().device);
+  Bytes cubs(1);
+  if (count > kOneBlock && whole > Bytes(0)) cubs = whole - Bytes(kPassBytes * (8 - passes));
+  const std::uint8_t taken = w.allocate_temporary(cubs, DType::UInt8, Visibility::Kernel);
+  w.backward_kernel();
+  w.drop(taken);
+  w.drop(range);
+  w.drop(sources);
+  w.drop(sorted);
+  w.drop(places);
+}
+
+}  // namespace
+
 // Zeros of the input's size, into which the gradient is put in place (FunctionsManual.cpp, index_backward: only
 // tensor subclasses and dispatch modes take the form that copies).
 void index(Writer& w) {
@@ -95,6 +146,8 @@ void index(Writer& w) {
   w.output();
   w.kernel();
   w.gradient(0);
+  const bool by_rows = w.node().input_count == 2 && w.in(1).dtype == DType::Int64 && w.in(1).shape.rank == 1;
+  if (w.needs(0) && by_rows) add_rows_in_order(w);
 }
 
 // zeros of the input's size, added into (index_select_backward).

@@ -163,7 +163,16 @@ void cumulative_sum(Writer& w) {
   if (w.in(0).dtype != w.out().dtype) {
     w.extra(0, w.bytes_out(), w.out().dtype, Visibility::Kernel);
   }
+  const Shape& sums = w.out().shape;
+  const bool one_row = sums.rank > 0 && sums.elements().value() == sums.dims[sums.rank - 1U];
+  const bool alone = one_row && w.options().device.capability > 0;
+  const std::uint8_t cubs =
+      alone
+          ? w.forward_temporary(row_scan_scratch(w.out().shape.elements().value(), storage(Elements(1), w.out().dtype)),
+                                DType::UInt8, Visibility::Kernel)
+          : std::uint8_t{0};
   w.kernel();
+  if (alone) w.forward_drop(cubs);
   if (!w.needs(0)) return;
   w.full_temporary();
   w.full_temporary();

@@ -28,7 +28,7 @@ def emitted_checkpoints(job, dsplan):
         command = predict.command(job, dsplan, folder, "emit") + ["--format", "checkpointing"]
         told = subprocess.run(command, capture_output=True, text=True)
     if told.returncode != 0:
-        raise ValueError(f"{job['name']}: {told.stderr.strip().splitlines()[0]}")
+        raise ValueError(f"{job['name']}: {next(line for line in told.stderr.splitlines() if ' error: ' in line)}")
     return told.stdout
 
 

@@ -595,9 +595,9 @@ class DecoderGraph {
     const Positions at = turned(position_ids, given.positions);
     hidden = layers(hidden, own, at, masked);
     const TensorId normed = norm(model_, p_.final_norm, hidden);
-    g_.drop({hidden, embedded});
-    for (TensorId one :
-         {at.ids, masked.full, masked.sliding, at.waves.cos, at.waves.sin, at.sliding.cos, at.sliding.sin}) {
+    g_.drop({hidden});
+    for (TensorId one :  // As the arguments are, then the variables: position_ids comes before inputs_embeds.
+         {at.ids, embedded, masked.full, masked.sliding, at.waves.cos, at.waves.sin, at.sliding.cos, at.sliding.sin}) {
       if (one != kNone) g_.drop({one});
     }
     for (const TensorId one : held_by_body_) g_.drop({one});

@@ -58,7 +58,7 @@ Latents latent_projections(GraphBuilder& g, const DecoderParts& p, ModuleId atte
   made.turned.k = joined_keys(g, parts[0], repeated);
   made.v = parts[1];
   g.drop({parts[0], repeated, both});
-  made.held.insert(made.held.end(), {q, q_parts[0], compressed, latent, turned.q, turned.k});
+  made.held.insert(made.held.end(), {q, q_parts[0], turned.q, compressed, latent, turned.k});
   return made;
 }
 

@@ -160,7 +160,7 @@ TensorId drop_outputs(GraphBuilder& g, TensorId loss, std::vector<TensorId> outp
   loss = output_loss(g, loss);
   if (g.options().copies_outputs) {  // torch/nn/parallel/distributed.py, _DDPSink.
     const TensorId copied = g.copy(loss);
-    renew([&](TensorId output) { return g.copy(output); });
+    renew([&](TensorId output) { return g.graph().tensor(output).requires_grad ? g.copy(output) : g.keep(output); });
     g.drop({loss});
     loss = copied;
   }

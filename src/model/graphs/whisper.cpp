@@ -30,8 +30,7 @@ class WhisperGraph final : Sublayers {
     const TensorId logits = linear_module(g_, g_.child(g_.causal(), "proj_out"), decoded, d_.vocab);
     const TensorId loss = class_loss(g_, logits, labels);
     g_.drop({decoded, target_ids});
-    const TensorId returned = end_model(g_, logits, loss);
-    g_.give_to_loop(encoded);
+    const TensorId returned = end_model(g_, logits, loss, {encoded});
     return g_.finish(returned);
   }
 

@@ -5,7 +5,7 @@ attention, one H100. Real models mostly; a model with fewer layers (`layers`) wh
 import functools
 import itertools
 
-from . import chance, chance_launchers, chance_others, chance_outside, model_config
+from . import chance, chance_launchers, chance_others, chance_outside, chance_rare, model_config
 
 FAMILIES = [
     "gpt2",
@@ -1651,6 +1651,7 @@ def jobs():
         *chance_launchers.jobs(job, "chance-5", 6, 80),
         *chance_others.jobs(job, "chance-6", 7, 70, TOWERS),
         *chance_outside.jobs(job, "chance-7", 8, 130),
+        *chance_rare.jobs(job, "chance-8", 9, 120, TOWERS),
     ]
     names = [row["name"] for row in made]
     twice = {name for name in names if names.count(name) > 1}

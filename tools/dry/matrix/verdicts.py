@@ -54,15 +54,17 @@ def timed(result, prediction):
 
 def outcome_measured(result):
     if "oom" in result:
-        return "does not fit: " + result["oom"]["phase"].rstrip("0123456789")
+        phase = result["oom"]["phase"].rstrip("0123456789")
+        return "does not fit: " + (phase if "." in phase else "init")
     retries = sum(row.get("retries", 0) for row in result["rows"])
     return f"retries {retries} times" if retries else "fits"
 
 
 def outcome_predicted(prediction, frees):
     if not prediction["fits"]:
-        where = re.search(r"at (forward|backward|step)\b.*(first|second) step", prediction["verdict_reason"])
-        return "does not fit: " + (f"{('first', 'second').index(where[2]) + 1}.{where[1]}" if where else "init")
+        where = re.search(r"at (forward|recompute|backward|optimizer)\b.*(first|second) step", prediction["verdict_reason"])
+        phase = {"recompute": "backward", "optimizer": "step"}
+        return "does not fit: " + (f"{('first', 'second').index(where[2]) + 1}.{phase.get(where[1], where[1])}" if where else "init")
     retries = prediction["retries" if frees == "at-sync" else "retries_low"]
     return f"retries {retries} times" if retries else "fits"
 

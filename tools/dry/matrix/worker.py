@@ -198,9 +198,9 @@ class Worker:
 
         config = AutoConfig.for_model(**self.job["config"])
         config.use_cache = False
-        named = (config.architectures or [""])[0]
+        named = self.trained_class()
         made = AutoModelForCausalLM.from_config
-        if named.endswith(("ForMaskedLM", "ForConditionalGeneration", "ForImageClassification", "MTModel")):
+        if named.endswith(("ForMaskedLM", "ForConditionalGeneration", "Classification", "MTModel")):
             import transformers
 
             made = getattr(transformers, named)._from_config
@@ -309,12 +309,18 @@ class Worker:
         if wished.startswith("keep:linear/2"):
             return checkpointed_by_torchtitan(layers_of(model)[0], self.training)
         if wished == "full":
-            reentrant = self.training.get("checkpoint_impl") == "reentrant"
+            reentrant = self.training.get("checkpoint_impl") in ("reentrant", "deepspeed")
             model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": reentrant})
+            if self.training.get("checkpoint_impl") == "deepspeed":
+                import deepspeed
+
+                deepspeed.init_distributed()
+                deepspeed.checkpointing.configure(None, deepspeed_config=self.deepspeed)
+                base._set_gradient_checkpointing(enable=True, gradient_checkpointing_func=deepspeed.checkpointing.checkpoint)
             if self.training.get("lora"):
                 model.enable_input_require_grads()
         else:  # As `dsplan emit --format checkpointing` says it.
-            exec(self.job["checkpointing"], {"model": base})
+            exec(self.job["checkpointing"], {"model": model})
 
     def wrapped(self, model):
         if self.job.get("axolotl"):
@@ -389,7 +395,7 @@ class Worker:
         import torch
 
         rows, sound = self.micro_batch(), self.job["config"]["model_type"] == "whisper"
-        if "images" in self.training or self.job["config"].get("architectures", [""])[0].endswith("ForImageClassification"):
+        if "images" in self.training or self.trained_class().endswith("ForImageClassification"):
             return pictures.batch(self.job["config"], self.training, rows, self.types[self.dtype()])
         batch = {}
         if self.training.get("loss") == "trl":
@@ -401,8 +407,12 @@ class Worker:
             batch["input_features"] = torch.zeros(shape, dtype=self.types[self.held_dtype()]).to("cuda")
         for name in ("labels",) if sound else ("input_ids", "labels"):
             length = self.training.get("target_seq", self.training["seq"]) if name == "labels" else self.training["seq"]
-            batch[name] = torch.zeros((rows, length), dtype=torch.int64).to("cuda")
+            shape = (rows,) if name == "labels" and self.trained_class().endswith("ForSequenceClassification") else (rows, length)
+            batch[name] = torch.zeros(shape, dtype=torch.int64).to("cuda")
         return batch
+
+    def trained_class(self):
+        return (self.job["config"].get("architectures") or [""])[0]
 
     def held_dtype(self):
         """That of what a first layer is given: as weights are gathered."""

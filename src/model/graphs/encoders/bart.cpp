@@ -54,8 +54,7 @@ class BartGraph final : Sublayers {
     }
     const TensorId loss = class_loss(g_, logits, labels);
     g_.drop({decoded, target_ids});
-    const TensorId returned = end_model(g_, logits, loss);
-    g_.give_to_loop(encoded);
+    const TensorId returned = end_model(g_, logits, loss, {encoded});
     return g_.finish(returned);
   }
 

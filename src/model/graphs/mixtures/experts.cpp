@@ -59,8 +59,13 @@ TensorId grouped_linear(GraphBuilder& g, TensorId x, const char* weight, TensorI
   return masked;
 }
 
-// weighted_out.view(tokens, k, hidden).sum(dim=1), of which autocast makes fp32, and back.
-TensorId combined(GraphBuilder& g, TensorId weighted, std::int64_t tokens, DType dtype) {
+// weighted_out.view(tokens, k, hidden).sum(dim=1), of which autocast makes fp32, and back: what is returned, and the
+// variable of the sum.
+struct Combined {
+  TensorId out;
+  TensorId sum;
+};
+Combined combined(GraphBuilder& g, TensorId weighted, std::int64_t tokens, DType dtype) {
   const Dimensions& d = g.dims();
   // The sum's gradient is expanded over a token's experts: back at one row each it has to be copied.
   const Shape by_token{tokens, d.experts_per_token, d.hidden};
@@ -69,23 +74,16 @@ TensorId combined(GraphBuilder& g, TensorId weighted, std::int64_t tokens, DType
   const DType wide = g.options().autocast ? DType::Float32 : g.dtype(weighted);
   const TensorId sum = g.make(Op::SumDim, Shape{tokens, d.hidden}, wide, {grouped}, true, 1);
   g.drop({grouped});
-  const TensorId out = g.cast(sum, dtype);
-  g.drop({sum});
-  return out;
+  return {g.cast(sum, dtype), sum};
 }
 
-// Back to token order, then the weighted sum over each token's experts, in fp32.
-TensorId combine(GraphBuilder& g, TensorId weighted, TensorId order, std::int64_t tokens, DType dtype) {
-  const Dimensions& d = g.dims();
-  const std::int64_t rows = tokens * d.experts_per_token;
-  const TensorId range = arange(g, rows);
-  const TensorId inverse = g.make(Op::IndexPut, Shape{rows}, DType::Int64, {order, range});
+// inv_perm: where each row came from.
+TensorId inverse_of(GraphBuilder& g, TensorId order) {
+  const Shape rows = g.shape(order);
+  const TensorId range = arange(g, rows.dims[0]);
+  const TensorId inverse = g.make(Op::IndexPut, rows, DType::Int64, {order, range});
   g.drop({range});
-  const TensorId ordered = g.make(Op::Index, g.shape(weighted), g.dtype(weighted), {weighted, inverse}, true);
-  g.drop({weighted});
-  const TensorId out = combined(g, ordered, tokens, dtype);
-  g.drop({ordered, inverse});
-  return out;
+  return inverse;
 }
 
 // grouped_mm_experts_forward: one product over the tokens of all experts, sorted by expert. Every shape depends on
@@ -124,10 +122,14 @@ TensorId grouped_experts(GraphBuilder& g, const ExpertParts& parts, ModuleId exp
   const TensorId column = g.view(row_weights, Shape{rows, 1});
   const TensorId weighted = g.binary(Op::Mul, projected, column);
   g.drop({column});
-  const TensorId out = combine(g, weighted, order, tokens, g.dtype(hidden));
-  g.drop({weights, ids, sorted, order, gathered, selected, row_weights, narrow_ids, counts, offsets, mask, projected});
+  const TensorId inverse = inverse_of(g, order);
+  const TensorId ordered = g.make(Op::Index, g.shape(weighted), g.dtype(weighted), {weighted, inverse}, true);
+  g.drop({weighted});
+  const Combined made = combined(g, ordered, tokens, g.dtype(hidden));
+  g.drop({weights, ids, sorted, order, gathered, selected, row_weights, narrow_ids, counts, offsets, mask});
   if (parts.biased) g.drop({down_biases});
-  return out;
+  g.drop({projected, ordered, inverse, made.sum});
+  return made.out;
 }
 
 // batched_mm_experts_forward: each pair of a token and an expert has a copy of that expert's weights.
@@ -156,10 +158,11 @@ class BatchedExperts {
     const TensorId column = g_.view(weights, Shape{rows_, 1});
     const TensorId weighted = g_.binary(Op::Mul, projected, column);
     g_.drop({column});
-    const TensorId out = combined(g_, weighted, tokens_, dtype_);
+    const Combined made = combined(g_, weighted, tokens_, dtype_);
     g_.drop({selected, weights, ids_, weights_, projected, weighted});
     if (parts_.biased) g_.drop({biases_});
-    return out;
+    g_.drop({made.sum});
+    return made.out;
   }
 
  private:

@@ -108,9 +108,9 @@ Routed route_by_sigmoid(GraphBuilder& g, ModuleId gate, TensorId hidden, TensorI
   const TensorId sum = g.binary(Op::Add, scores, bias);
   const Biased made = chosen_with(g, scores, sum, true);
   const TensorId weights = divided_by_sum(g, made.weights);
-  let_go(g, made);
   g.forget(sum);
   g.drop({flat, scores, sum});
+  let_go(g, made);
   g.exit(gate);
   return {logits, weights, made.experts};
 }
@@ -327,7 +327,12 @@ Mixed moe_block(GraphBuilder& g, const ExpertParts& parts, ModuleId block, Tenso
   }
   const bool held = parts.router == Router::BareSoftmax;  // By the layer, as a second result.
   if (held) g.keep(routing.weights);
-  g.drop({mixed, flat, routing.logits, routing.weights, routing.experts});
+  g.drop({mixed, flat});
+  if (parts.router == Router::LateSoftmax) {  // granitemoe: top_k_index, top_k_weights, _ = self.router(...)
+    g.drop({routing.experts, routing.weights, routing.logits});
+  } else {
+    g.drop({routing.logits, routing.weights, routing.experts});
+  }
   if (beside != kNone) g.drop({beside});
   g.exit(block);
   return {out, held ? routing.weights : kNone};

@@ -74,7 +74,7 @@ class Bf16Runtime final : public RuntimeBase {
     for (std::size_t i = 0; i < trained_.size(); ++i) {
       if (lp_grads_.holds(trained_[i].id)) update_hp_grad(i, lp_grads_[trained_[i].id]);
     }
-    if (boundary && !trained_.empty() && world() > 1) allreduce_bucket();
+    if (boundary && !trained_.empty()) allreduce_bucket();
   }
 
   // The norm is taken over views of the sums, and every data-parallel rank has them all.

@@ -1,5 +1,6 @@
 #include "planner/lower/runtimes/ddp_reducer.h"
 
+#include <algorithm>
 #include <deque>
 #include <map>
 #include <utility>
@@ -70,16 +71,16 @@ void broadcast_coalesced(Eager& eager, std::span<const BufferId> tensors, std::i
 
 void DdpReducer::add(Bucket& bucket, ParameterId parameter) const {
   bucket.parameters.push_back(parameter);
-  bucket.bytes += storage(Elements(elements_[at(parameter)]), dtype_);
+  bucket.bytes += bytes_[at(parameter)];
 }
 
 void DdpReducer::open(Bucket bucket) {
   bucket.buffer = eager_.empty(
-      bucket.bytes, dtype_,
+      bucket.bytes, bucket.dtype,
       {Role::RuntimeBuffers, "gradient bucket", "torch/csrc/distributed/c10d/reducer.cpp, initialize_buckets"});
   Bytes offset;
   for (const ParameterId parameter : bucket.parameters) {
-    const Part own(bucket.buffer.id(), offset, storage(Elements(elements_[at(parameter)]), dtype_));
+    const Part own(bucket.buffer.id(), offset, bytes_[at(parameter)]);
     if (views_.is_view(parameter)) eager_.copy(own, views_.part(parameter), "copy gradient to new bucket");
     views_.place(parameter, buckets_.size(), own);
     offset += own.bytes;
@@ -93,15 +94,31 @@ Bytes DdpReducer::cap(std::size_t bucket) const {
   return bucket == 0 ? kFirstBucket : kBucketCap;
 }
 
-// compute_bucket_assignment_by_size, of one dtype.
-std::vector<DdpReducer::Bucket> DdpReducer::assigned_by_size(const std::vector<ParameterId>& parameters) const {
+// compute_bucket_assignment_by_size: each dtype has buckets and limits of its own. What is left at the end comes from
+// an unordered_map, in which the dtype that was met last lies first.
+std::vector<DdpReducer::Bucket> DdpReducer::assigned_by_size(const std::vector<ParameterId>& parameters,
+                                                             Limits limits) const {
+  struct Open {
+    Bucket bucket;
+    std::size_t closed = 0;
+  };
   std::vector<Bucket> buckets;
-  Bucket bucket;
+  std::map<DType, Open> open;
+  std::vector<DType> met;
   for (const ParameterId parameter : parameters) {
-    add(bucket, parameter);
-    if (bucket.bytes >= cap(buckets.size())) buckets.push_back(std::exchange(bucket, {}));
+    const DType dtype = dtypes_[at(parameter)];
+    if (open.find(dtype) == open.end()) met.push_back(dtype);
+    Open& own = open[dtype];
+    own.bucket.dtype = dtype;
+    add(own.bucket, parameter);
+    if (limits == Limits::None || own.bucket.bytes < cap(own.closed)) continue;
+    buckets.push_back(std::exchange(own.bucket, {}));
+    ++own.closed;
   }
-  if (!bucket.parameters.empty()) buckets.push_back(std::move(bucket));
+  for (auto dtype = met.rbegin(); dtype != met.rend(); ++dtype) {
+    Bucket& left = open[*dtype].bucket;
+    if (!left.parameters.empty()) buckets.push_back(std::move(left));
+  }
   return buckets;
 }
 
@@ -110,14 +127,11 @@ void DdpReducer::initialize_buckets() {
   for (const NamedParameter& p : trained_) all.push_back(p.id);
   if (all.empty()) return;
   delays_ = facts_.given.static_graph;
-  if (facts_.given.find_unused_parameters && !facts_.given.static_graph) {
-    std::vector<Bucket> buckets = assigned_by_size(all);
-    for (auto bucket = buckets.rbegin(); bucket != buckets.rend(); ++bucket) open(std::move(*bucket));
-  } else {
-    Bucket whole;
-    for (const ParameterId parameter : all) add(whole, parameter);
-    open(std::move(whole));
-  }
+  const bool looks = facts_.given.find_unused_parameters && !facts_.given.static_graph;
+  std::vector<Bucket> buckets = assigned_by_size(all, looks ? Limits::Said : Limits::None);
+  std::sort(buckets.begin(), buckets.end(),
+            [](const Bucket& a, const Bucket& b) { return a.parameters.front() > b.parameters.front(); });
+  for (Bucket& bucket : buckets) open(std::move(bucket));
   const Bytes bytes = storage(Elements(static_cast<std::int64_t>(all.size())), DType::Int32);
   const auto used = [&] {
     return eager_.empty(bytes, DType::Int32,
@@ -147,7 +161,7 @@ void DdpReducer::rebuild_buckets() {
     before.clear();
   };
   if (!viewed) let_go_of_them();
-  for (Bucket& bucket : assigned_by_size(ready_order_)) open(std::move(bucket));
+  for (Bucket& bucket : assigned_by_size(ready_order_, Limits::Said)) open(std::move(bucket));
   let_go_of_them();
   rebuilt_ = true;
 }
@@ -206,8 +220,8 @@ void DdpReducer::mark_bucket_ready(const Bucket& bucket) {
 
 // torch/distributed/algorithms/ddp_comm_hooks/default_hooks.py, _compress_hook: decompressed into the bucket itself.
 void DdpReducer::run_comm_hook(const Bucket& bucket) {
-  const DType sent = facts_.given.comm_hook.value_or(dtype_);
-  if (sent == dtype_) return eager_.all_reduce(bucket.buffer, facts_.ranks);
+  const DType sent = facts_.given.comm_hook.value_or(bucket.dtype);
+  if (sent == bucket.dtype) return eager_.all_reduce(bucket.buffer, facts_.ranks);
   Variable compressed =
       eager_.cast(bucket.buffer, sent, {Role::Temporaries, "compressed bucket", "default_hooks.py, _compress_hook"},
                   "compress bucket");

@@ -21,7 +21,6 @@ void broadcast_coalesced(Eager& eager, std::span<const BufferId> tensors, std::i
 struct DdpFacts {
   Ddp given;
   std::int64_t ranks = 1;
-  DType dtype = DType::BFloat16;  // Of all that is trained.
   Version torch = kWitnessTorch;
 };
 
@@ -40,13 +39,16 @@ class DdpReducer {
         trained_(gradients.trained),
         gradients_(gradients.own),
         views_(gradients.views),
-        dtype_(facts.dtype),
         facts_(facts),
-        elements_(parameters, 0) {
-    for (const NamedParameter& p : trained_) elements_[at(p.id)] = p.elements;
+        bytes_(parameters),
+        dtypes_(parameters, DType::BFloat16) {
+    for (const NamedParameter& p : trained_) {
+      bytes_[at(p.id)] = storage(Elements(p.elements), p.dtype);
+      dtypes_[at(p.id)] = p.dtype;
+    }
   }
 
-  // One bucket for everything until they are rebuilt; where unused parameters are looked for they never are, and
+  // One bucket for all of a dtype until they are rebuilt; where unused parameters are looked for they never are, and
   // buckets are of consecutive parameters, the last of them first.
   void initialize_buckets();
   // At the first forward after a backward, in gradient-ready order.
@@ -63,13 +65,16 @@ class DdpReducer {
  private:
   struct Bucket {
     Variable buffer;
+    DType dtype = DType::BFloat16;
     Bytes bytes;
     std::vector<ParameterId> parameters;
     std::size_t pending = 0;
   };
 
+  enum class Limits : std::uint8_t { None, Said };
+
   [[nodiscard]] Bytes cap(std::size_t bucket) const;
-  [[nodiscard]] std::vector<Bucket> assigned_by_size(const std::vector<ParameterId>& parameters) const;
+  [[nodiscard]] std::vector<Bucket> assigned_by_size(const std::vector<ParameterId>& parameters, Limits limits) const;
   void all_reduce_used();
   void add(Bucket& bucket, ParameterId parameter) const;
   void open(Bucket bucket);
@@ -84,9 +89,9 @@ class DdpReducer {
   BucketViews& views_;
   std::vector<ParameterId> ready_order_;
   Variable used_;  // Which parameters got a gradient, of whoever looks for unused ones.
-  DType dtype_;
   DdpFacts facts_;
-  std::vector<std::int64_t> elements_;  // By ParameterId.
+  std::vector<Bytes> bytes_;  // By ParameterId.
+  std::vector<DType> dtypes_;
   // What a hook sent. Nobody waits for the hook's collective itself: since PyTorch 2.8 the process group keeps what it
   // sent until its watchdog, which looks every 100 ms, has seen it arrive, and then until the next collective
   // (ProcessGroupNCCL.cpp, shelvesToUnstash_). A device that is a backward behind its host has it seen after this

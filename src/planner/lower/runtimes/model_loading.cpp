@@ -185,6 +185,137 @@ void make_waiting(Waiting& waiting, std::size_t module, const BuffersOf& buffers
   }
 }
 
+// Positions as sines and cosines, which transformers computes on the device: where the module is made, as a buffer, and
+// when the stack around it has been made (modeling_utils.py, post_init; each model's _init_weights).
+class Sinusoids {
+ public:
+  Sinusoids(Emitter& emitter, const ModelSpec& model, const Training& training, DType kept)
+      : eager_(emitter), model_(model), kept_(kept), again_(training.transformers >= Version{5, 0, 0}) {}
+
+  // A buffer's table is computed around `make`, which makes what is kept of it.
+  void construct(ModuleId module, const std::function<void()>& make) {
+    if (!is_table(module)) return make();
+    if (has_buffer(module)) {
+      counted(module, make);
+    } else {
+      make();
+    }
+    if (again_) waiting_.push_back(module);
+  }
+  // `next` is about to be made: stacks that it does not lie in are there.
+  void leave(ModuleId next) {
+    std::erase_if(waiting_, [&](ModuleId table) {
+      const ModuleId stack = model_.modules[static_cast<std::size_t>(table)].parent;
+      if (next != kNone && model_.lies_in(next, stack)) return false;
+      initialize(table);
+      return true;
+    });
+  }
+
+ private:
+  [[nodiscard]] const Module& at(ModuleId module) const { return model_.modules[static_cast<std::size_t>(module)]; }
+  [[nodiscard]] bool of_whisper(ModuleId module) const {
+    return at(module).parent != kNone && at(at(module).parent).type == "WhisperEncoder" &&
+           at(module).path.ends_with("embed_positions");
+  }
+  [[nodiscard]] bool is_table(ModuleId module) const {
+    return at(module).type.ends_with("SinusoidalPositionalEmbedding") || of_whisper(module);
+  }
+  [[nodiscard]] const ModelBuffer* buffer(ModuleId module) const {
+    for (const ModelBuffer& buffer : model_.buffers) {
+      if (buffer.module == module) return &buffer;
+    }
+    return nullptr;
+  }
+  [[nodiscard]] bool has_buffer(ModuleId module) const { return buffer(module) != nullptr; }
+  [[nodiscard]] Shape shape(ModuleId module) const {
+    if (const ModelBuffer* found = buffer(module)) return found->shape;
+    for (const Parameter& parameter : model_.parameters) {
+      if (parameter.module == module) return parameter.shape;
+    }
+    return {};
+  }
+  [[nodiscard]] Variable scratch(std::int64_t elements, DType type) {
+    return eager_.scratch(storage(Elements(elements), type), type, {Role::Temporaries, "table of positions"});
+  }
+
+  void initialize(ModuleId module) {
+    if (has_buffer(module)) {
+      Variable copied;
+      counted(module, [&] { copied = scratch(shape(module).elements().value(), kept_); });
+    } else if (of_whisper(module)) {
+      waves(module);
+    } else {
+      halves(module);
+    }
+  }
+
+  // modeling_m2m_100.py, get_embedding: in fp32, then in the default dtype.
+  void counted(ModuleId module, const std::function<void()>& make) {
+    const std::int64_t rows = shape(module).dims[0];
+    const std::int64_t half = shape(module).dims[1] / 2;
+    Variable counts = scratch(half, DType::Int64);
+    Variable angles = scratch(half, DType::Float32);
+    counts.reset();
+    angles = scratch(half, DType::Float32);
+    angles = scratch(half, DType::Float32);
+    counts = scratch(rows, DType::Int64);
+    Variable places = scratch(rows, DType::Float32);
+    counts.reset();
+    Variable products = scratch(rows * half, DType::Float32);
+    places.reset();
+    angles.reset();
+    Variable sines = scratch(rows * half, DType::Float32);
+    Variable cosines = scratch(rows * half, DType::Float32);
+    Variable table;
+    if (kept_ == DType::Float32) {
+      make();
+    } else {
+      table = scratch(2 * rows * half, DType::Float32);
+    }
+    cosines.reset();
+    sines.reset();
+    products.reset();
+    if (kept_ != DType::Float32) make();
+    table.reset();
+  }
+
+  // modeling_whisper.py, sinusoids: all of it in the default dtype.
+  void waves(ModuleId module) {
+    const std::int64_t rows = shape(module).dims[0];
+    const std::int64_t half = shape(module).dims[1] / 2;
+    Variable counts = scratch(half, DType::Int64);
+    Variable angles = scratch(half, kept_);
+    counts.reset();
+    angles = scratch(half, kept_);
+    counts = scratch(rows, DType::Int64);
+    Variable products = scratch(rows * half, kept_);
+    counts.reset();
+    Variable sines = scratch(rows * half, kept_);
+    Variable cosines = scratch(rows * half, kept_);
+    const Variable table = scratch(2 * rows * half, kept_);
+    cosines.reset();
+    sines.reset();
+    angles.reset();
+    products.reset();
+  }
+
+  // modeling_pegasus.py, create_weight: made on the host and copied, half of the columns at once, which do not lie
+  // together.
+  void halves(ModuleId module) {
+    const std::int64_t elements = shape(module).elements().value();
+    const Variable table = scratch(elements, kept_);
+    scratch(elements / 2, kept_).reset();
+    scratch(elements / 2, kept_).reset();
+  }
+
+  Eager eager_;
+  const ModelSpec& model_;
+  DType kept_;
+  bool again_;                     // Before transformers 5 their values were made with them.
+  std::vector<ModuleId> waiting_;  // Tables of stacks that are not whole.
+};
+
 }  // namespace
 
 void ModelLoading::build_on_device(const ModelSpec& model, const BuffersOf& buffers_of) {
@@ -195,8 +326,13 @@ void ModelLoading::build_on_device(const ModelSpec& model, const BuffersOf& buff
   std::size_t next = 0;                // Parameters are in their modules' order.
   const Late late = late_buffers(model);
   Waiting waiting;
+  Sinusoids sinusoids(eager_.emitter(), model, training_, made(model.parameters.front(), 0).dtype);
+  const auto make_due = [&](std::size_t module) {
+    make_waiting(waiting, module, [&](ModuleId due) { sinusoids.construct(due, [&] { buffers_of(due); }); });
+  };
   for (std::size_t module = 0; module < model.modules.size(); ++module) {
-    make_waiting(waiting, module, buffers_of);
+    make_due(module);
+    sinusoids.leave(static_cast<ModuleId>(module));
     for (auto& [scope, weights] : tied) {
       if (!model.lies_in(static_cast<ModuleId>(module), scope)) weights.reset();
     }
@@ -217,7 +353,8 @@ void ModelLoading::build_on_device(const ModelSpec& model, const BuffersOf& buff
     const std::size_t at = with_buffers(model, module);
     waiting.emplace_hint(waiting.lower_bound(at), at, static_cast<ModuleId>(module));  // Of the inner module first.
   }
-  make_waiting(waiting, model.modules.size(), buffers_of);
+  make_due(model.modules.size());
+  sinusoids.leave(kNone);
   for (auto& [scope, weights] : tied) weights.reset();
   const DType beside = is_fsdp(training_.runtime) ? training_.master_dtype : training_.dtype;
   make_adapters(model, beside, beside);

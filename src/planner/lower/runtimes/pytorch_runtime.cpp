@@ -33,10 +33,8 @@ class PyTorchRuntime final : public RuntimeBase {
         clip_(emitter, job.training.level, job.parallelism.tp),
         scaler_(emitter) {
     if (world() == 1) return;
-    // Either the model is trained or its adapters are: one dtype.
-    const DType type = trained_.empty() ? dtype() : trained_.front().dtype;
     ddp_.emplace(emitter, DdpGradients{trained_, gradients_, views_}, model.parameters.size(),
-                 DdpFacts{job.training.ddp, world(), type, job.training.torch});
+                 DdpFacts{job.training.ddp, world(), job.training.torch});
   }
 
   void initialise(const std::vector<BufferId>& buffers) override {

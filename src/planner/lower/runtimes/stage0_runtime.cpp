@@ -381,9 +381,9 @@ class Stage0Runtime final : public RuntimeBase {
     engine_.gradients.accumulate(parameter, gradient);
   }
 
-  // buffered_allreduce_fallback
+  // buffered_allreduce_fallback, of one rank as well.
   void backward_ends(bool boundary) override {
-    if (!boundary || world() == 1) return;
+    if (!boundary) return;
     std::vector<BufferId> bucket;
     std::int64_t filled = 0;
     for (const NamedParameter& p : trained_) {
@@ -401,21 +401,25 @@ class Stage0Runtime final : public RuntimeBase {
   }
 
  private:
-  // Concatenated, cast where the communication dtype differs, reduced, copied back.
+  // Concatenated, cast where the communication dtype differs, reduced, copied back. One gradient by itself is a view
+  // (tensor_flatten.h, flatten_dense_tensors).
   void allreduce_and_copy(const std::vector<BufferId>& bucket, std::int64_t elements) {
     constexpr Source kSource = "engine.py, allreduce_bucket";
-    const Variable joined =
-        eager_.empty(in_model_dtype(elements), dtype(), {Role::RuntimeBuffers, "joined gradients", kSource});
-    eager_.concatenate(joined, bucket, "concatenate gradients");
+    Variable joined;
+    if (bucket.size() > 1) {
+      joined = eager_.empty(in_model_dtype(elements), dtype(), {Role::RuntimeBuffers, "joined gradients", kSource});
+      eager_.concatenate(joined, bucket, "concatenate gradients");
+    }
+    const Part whole = joined ? joined.id() : bucket.front();
     const DType type = training().communication_dtype;
     Variable cast;
     if (type != dtype()) {
-      cast = eager_.cast(joined, type, {Role::RuntimeBuffers, "gradients in communication dtype", kSource},
+      cast = eager_.cast(whole, type, {Role::RuntimeBuffers, "gradients in communication dtype", kSource},
                          "cast gradients");
     }
-    const Variable& sent = cast ? cast : joined;
+    const Part sent = cast ? Part(cast.id()) : whole;
     eager_.all_reduce(sent, world());
-    eager_.split(bucket, sent, "copy gradients back");
+    if (cast || joined) eager_.split(bucket, sent, "copy gradients back");
   }
 
   Stage0Model engine_;
