@@ -52,6 +52,17 @@ TEST_CASE("TOML faults have their places") {
   for (int i = 0; i < 200; ++i) deep += ".a";
   CHECK(refusal(parse_toml, deep + " = 1\n").find("nested deeper than 128 levels") != std::string::npos);
   CHECK(refusal(parse_toml, "[" + deep + "]\n").find("nested deeper than 128 levels") != std::string::npos);
+  // A header and a key behind it, or a list in a table: 127 levels below the root, and one more.
+  const auto dotted = [](std::size_t parts) {
+    std::string text = "a";
+    for (std::size_t i = 1; i < parts; ++i) text += ".a";
+    return text;
+  };
+  (void)parse_toml("f", "[" + dotted(100) + "]\n" + dotted(28) + " = 1\n");
+  CHECK(refusal(parse_toml, "[" + dotted(100) + "]\n" + dotted(29) + " = 1\n").find("nested deeper than 128 levels") !=
+        std::string::npos);
+  CHECK(refusal(parse_toml, "[" + dotted(127) + "]\na = [[1]]\n").find("nested deeper than 128 levels") !=
+        std::string::npos);
   CHECK(refusal(parse_toml, "a = " + std::string(500, '[') + "\n").find("not TOML") != std::string::npos);
   CHECK(refusal(parse_toml, std::string(kLargestYaml + 1, ' ')) == "f: error: larger than 1 MiB, the most for TOML\n");
 }

@@ -88,11 +88,8 @@ class TomlBuilder {
 
   Value value(const toml::node& node) {
     Value made;
-    if (const auto* table = node.as_table()) {
-      made = object(*table);
-    } else if (const auto* array = node.as_array()) {
-      made.kind = Value::Kind::Array;
-      for (const toml::node& item : *array) made.items.push_back(value(item));
+    if (node.is_table() || node.is_array()) {
+      made = container(node);
     } else if (const auto* text = node.as_string()) {
       made.kind = Value::Kind::String;
       made.string = text->get();
@@ -114,6 +111,24 @@ class TomlBuilder {
     return made;
   }
 
+  // A table's header and a key behind it may be deep together.
+  Value container(const toml::node& node) {
+    if (open_ == kDeepest) {
+      throw Refusal(
+          {document_.at(places_.of(node.source().begin), formatted("nested deeper than {} levels", kDeepest))});
+    }
+    ++open_;
+    Value made;
+    if (const auto* table = node.as_table()) {
+      made = object(*table);
+    } else {
+      made.kind = Value::Kind::Array;
+      for (const toml::node& item : *node.as_array()) made.items.push_back(value(item));
+    }
+    --open_;
+    return made;
+  }
+
   // In the order of the file; toml++ has them by name.
   Value object(const toml::table& table) {
     Value made;
@@ -129,6 +144,7 @@ class TomlBuilder {
   Document& document_;
   TomlPlaces places_;
   Diagnostics faults_;
+  std::size_t open_ = 1;  // Containers that the one under way lies in, the root among them.
 };
 
 }  // namespace
