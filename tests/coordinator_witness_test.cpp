@@ -309,7 +309,8 @@ class Construction : public Ignores<Compute, RecordEvent, WaitEvent, EmptyCache,
     const std::string_view label = buffer.label;
     if (over_ || staging(id)) return !over_;
     return buffer.space == Space::Device && buffer.role != Role::ModuleBuffers && label != "parameter partitions" &&
-           label != "tensor of a barrier" && label != "overflow buffer of FusedAdam" && label != "trace to compare";
+           label != "tensor of a barrier" && label != "overflow buffer of FusedAdam" && label != "trace to compare" &&
+           label != "table of positions" && label != "ones of a triangle";
   }
 
   const Schedule& schedule_;

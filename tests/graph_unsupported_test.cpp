@@ -122,9 +122,9 @@ TEST_CASE("unsupported: encoder-decoders") {
       {"t5", "", [](Training& t) { t.attention = Attention::MemoryEfficient; }, std::nullopt},
       {"t5", "", [](Training& t) { t.attention = Attention::Eager; }, std::nullopt},
       {"t5", "", [](Training&) {}, "the flash kernel takes no bias, as t5 adds one"},
-      {"t5", "", [](Training& t) { t.attention = Attention::Math; },
-       "math attention with a bias that is learned, as sdpa takes it for t5 (attn_implementation eager is modelled: "
-       "--attention eager)"},
+      {"t5", "", [](Training& t) { t.attention = Attention::Math; }, std::nullopt},
+      {"t5", R"(, "d_kv": 12)", [](Training& t) { t.attention = Attention::MathOrCuDnn; },
+       "t5 with heads of no multiple of 8"},
       {"t5", "", [](Training& t) { t.attention = Attention::CuDnn; }, "cuDNN's attention with a bias that is learned"},
       {"t5", "",
        [](Training& t) {

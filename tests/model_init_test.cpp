@@ -158,7 +158,8 @@ TEST_CASE("a table that zero.Init has narrowed is cast in every forward") {
 TEST_CASE("tables of sines and cosines are computed on the device, where that makes the model") {
   const auto scratch = [](const char* name, ModelInit init, Version transformers = {5, 17, 0}) {
     const ModelSpec model = lowered::bundled(name);
-    Job job = lowered::job(-1);
+    Job job = lowered::job(-1, 1);
+    job.training.target_seq = 8;
     job.training.model_init = init;
     job.training.transformers = transformers;
     const Schedule schedule = lower(model, job, build_shapes(model, job), 0);

@@ -594,9 +594,9 @@ TEST_CASE("resolve: attention's kernel is named") {
 TEST_CASE("resolve: no fused kernel takes the bias of t5") {
   Given given;
   given.model.family = "t5";
-  CHECK(run(given).training.attention == Attention::Math);
+  CHECK(run(given).training.attention == Attention::MathOrEfficient);
   set(given.request.attention, std::string("sdpa"), "--attention");
-  CHECK(run(given).training.attention == Attention::Math);
+  CHECK(run(given).training.attention == Attention::MathOrEfficient);
   set(given.request.attention, std::string("mem-efficient"), "--attention");
   CHECK(find_notice(run(given), "whose bias was made contiguous") != nullptr);
   given.model.dims.heads = 1;  // Rows without gaps.

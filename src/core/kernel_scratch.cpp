@@ -127,6 +127,21 @@ Bytes scan_scratch(std::int64_t count, const DeviceThreads& device) {
   return device.capability <= 0 ? Bytes(0) : tiles_scratch(count, 896);
 }
 
+Bytes row_sort_scratch(std::int64_t count, const DeviceThreads& device) {
+  constexpr std::int64_t kSortedInBlock = 4096;
+  return count > kSortedInBlock ? sort_pairs_scratch(count, device) : Bytes(0);
+}
+
+Bytes rows_in_order_scratch(std::int64_t count, std::int64_t rows, const DeviceThreads& device) {
+  constexpr std::int64_t kOneBlock = 2304;
+  constexpr std::int64_t kPassBytes = 2048;
+  const Bytes whole = sort_pairs_scratch(count, device);
+  if (count <= kOneBlock || whole == Bytes(0)) return Bytes(1);
+  std::int64_t passes = 1;
+  for (std::int64_t places_left = rows - 1; places_left >= 256; places_left >>= 8) ++passes;
+  return whole - Bytes(kPassBytes * (8 - passes));
+}
+
 Bytes row_scan_scratch(std::int64_t count, Bytes each) {
   const std::int64_t word = 2 * each.value();
   return in_one({1, (div_ceil(count, 7680 / each.value()) + kWarp) * word});

@@ -57,6 +57,11 @@ struct ReductionScratch {
 [[nodiscard]] Bytes sort_pairs_scratch(std::int64_t count, const DeviceThreads& device);
 [[nodiscard]] Bytes unique_scratch(std::int64_t count, const DeviceThreads& device);
 [[nodiscard]] Bytes scan_scratch(std::int64_t count, const DeviceThreads& device);
+// Of one row that is sorted: up to 4,096 a block sorts without (aten/src/ATen/native/cuda/Sort.cpp, Sort.cu, MAX_DIMS).
+[[nodiscard]] Bytes row_sort_scratch(std::int64_t count, const DeviceThreads& device);
+// Of so many rows that are added into `rows` others in the order of their places: for as many passes of 8 bits as a
+// place has; up to 2,304 fit one block (Indexing.cu, index_put_with_sort_kernel; measured on PyTorch 2.11).
+[[nodiscard]] Bytes rows_in_order_scratch(std::int64_t count, std::int64_t rows, const DeviceThreads& device);
 // The same for a cumulative sum of one row, of 4 or 8 bytes each (ScanUtils.cuh, scan_dim).
 [[nodiscard]] Bytes row_scan_scratch(std::int64_t count, Bytes each);
 

@@ -88,19 +88,16 @@ void selection(Writer& w) {
   w.gradient(0);
 }
 
-// One row of whole numbers: where each came from is counted first, then what cub takes, which few are sorted without
-// (aten/src/ATen/native/cuda/Sort.cpp, Sort.cu, MAX_DIMS of a block: 4,096).
+// One row of whole numbers: where each came from is counted first, then what cub takes.
 void sort(Writer& w) {
-  constexpr std::int64_t kSortedInBlock = 4096;
   w.output(0);
   w.output(1);
-  const std::int64_t count = w.in(0).shape.elements().value();
+  const Bytes cubs = row_sort_scratch(w.in(0).shape.elements().value(), w.options().device);
   const std::uint8_t places = w.forward_temporary(w.bytes_out(1), DType::Int64, Visibility::Kernel);
-  if (count > kSortedInBlock) {
-    const std::uint8_t cubs =
-        w.forward_temporary(sort_pairs_scratch(count, w.options().device), DType::UInt8, Visibility::Kernel);
+  if (cubs > Bytes(0)) {
+    const std::uint8_t taken = w.forward_temporary(cubs, DType::UInt8, Visibility::Kernel);
     w.kernel();
-    w.forward_drop(cubs);
+    w.forward_drop(taken);
   } else {
     w.kernel();
   }
@@ -112,22 +109,14 @@ void sort(Writer& w) {
 namespace {
 
 // Rows that are added into others in the order of their places (Indexing.cu, index_put_with_sort_kernel): places as one
-// number each, those sorted, where each came from, what that was counted by, and what cub takes for as many passes of
-// 8 bits as a place has; up to 2,304 fit one block (measured on PyTorch 2.11).
+// number each, those sorted, where each came from, what that was counted by, and what cub takes.
 void add_rows_in_order(Writer& w) {
-  constexpr std::int64_t kOneBlock = 2304;
-  constexpr std::int64_t kPassBytes = 2048;
-  const std::int64_t count = w.in(1).shape.elements().value();
   const auto number = [&] { return w.allocate_temporary(w.bytes_in(1), DType::Int64, Visibility::Kernel); };
   const std::uint8_t places = number();  // In the place of what they are computed from.
   const std::uint8_t sorted = number();
   const std::uint8_t sources = number();
   const std::uint8_t range = number();
-  std::int64_t passes = 1;
-  for (std::int64_t places_left = w.in(0).shape.dims[0] - 1; places_left >= 256; places_left >>= 8) ++passes;
-  const Bytes whole = sort_pairs_scratch(count, w.options().device);
-  Bytes cubs(1);
-  if (count > kOneBlock && whole > Bytes(0)) cubs = whole - Bytes(kPassBytes * (8 - passes));
+  const Bytes cubs = rows_in_order_scratch(w.in(1).shape.elements().value(), w.in(0).shape.dims[0], w.options().device);
   const std::uint8_t taken = w.allocate_temporary(cubs, DType::UInt8, Visibility::Kernel);
   w.backward_kernel();
   w.drop(taken);

@@ -90,6 +90,7 @@ constexpr UsualTargets kUsualTargets[] = {
     {"mt5", "q+v"},
     {"bart", "q_proj+v_proj"},
     {"gpt2", "c_attn"},
+    {"gpt_bigcode", "c_attn"},
     {"bloom", "query_key_value"},
     {"opt", "q_proj+v_proj"},
     {"bert", "query+value"},

@@ -96,14 +96,13 @@ DISTILBERT = {"model_type": "distilbert", "architectures": ["DistilBertForMasked
 DEBERTA = {**BERT, "model_type": "deberta-v2", "architectures": ["DebertaV2ForMaskedLM"], "type_vocab_size": 0,
            "position_biased_input": False, "relative_attention": True, "position_buckets": 16, "norm_rel_ebd": "layer_norm",
            "share_att_key": True, "pos_att_type": ["p2c", "c2p"], "max_relative_positions": -1}
-LFM2 = like_llama("lfm2", norm_eps=1e-5, block_auto_adjust_ff_dim=False, layer_types=["conv", "full_attention"])
 GPT_BIGCODE = {"model_type": "gpt_bigcode", "vocab_size": 72, "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 32,
                "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "bos_token_id": 0, "eos_token_id": 1}
 TOPOLOGIES = {"phi": PHI, "cohere": COHERE, "gpt-neox": GPT_NEOX, "olmo2": OLMO2, "gemma3": GEMMA3, "glm4": GLM4,
               "falcon": FALCON, "gemma4": GEMMA4, "gemma4-dense": GEMMA4_DENSE}
 # Without checkpoints.
 OTHERS = {"llama4": LLAMA4, "bloom": BLOOM, "stablelm": STABLELM, "glm4-moe": GLM4_MOE}
-SCANS = {"qwen3-next": QWEN3_NEXT, "qwen3-5": QWEN3_5, "granitemoehybrid": HYBRID, "mamba2": MAMBA2, "lfm2": LFM2}
+SCANS = {"qwen3-next": QWEN3_NEXT, "qwen3-5": QWEN3_5, "granitemoehybrid": HYBRID, "mamba2": MAMBA2}
 # Whose constants, or a row of padding in whose tables, transformers' own initialization does not find under zero.Init.
 PADDED = {"gpt-bigcode": GPT_BIGCODE, "opt": OPT, "bert": BERT, "modernbert": MODERNBERT, "electra": ELECTRA,
           "distilbert": DISTILBERT, "deberta": DEBERTA, **TRANSLATORS, **SCANS}

@@ -290,6 +290,12 @@ void cumulative_sum(Maker& m) {
   const DType dtype = is_floating(m.in(0).dtype) ? m.in(0).dtype : asked ? DType::Int32 : DType::Int64;
   m.output(0, {dtype, contiguous_like(m.in(0).layout)});
   if (m.in(0).dtype != dtype) m.extra(0, {dtype, contiguous_like(m.in(0).layout)});
+  // Along one row a GPU asks cub.
+  const Shape& sums = m.told().shape;
+  const bool one_row = sums.rank > 0 && sums.elements().value() == sums.dims[sums.rank - 1U];
+  if (!one_row || m.call().device.capability <= 0) return;
+  const Bytes cubs = row_scan_scratch(sums.elements().value(), storage(Elements(1), dtype));
+  m.temporary(dense(DType::UInt8, {cubs.value()}));
 }
 
 void arange(Maker& m) { m.output(0, {m.told().dtype, contiguous(m.told().shape)}); }

@@ -21,6 +21,25 @@ void selected(Maker& m) {
 }
 std::vector<Kept> places_kept(const Graph&, const Node&) { return {{Kept::Kind::Output, 1}}; }
 
+// A GPU counts first where each came from.
+void sorted(Maker& m) {
+  selected(m);
+  m.temporary({DType::Int64, contiguous(m.told(1).shape)});
+  const Bytes cubs = row_sort_scratch(m.in(0).layout.elements(), m.call().device);
+  if (cubs > Bytes(0)) m.temporary(dense(DType::UInt8, {cubs.value()}));
+}
+
+// A GPU adds rows in the order of their places: those as numbers, sorted, with where each came from.
+void index_backward(Maker& m) {
+  gradient_of_input(m);
+  const Described& places = m.in(1);
+  if (!m.needs(0) || m.has(2) || places.dtype != DType::Int64 || places.layout.rank != 1) return;
+  m.next();
+  for (int i = 0; i < 4; ++i) m.temporary({DType::Int64, contiguous_like(places.layout)});
+  const Bytes cubs = rows_in_order_scratch(places.layout.elements(), m.dim(0, 0), m.call().device);
+  m.temporary(dense(DType::UInt8, {cubs.value()}));
+}
+
 std::vector<Kept> all_indices_kept(const Graph&, const Node& node) {
   std::vector<Kept> kept;
   for (std::uint8_t i = 1; i < node.input_count; ++i) kept.push_back({Kept::Kind::Input, i});
@@ -116,10 +135,10 @@ Rules selection(Op op) {
     case Op::Histogram: return {told_output, nullptr, nothing};
     case Op::Polar: return {polar, nullptr, nothing};
     case Op::ComplexMul: return {told_output, complex_backward, complex_kept};
-    case Op::Sort: return {selected, nullptr, nothing};
+    case Op::Sort: return {sorted, nullptr, nothing};
     case Op::TopK:
     case Op::Max: return {selected, gradient_of_input, places_kept};
-    case Op::Index: return {told_output, gradient_of_input, all_indices_kept};
+    case Op::Index: return {told_output, index_backward, all_indices_kept};
     case Op::Gather: return {told_output, gradient_of_input, gather_kept};
     case Op::Scatter: return {makes_nothing, scatter_backward, scatter_kept};
     case Op::CopyInto: return {makes_nothing, copy_into_backward, nothing};

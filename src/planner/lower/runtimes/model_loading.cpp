@@ -179,9 +179,9 @@ std::size_t with_buffers(const ModelSpec& model, std::size_t module) {
 // Whose buffers come before which module.
 using Waiting = std::multimap<std::size_t, ModuleId>;
 
-void make_waiting(Waiting& waiting, std::size_t module, const BuffersOf& buffers_of) {
+void make_waiting(Waiting& waiting, std::size_t module, const std::function<void(ModuleId)>& make) {
   for (; !waiting.empty() && waiting.begin()->first <= module; waiting.erase(waiting.begin())) {
-    buffers_of(waiting.begin()->second);
+    make(waiting.begin()->second);
   }
 }
 
@@ -235,14 +235,19 @@ class Sinusoids {
     }
     return {};
   }
-  [[nodiscard]] Variable scratch(std::int64_t elements, DType type) {
-    return eager_.scratch(storage(Elements(elements), type), type, {Role::Temporaries, "table of positions"});
+  // One operator: it reads these, and makes another.
+  [[nodiscard]] Variable made(std::int64_t elements, DType type, std::initializer_list<const Variable*> from = {}) {
+    constexpr const char* kTable = "table of positions";
+    Variable made = eager_.scratch(storage(Elements(elements), type), type, {Role::Temporaries, kTable});
+    Work work = eager_.work();
+    for (const Variable* one : from) work.read(one->id());
+    work.write(made.id()).run(Body::Nothing, kTable);
+    return made;
   }
 
   void initialize(ModuleId module) {
     if (has_buffer(module)) {
-      Variable copied;
-      counted(module, [&] { copied = scratch(shape(module).elements().value(), kept_); });
+      counted(module, {});
     } else if (of_whisper(module)) {
       waves(module);
     } else {
@@ -250,50 +255,51 @@ class Sinusoids {
     }
   }
 
-  // modeling_m2m_100.py, get_embedding: in fp32, then in the default dtype.
-  void counted(ModuleId module, const std::function<void()>& make) {
+  // modeling_m2m_100.py, get_embedding: in fp32, then in the default dtype. `keep` makes the buffer of it; without, it
+  // is copied into the one that is there.
+  void counted(ModuleId module, const std::function<void()>& keep) {
     const std::int64_t rows = shape(module).dims[0];
     const std::int64_t half = shape(module).dims[1] / 2;
-    Variable counts = scratch(half, DType::Int64);
-    Variable angles = scratch(half, DType::Float32);
+    Variable counts = made(half, DType::Int64);
+    Variable angles = made(half, DType::Float32, {&counts});
     counts.reset();
-    angles = scratch(half, DType::Float32);
-    angles = scratch(half, DType::Float32);
-    counts = scratch(rows, DType::Int64);
-    Variable places = scratch(rows, DType::Float32);
+    angles = made(half, DType::Float32, {&angles});
+    angles = made(half, DType::Float32, {&angles});
+    counts = made(rows, DType::Int64);
+    Variable places = made(rows, DType::Float32, {&counts});
     counts.reset();
-    Variable products = scratch(rows * half, DType::Float32);
+    Variable products = made(rows * half, DType::Float32, {&places, &angles});
     places.reset();
     angles.reset();
-    Variable sines = scratch(rows * half, DType::Float32);
-    Variable cosines = scratch(rows * half, DType::Float32);
+    Variable sines = made(rows * half, DType::Float32, {&products});
+    Variable cosines = made(rows * half, DType::Float32, {&products});
     Variable table;
-    if (kept_ == DType::Float32) {
-      make();
-    } else {
-      table = scratch(2 * rows * half, DType::Float32);
-    }
+    Variable copied;
+    const bool wide = kept_ == DType::Float32;
+    if (!wide || !keep) table = made(2 * rows * half, DType::Float32, {&sines, &cosines});
+    if (wide && keep) keep();
     cosines.reset();
     sines.reset();
     products.reset();
-    if (kept_ != DType::Float32) make();
-    table.reset();
+    if (wide) return;
+    if (keep) return keep();
+    copied = made(2 * rows * half, kept_, {&table});
   }
 
   // modeling_whisper.py, sinusoids: all of it in the default dtype.
   void waves(ModuleId module) {
     const std::int64_t rows = shape(module).dims[0];
     const std::int64_t half = shape(module).dims[1] / 2;
-    Variable counts = scratch(half, DType::Int64);
-    Variable angles = scratch(half, kept_);
+    Variable counts = made(half, DType::Int64);
+    Variable angles = made(half, kept_, {&counts});
     counts.reset();
-    angles = scratch(half, kept_);
-    counts = scratch(rows, DType::Int64);
-    Variable products = scratch(rows * half, kept_);
+    angles = made(half, kept_, {&angles});
+    counts = made(rows, DType::Int64);
+    Variable products = made(rows * half, kept_, {&counts, &angles});
     counts.reset();
-    Variable sines = scratch(rows * half, kept_);
-    Variable cosines = scratch(rows * half, kept_);
-    const Variable table = scratch(2 * rows * half, kept_);
+    Variable sines = made(rows * half, kept_, {&products});
+    Variable cosines = made(rows * half, kept_, {&products});
+    const Variable table = made(2 * rows * half, kept_, {&sines, &cosines});
     cosines.reset();
     sines.reset();
     angles.reset();
@@ -304,9 +310,9 @@ class Sinusoids {
   // together.
   void halves(ModuleId module) {
     const std::int64_t elements = shape(module).elements().value();
-    const Variable table = scratch(elements, kept_);
-    scratch(elements / 2, kept_).reset();
-    scratch(elements / 2, kept_).reset();
+    const Variable table = made(elements, kept_);
+    made(elements / 2, kept_).reset();
+    made(elements / 2, kept_).reset();
   }
 
   Eager eager_;
