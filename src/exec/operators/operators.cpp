@@ -284,7 +284,7 @@ Described clone_of_gradient(const Described& gradient) { return {gradient.dtype,
 namespace {
 
 // Which slots a call makes depends on shapes and dtypes, not on how anything lies: as if all of it were contiguous.
-std::vector<std::int64_t> slots_of(const Graph& graph, const Node& node, bool backward) {
+std::vector<std::int64_t> slots_of(const Graph& graph, const Node& node, const DeviceThreads& device, bool backward) {
   const auto described = [&](TensorId id) {
     return Described{graph.tensor(id).dtype, contiguous(graph.tensor(id).shape)};
   };
@@ -292,7 +292,7 @@ std::vector<std::int64_t> slots_of(const Graph& graph, const Node& node, bool ba
   std::vector<std::optional<Described>> gradients;
   for (const TensorId id : graph.in(node)) inputs.push_back(described(id));
   for (const TensorId id : graph.out(node)) gradients.emplace_back(described(id));
-  const Call call{graph, node, inputs, gradients, {}};
+  const Call call{graph, node, inputs, gradients, {}, device};
   std::vector<std::int64_t> slots;
   for (const Made& made : backward ? backward_makes(call) : forward_makes(call)) {
     slots.push_back(DSPLAN_SLOT(static_cast<std::int64_t>(made.kind), made.index));
@@ -302,7 +302,7 @@ std::vector<std::int64_t> slots_of(const Graph& graph, const Node& node, bool ba
 
 }  // namespace
 
-Attributes attributes_of(const Graph& graph, const Node& node) {
+Attributes attributes_of(const Graph& graph, const Node& node, const DeviceThreads& device) {
   std::int64_t needs = 0;
   for (std::size_t i = 0; i < node.input_count; ++i) {
     if (node.requires_grad && graph.tensor(graph.input(node, i)).requires_grad) needs |= std::int64_t{1} << i;
@@ -318,8 +318,8 @@ Attributes attributes_of(const Graph& graph, const Node& node) {
   flag(node.by_head && (node.attention == AttentionKernel::Flash || node.op == Op::Embedding), DSPLAN_FLAG_BY_HEAD);
   const bool runs = !cannot_run(graph, node);
   const std::vector<Kept> kept = runs ? keeps(graph, node) : std::vector<Kept>{};
-  const std::vector<std::int64_t> forward = runs ? slots_of(graph, node, false) : std::vector<std::int64_t>{};
-  const std::vector<std::int64_t> backward = runs ? slots_of(graph, node, true) : std::vector<std::int64_t>{};
+  const std::vector<std::int64_t> forward = runs ? slots_of(graph, node, device, false) : std::vector<std::int64_t>{};
+  const std::vector<std::int64_t> backward = runs ? slots_of(graph, node, device, true) : std::vector<std::int64_t>{};
   const std::span<const ViewStep> steps = graph.steps(node);
   Attributes attributes;
   attributes.integers = {node.input_count,

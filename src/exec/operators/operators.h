@@ -77,6 +77,6 @@ struct Attributes {
   std::vector<std::int64_t> integers;
   std::vector<double> numbers;
 };
-[[nodiscard]] Attributes attributes_of(const Graph& graph, const Node& node);
+[[nodiscard]] Attributes attributes_of(const Graph& graph, const Node& node, const DeviceThreads& device = {});
 
 }  // namespace dsplan::exec

@@ -56,7 +56,7 @@ void OperatorWork::run_node(const Task& task, std::span<const dsplan_tensor> in,
         task.body == Body::Forward && node.in_place && names[i].kind == SlotKind::Output && names[i].index == 0;
     if (!is_input) written.push_back(made[i]);
   }
-  const Attributes attributes = attributes_of(graph, node);
+  const Attributes attributes = attributes_of(graph, node, plan_.program.device);
   dsplan_launch what = launch_of(task.body, in, written, {attributes.integers, attributes.numbers, random_for(task)});
   what.op = static_cast<std::uint32_t>(node.op);
   what.part = task.part;
