@@ -358,7 +358,7 @@ std::optional<std::string> deepspeed_unsupported(const ModelSpec& model, const J
     return "immediate gradient updates before DeepSpeed 0.19.8";
   }
   if (const auto other = accumulation_unsupported(training)) return other;
-  // A view of the convolution's weight is saved, and holds what was gathered for longer than its module.
+  // DeepSpeed's own run lets go of the convolution's weight later than predicted.
   if (training.zero.stage == 3 && model.family == "lfm2") return "lfm2 under ZeRO-3, not equal to DeepSpeed yet";
   const bool gathers_after_step = training.zero.stage == 1 || training.zero.stage == 2;
   if (gathers_after_step && job.parallelism.dp > 1 && training.deepspeed < Version{0, 12, 4}) {
