@@ -223,6 +223,9 @@ struct Checkpointing {
 // The last two are of t5, whose own kinds of attention differ: math where a bias is learned, and between the stacks,
 // where it is zeros, a fused kernel.
 enum class Attention : std::uint8_t { Eager, Math, Flash, MemoryEfficient, CuDnn, MathOrEfficient, MathOrCuDnn };
+[[nodiscard]] constexpr bool takes_two_kernels(Attention attention) {
+  return attention == Attention::MathOrEfficient || attention == Attention::MathOrCuDnn;
+}
 
 // How a mixture's experts are computed: transformers' experts_implementation.
 enum class ExpertsImplementation : std::uint8_t { GroupedMm, Loop, BatchedMm };

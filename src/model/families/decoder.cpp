@@ -430,4 +430,24 @@ ModelSpec finish_decoder(const ConfigReader& config, const Decoder& decoder) {
   return build_decoder(config, decoder);
 }
 
+void give_shared_mlp(DecoderParts& parts) {
+  parts.own_shared = true;
+  parts.mlp = MlpKind::FusedGate;
+  parts.gates_first = true;
+  parts.feed_forward = "shared_mlp";
+  parts.up = "input_linear";
+  parts.down = "output_linear";
+  parts.activation = "activation";
+}
+
+ModelSpec finish_with_head(ModelBuilder& b, const Dimensions& dims, bool tied, ParameterId words,
+                           std::string_view forward, const DecoderParts& parts) {
+  const ParameterId head = b.linear("lm_head", dims.vocab, dims.hidden, false, Cut::Vocabulary);
+  if (tied) b.tie(head, words);
+  ModelSpec spec = b.finish(forward);
+  spec.dims = dims;
+  spec.parts = std::make_shared<const DecoderParts>(parts);
+  return spec;
+}
+
 }  // namespace dsplan

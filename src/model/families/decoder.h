@@ -91,6 +91,13 @@ std::string_view register_head(ModelBuilder& b, const Decoder& decoder, Paramete
 // Throws the collected faults first.
 [[nodiscard]] ModelSpec finish_decoder(const ConfigReader& config, const Decoder& decoder);
 
+// granite's: an MLP of each layer's own beside its experts, gate and values as one product.
+void give_shared_mlp(DecoderParts& parts);
+
+// The head over words, tied or not, behind the modules that are there; `forward`: of the whole model.
+[[nodiscard]] ModelSpec finish_with_head(ModelBuilder& b, const Dimensions& dims, bool tied, ParameterId words,
+                                         std::string_view forward, const DecoderParts& parts);
+
 // A gated MLP's own registration: gate_proj, up_proj, down_proj, act_fn. deepseek and shared experts use it too.
 void register_gated_mlp(ModelBuilder& builder, std::int64_t hidden, std::int64_t ffn, bool bias,
                         std::string_view activation);

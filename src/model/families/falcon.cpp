@@ -2,6 +2,7 @@
 // side by side or not, one norm or two, biases or not.
 #include "core/format.h"
 #include "model/families/builder.h"
+#include "model/families/decoder.h"
 #include "model/families/family.h"
 #include "model/parts.h"
 
@@ -119,12 +120,8 @@ ModelSpec build_falcon(ConfigReader& config) {
     b.layer_norm("ln_f", d.hidden);
     b.rotary("rotary_emb", "FalconRotaryEmbedding", d.head_dim);  // There, and called, even with ALiBi.
   }
-  const ParameterId head = b.linear("lm_head", d.vocab, d.hidden, false, Cut::Vocabulary);
-  if (falcon.tied) b.tie(head, embedding);
-  ModelSpec spec = b.finish("transformer(word_embeddings rotary_emb h* ln_f) lm_head");
-  spec.dims = d;
-  spec.parts = std::make_shared<const DecoderParts>(falcon.parts);
-  return spec;
+  return finish_with_head(b, d, falcon.tied, embedding, "transformer(word_embeddings rotary_emb h* ln_f) lm_head",
+                          falcon.parts);
 }
 
 }  // namespace dsplan

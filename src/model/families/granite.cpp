@@ -49,13 +49,8 @@ ModelSpec build_granitemoeshared(ConfigReader& config) {
   Decoder decoder = read_granitemoe(config, "GraniteMoeShared", "GraniteMoeSharedTopKRouter");
   DecoderParts& parts = decoder.parts;
   parts.experts.shared_ffn = config.count("shared_intermediate_size", 0);
+  give_shared_mlp(parts);
   parts.own_shared = parts.experts.shared_ffn > 0;
-  parts.mlp = MlpKind::FusedGate;
-  parts.gates_first = true;
-  parts.feed_forward = "shared_mlp";
-  parts.up = "input_linear";
-  parts.down = "output_linear";
-  parts.activation = "activation";
   return finish_decoder(config, decoder);
 }
 

@@ -123,8 +123,7 @@ std::optional<std::string> biased_unsupported(const ModelSpec& model, const Trai
   }
   if (model.dims.head_dim % 8 != 0 && training.attention != Attention::Eager)
     return "t5 with heads of no multiple of 8";
-  const bool math = training.attention == Attention::Math || training.attention == Attention::MathOrEfficient ||
-                    training.attention == Attention::MathOrCuDnn;
+  const bool math = training.attention == Attention::Math || takes_two_kernels(training.attention);
   if (math && training.transformers < Version{5, 0, 0}) return "math attention under transformers 4";
   if (training.dtype == DType::Float16)
     return "t5 in fp16, of which transformers keeps a part in fp32, and bounds values";

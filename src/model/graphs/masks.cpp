@@ -250,6 +250,14 @@ TensorId added_mask(GraphBuilder& g, TensorId flags) {
   return mask;
 }
 
+// As attention reads the flags: eager adds a mask of numbers, the fused kernels take the flags themselves.
+TensorId mask_of_flags(GraphBuilder& g, TensorId flags) {
+  if (!g.options().eager_attention) return flags;
+  const TensorId mask = added_mask(g, flags);
+  g.drop({flags});
+  return mask;
+}
+
 // base ** (1, 1 + step, ...), of `count` heads; the base is that of `whole` heads.
 TensorId slopes_of(GraphBuilder& g, std::int64_t count, std::int64_t step, std::int64_t whole,
                    std::vector<TensorId>& held) {
@@ -308,10 +316,7 @@ TensorId alibi_biases(GraphBuilder& g, TensorId ones, DType dtype, bool narrow) 
 
 TensorId materialised_mask(GraphBuilder& g) {
   const TensorId flags = flags_of(g, false, 0);
-  if (!g.options().eager_attention) return flags;
-  const TensorId mask = added_mask(g, flags);
-  g.drop({flags});
-  return mask;
+  return mask_of_flags(g, flags);
 }
 
 TensorId near_mask(GraphBuilder& g, std::int64_t window) {
@@ -319,10 +324,7 @@ TensorId near_mask(GraphBuilder& g, std::int64_t window) {
   const Indices at = numbered(g);
   const TensorId flags = near_flags(g, at, window);
   g.drop({at.rows, at.heads, at.q, at.kv});
-  if (!g.options().eager_attention) return flags;
-  const TensorId mask = added_mask(g, flags);
-  g.drop({flags});
-  return mask;
+  return mask_of_flags(g, flags);
 }
 
 TensorId chunk_mask(GraphBuilder& g, TensorId position_ids, std::int64_t chunk) {
@@ -331,13 +333,9 @@ TensorId chunk_mask(GraphBuilder& g, TensorId position_ids, std::int64_t chunk) 
   TensorId made = kNone;
   if (g.options().eager_attention || g.options().seq >= chunk) {
     const Indices at = numbered(g);
-    made = chunk_flags(g, at, padding, chunk);
+    const TensorId flags = chunk_flags(g, at, padding, chunk);
     g.drop({at.rows, at.heads, at.q, at.kv});
-    if (g.options().eager_attention) {
-      const TensorId mask = added_mask(g, made);
-      g.drop({made});
-      made = mask;
-    }
+    made = mask_of_flags(g, flags);
   }
   g.drop({padding});
   return made;
@@ -348,10 +346,7 @@ PictureMasks picture_masks(GraphBuilder& g, TensorId types, std::int64_t window)
   made.blocks = numbered_pictures(g, types);
   const auto mask_of = [&](TensorId flags, const Indices& at) {
     g.drop({at.rows, at.heads, at.q, at.kv});
-    if (!g.options().eager_attention) return flags;
-    const TensorId mask = added_mask(g, flags);
-    g.drop({flags});
-    return mask;
+    return mask_of_flags(g, flags);
   };
   const Indices all = numbered(g);
   made.full = mask_of(causal_or_one_picture(g, all, made.blocks, Shape{}), all);
@@ -373,10 +368,7 @@ PictureMasks prefix_masks(GraphBuilder& g, TensorId types, TensorId position_ids
     const Indices at = numbered(g);
     const TensorId flags = causal_or_one_picture(g, at, made.blocks, Shape{}, within);
     g.drop({at.rows, at.heads, at.q, at.kv});
-    if (!g.options().eager_attention) return flags;
-    const TensorId mask = added_mask(g, flags);
-    g.drop({flags});
-    return mask;
+    return mask_of_flags(g, flags);
   };
   made.full = mask_of(0);
   if (window > 0) made.sliding = mask_of(window);
@@ -390,12 +382,9 @@ PictureMasks near_picture_masks(GraphBuilder& g, TensorId types, TensorId positi
   look_for_packed_sequences(g, position_ids);  // For the length of keys alone.
   look_for_packed_sequences(g, position_ids);
   const Indices at = numbered(g);
-  made.sliding = near_or_one_picture(g, at, made.blocks, window);
+  const TensorId flags = near_or_one_picture(g, at, made.blocks, window);
   g.drop({at.rows, at.heads, at.q, at.kv});
-  if (!g.options().eager_attention) return made;
-  const TensorId mask = added_mask(g, made.sliding);
-  g.drop({made.sliding});
-  made.sliding = mask;
+  made.sliding = mask_of_flags(g, flags);
   return made;
 }
 
@@ -413,10 +402,7 @@ TensorId mask_of_places(GraphBuilder& g, TensorId counts, bool all) {
   const TensorId seen = g.make(Op::Index, Shape{rows, 1, 1, seq}, DType::Bool, {counts, at.rows, at.kv});
   const TensorId flags = g.make(Op::MaskedFill, Shape{rows, 1, seq, seq}, DType::Bool, {first, seen});
   g.drop({seen, first, at.rows, at.heads, at.q, at.kv});
-  if (!g.options().eager_attention) return flags;
-  const TensorId mask = added_mask(g, flags);
-  g.drop({flags});
-  return mask;
+  return mask_of_flags(g, flags);
 }
 
 TensorId attention_mask(GraphBuilder& g, TensorId position_ids, TensorId ones, std::optional<std::int64_t> window) {
@@ -437,10 +423,7 @@ TensorId attention_mask(GraphBuilder& g, TensorId position_ids, TensorId ones, s
   }
   if (!options.eager_attention && !windowed) return kNone;
   const TensorId flags = flags_of(g, windowed, window.value_or(0));
-  if (!options.eager_attention) return flags;
-  const TensorId mask = added_mask(g, flags);
-  g.drop({flags});
-  return mask;
+  return mask_of_flags(g, flags);
 }
 
 }  // namespace dsplan

@@ -26,10 +26,6 @@ bool shards_tower_layers(const ModelSpec& model, const Fsdp& fsdp) {
 
 bool under_ddp(const Job& job) { return job.training.runtime == Runtime::PyTorch && job.parallelism.dp > 1; }
 
-bool of_two_kernels(Attention attention) {
-  return attention == Attention::MathOrEfficient || attention == Attention::MathOrCuDnn;
-}
-
 // cuDNN takes no mask that wants a gradient, as t5's zeros do where blocks are checkpointed.
 AttentionKernel kernel_of(Attention attention, bool gradients_of_zeros) {
   switch (attention) {
@@ -63,7 +59,7 @@ GraphOptions graph_options(const ModelSpec& model, const Job& job) {
   options.casts_given = options.casts_inputs && wide && shards_decoder_layers(model, job.training.fsdp);
   options.casts_loss = is_fsdp(job.training.runtime) && job.training.fsdp.casts_outputs;
   options.eager_attention = job.training.attention == Attention::Eager;
-  options.fused_between_stacks = of_two_kernels(job.training.attention);
+  options.fused_between_stacks = takes_two_kernels(job.training.attention);
   options.math_attention = options.fused_between_stacks || job.training.attention == Attention::Math;
   options.experts = job.training.experts;
   options.routing = job.training.routing;

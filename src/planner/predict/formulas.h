@@ -79,6 +79,7 @@ struct TransformerShape {
                                               std::int64_t interval);
 // 16 h^2: 16-bit parameters and gradients of the largest operator, the h to 4h linear [3, section 3].
 [[nodiscard]] Bytes state_working_memory(const TransformerShape& shape);
+
 // What DeepSpeed's own memory estimators answer, to the byte, so that a user can hold them beside dsplan's figure.
 // Source: estimate_zero2_model_states_mem_needs (runtime/zero/stage_1_and_2.py, in early releases stage2.py) and
 // estimate_zero3_model_states_mem_needs (runtime/zero/stage3.py). They appear with release 0.4.2; the ZeRO-2 figure

@@ -240,8 +240,7 @@ void resolve_attention(Resolver& resolver) {
   bool known = text == "sdpa";
   for (const Attention one : {Attention::Eager, Attention::Math, Attention::Flash, Attention::MemoryEfficient,
                               Attention::CuDnn, Attention::MathOrEfficient, Attention::MathOrCuDnn}) {
-    const bool both = one == Attention::MathOrEfficient || one == Attention::MathOrCuDnn;
-    if (text != name(one) || (both && !has_strided_bias(resolver))) continue;
+    if (text != name(one) || (takes_two_kernels(one) && !has_strided_bias(resolver))) continue;
     training.attention = one;
     known = true;
   }

@@ -15,9 +15,9 @@ namespace {
 
 struct Bart {
   const Translator& of;
-  Dimensions dims;
-  DecoderParts parts;
-  BothStacks stacks;
+  Dimensions dims{};
+  DecoderParts parts{};
+  BothStacks stacks{};
   std::int64_t source_words = 0;  // marian may have two tables.
   bool shared = true;
   bool tied = true;

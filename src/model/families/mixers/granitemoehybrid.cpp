@@ -41,13 +41,7 @@ Decoder read_hybrid(ConfigReader& config) {
   parts.attention_scale = config.maybe_number("attention_multiplier", 1).value_or(1);
   parts.logits_divisor = config.maybe_number("logits_scaling", 1).value_or(1);
   parts.tells_numbers = false;
-  parts.own_shared = true;
-  parts.mlp = MlpKind::FusedGate;
-  parts.gates_first = true;
-  parts.feed_forward = "shared_mlp";
-  parts.up = "input_linear";
-  parts.down = "output_linear";
-  parts.activation = "activation";
+  give_shared_mlp(parts);
   parts.experts.router = Router::LateSoftmax;
   parts.experts.block = "block_sparse_moe";
   parts.experts.gate = "router";
@@ -128,12 +122,9 @@ ModelSpec build_granitemoehybrid(ConfigReader& config) {
     b.rms_norm("norm", d.hidden, "GraniteMoeHybridRMSNorm");
     if (turns) b.rotary("rotary_emb", "GraniteMoeHybridRotaryEmbedding", d.head_dim);
   }
-  const ParameterId head = b.linear("lm_head", d.vocab, d.hidden, false, Cut::Vocabulary);
-  if (decoder.tied) b.tie(head, words);
-  ModelSpec spec = b.finish(formatted("model(embed_tokens {}layers* norm) lm_head", turns ? "rotary_emb " : ""));
-  spec.dims = d;
-  spec.parts = std::make_shared<const DecoderParts>(decoder.parts);
-  return spec;
+  return finish_with_head(b, d, decoder.tied, words,
+                          formatted("model(embed_tokens {}layers* norm) lm_head", turns ? "rotary_emb " : ""),
+                          decoder.parts);
 }
 
 }  // namespace dsplan

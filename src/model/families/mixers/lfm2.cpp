@@ -121,12 +121,8 @@ ModelSpec build_lfm2(ConfigReader& config) {
     b.rotary("rotary_emb", "Lfm2RotaryEmbedding", d.head_dim);
     b.rms_norm("embedding_norm", d.hidden, "Lfm2RMSNorm");
   }
-  const ParameterId head = b.linear("lm_head", d.vocab, d.hidden, false, Cut::Vocabulary);
-  if (decoder.tied) b.tie(head, words);
-  ModelSpec spec = b.finish("model(embed_tokens rotary_emb layers* embedding_norm) lm_head");
-  spec.dims = d;
-  spec.parts = std::make_shared<const DecoderParts>(decoder.parts);
-  return spec;
+  return finish_with_head(b, d, decoder.tied, words, "model(embed_tokens rotary_emb layers* embedding_norm) lm_head",
+                          decoder.parts);
 }
 
 }  // namespace dsplan

@@ -2,6 +2,7 @@
 #include "model/families/mixers/mamba.h"
 
 #include "core/format.h"
+#include "model/families/decoder.h"
 #include "model/families/family.h"
 
 namespace dsplan {
@@ -105,17 +106,12 @@ ModelSpec build_mamba2(ConfigReader& config) {
     }
     b.rms_norm("norm_f", d.hidden, "Mamba2RMSNorm");
   }
-  const ParameterId head = b.linear("lm_head", d.vocab, d.hidden, false, Cut::Vocabulary);
-  if (m.tied) b.tie(head, words);
-  ModelSpec spec = b.finish("backbone(embeddings layers* norm_f) lm_head");
-  spec.dims = d;
   DecoderParts parts;
   parts.body = "backbone";
   parts.embedding = "embeddings";
   parts.final_norm = "norm_f";
   parts.mamba = m.parts;
-  spec.parts = std::make_shared<const DecoderParts>(parts);
-  return spec;
+  return finish_with_head(b, d, m.tied, words, "backbone(embeddings layers* norm_f) lm_head", parts);
 }
 
 }  // namespace dsplan

@@ -181,12 +181,8 @@ ModelSpec finish_hybrid(const ConfigReader& config, const Decoder& decoder) {
     const std::string_view of_text = decoder.body_class == "TextModel" ? "TextRotaryEmbedding" : "RotaryEmbedding";
     b.rotary("rotary_emb", named(decoder, of_text), rotated(d));
   }
-  const ParameterId head = b.linear("lm_head", d.vocab, d.hidden, false, Cut::Vocabulary);
-  if (decoder.tied) b.tie(head, words);
-  ModelSpec spec = b.finish("model(embed_tokens rotary_emb layers* norm) lm_head");
-  spec.dims = d;
-  spec.parts = std::make_shared<const DecoderParts>(decoder.parts);
-  return spec;
+  return finish_with_head(b, d, decoder.tied, words, "model(embed_tokens rotary_emb layers* norm) lm_head",
+                          decoder.parts);
 }
 
 namespace {
