@@ -20,6 +20,7 @@ target_link_libraries(dsplan_plugin_parts PUBLIC dsplan_options)
 target_include_directories(dsplan_plugin_parts SYSTEM PRIVATE
                            $<TARGET_PROPERTY:fmt::fmt-header-only,INTERFACE_INCLUDE_DIRECTORIES>)
 set_target_properties(dsplan_plugin_parts PROPERTIES POSITION_INDEPENDENT_CODE ON CXX_VISIBILITY_PRESET hidden)
+dsplan_together(dsplan_plugin_parts)
 
 # Says why there is no plugin, and ends the configuration where one was asked for.
 macro(dsplan_without_cuda reason)

@@ -14,7 +14,8 @@
 #include "paths.h"
 #include "report/operator_comparison.h"
 
-namespace dsplan {
+using namespace dsplan;
+
 namespace {
 
 using nlohmann::json;
@@ -280,5 +281,3 @@ TEST_CASE("docs/operators.md is what the catalogue says") {
   }
   CHECK_MESSAGE(text == expected, "DSPLAN_UPDATE_DOCS=1 dsplan_tests --source-file=*catalogue_test.cpp rewrites it");
 }
-
-}  // namespace dsplan

@@ -13,7 +13,8 @@
 #include "small_graphs.h"
 #include "twice.h"
 
-namespace dsplan {
+using namespace dsplan;
+
 namespace {
 
 using twice::expect_no_faults;
@@ -360,5 +361,3 @@ TEST_CASE("the device has a kernel wherever the host has one, and none else") {
     }
   }
 }
-
-}  // namespace dsplan

@@ -24,7 +24,8 @@
 #include "model/families.h"
 #include "paths.h"
 
-namespace dsplan {
+using namespace dsplan;
+
 namespace {
 
 namespace fs = std::filesystem;
@@ -1352,5 +1353,3 @@ TEST_CASE("programs: adapters and defaults") {
       "alpha=8,save=embed_tokens+lm_head");
   reads("base_model: a\n", "norms and embeddings in fp32");
 }
-
-}  // namespace dsplan

@@ -15,7 +15,8 @@
 #include "exec/host/kernels.h"
 #include "exec/host/strided.h"
 
-namespace dsplan {
+using namespace dsplan;
+
 namespace {
 
 using namespace exec;  // NOLINT: the room under test.
@@ -273,5 +274,3 @@ TEST_CASE("a kernel refuses what does not fit, and says why") {
   CHECK(std::string(host::launch_error()).find("no such kernel") != std::string::npos);
   CHECK(launched({Body::Forward, {}, {three.tensor}}) == 1);
 }
-
-}  // namespace dsplan

@@ -22,7 +22,8 @@
 #include "paths.h"
 #include "planner/predict/schedules.h"
 
-namespace dsplan {
+using namespace dsplan;
+
 namespace {
 
 using Values = std::map<std::string, std::vector<double>>;
@@ -293,5 +294,3 @@ TEST_CASE("models compute what PyTorch computes") {
     check_close(distances(model, expected, chunked), 5e-7);
   }
 }
-
-}  // namespace dsplan

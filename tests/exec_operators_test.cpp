@@ -12,7 +12,8 @@
 #include "paths.h"
 #include "small_graphs.h"
 
-namespace dsplan {
+using namespace dsplan;
+
 namespace {
 
 using namespace small_graphs;  // NOLINT: what these tests are about.
@@ -150,5 +151,3 @@ TEST_CASE("operators compute what PyTorch computes") {
     }
   }
 }
-
-}  // namespace dsplan

@@ -10,7 +10,8 @@
 #include "model/graphs/graphs.h"
 #include "model/lora.h"
 
-namespace dsplan {
+using namespace dsplan;
+
 namespace {
 
 struct Variant {
@@ -229,5 +230,3 @@ TEST_CASE("heads that flash pads, and operands that lie head by head") {
   }
   CHECK(compared > 1'000);
 }
-
-}  // namespace dsplan

@@ -289,7 +289,7 @@ TEST_CASE("strangers at the ports between ranks are dropped and counted") {
   CHECK(test::listening_at(port) == std::vector<std::string>{test::kLoopbackInKernel});
   const auto open = test::knock_in_all_ways(port);
   std::string why;
-  const Clock::time_point end = Clock::now() + 20s;
+  const exec::Clock::time_point end = exec::Clock::now() + 20s;
   const Socket own = connect_to(host, port, end, why);
   CHECK(introduce(own, place, "rank 0", end, why));
   (void)rendezvous.exchange({}, "the connections");

@@ -11,7 +11,8 @@
 #include "report/operators_receipt.h"
 #include "run_binary.h"
 
-namespace dsplan {
+using namespace dsplan;
+
 namespace {
 
 const OperatorRuns& made_up() {
@@ -173,5 +174,3 @@ TEST_CASE("what is no measured operator is refused with its place") {
   }
   CHECK(refusal_of(R"({"schema":"dsplan.operators/1"})").find("dsplan.operator_runs/1") != std::string::npos);
 }
-
-}  // namespace dsplan

@@ -15,7 +15,8 @@
 #include "report/operator_comparison.h"
 #include "report/operators_receipt.h"
 
-namespace dsplan {
+using namespace dsplan;
+
 namespace {
 
 OperatorRuns runs_of(const std::string& path) { return read_operator_runs(read_document(path)); }
@@ -57,5 +58,3 @@ TEST_CASE("rows say cuda if and only if every case on a GPU is as they say") {
     CHECK_MESSAGE((witness_of(op) == Witness::Cuda) == may, name(op));
   }
 }
-
-}  // namespace dsplan

@@ -20,7 +20,8 @@
 #include "model/families/family.h"
 #include "paths.h"
 
-namespace dsplan {
+using namespace dsplan;
+
 namespace {
 
 namespace fs = std::filesystem;
@@ -322,4 +323,3 @@ TEST_CASE("the collectors see each way to refuse") {
 }
 
 }  // namespace
-}  // namespace dsplan

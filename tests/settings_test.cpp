@@ -20,7 +20,8 @@
 #include "planner/predict/predict.h"
 #include "planner/resolve/resolve.h"
 
-namespace dsplan {
+using namespace dsplan;
+
 namespace {
 
 // A struct inside another one, and how many rows reach a field that is its own.
@@ -268,5 +269,3 @@ TEST_CASE("settings: each setting of a request has one row") {
   check_parts(addresses,
               {part("Request", request, 8), part("FsdpInput", request.fsdp, 0), part("DdpInput", request.ddp, 0)});
 }
-
-}  // namespace dsplan

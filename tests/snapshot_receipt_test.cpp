@@ -10,7 +10,8 @@
 #include "paths.h"
 #include "sim/snapshot_replay.h"
 
-namespace dsplan {
+using namespace dsplan;
+
 namespace {
 
 // What is not explained, in words; empty if all is.
@@ -40,5 +41,3 @@ TEST_CASE("a block that lies elsewhere is told apart from one that is in its pla
   CHECK(unexplained(test_paths::source_dir() + "/tests/data/snapshots/run-moved.pickle").find("placed at") !=
         std::string::npos);
 }
-
-}  // namespace dsplan
