@@ -160,7 +160,8 @@ TEST_CASE("resolve: tokens of experts from a file") {
   Given given;
   given.model.dims.experts = 4;
   given.model.dims.experts_per_token = 2;
-  for (const char* path : {"layers.0.experts", "layers.1.experts"}) given.model.modules.push_back({path});
+  for (const char* path : {"layers.0.experts", "layers.1.experts"})
+    given.model.modules.push_back({.path = path, .type = "Experts"});
   set(given.request.experts, std::string("eager"), "--experts");
   set(given.request.routing, std::string("counts.json"), "--routing");
   set(given.request.micro_batch, std::int64_t{1}, "--micro-batch");

@@ -148,16 +148,16 @@ TEST_CASE(
     const Schedule schedule = lowered::all_ranks(model, job).front();
     CHECK(audit(schedule).empty());
     std::size_t buckets = 0;
-    std::size_t untold = 0;
+    std::size_t found = 0;
     for (const BufferId id : schedule.buffers.ids()) {
       const std::string_view label = schedule.buffers[id].label;
       if (label == "gradients in partition") CHECK(schedule.untold.has(id));  // The step reads them on another stream.
       if (label != "gradient bucket") continue;
       ++buckets;
-      untold += schedule.untold.has(id) ? 1 : 0;
+      if (schedule.untold.has(id)) ++found;
     }
     CHECK(buckets == 4);  // Two in each of two steps.
-    return untold;
+    return found;
   };
   CHECK(untold() == 2);
   SUBCASE("where all is reduced in place, of neither") {

@@ -132,7 +132,7 @@ TEST_CASE("adapters are whole, all of them, from when the model stands until the
 
 TEST_CASE("routers' biases that transformers lists stay in fp32 under DeepSpeed since 0.19.8") {
   const ModelSpec model = lowered::bundled("moonlight-16b-a3b");
-  const auto buffers = [&](std::int64_t stage, const Version& deepspeed, const Version& transformers) {
+  const auto buffers = [&](int stage, const Version& deepspeed, const Version& transformers) {
     Job job = lowered::job(stage, 2);
     job.training.deepspeed = deepspeed;
     job.training.transformers = transformers;

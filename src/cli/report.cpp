@@ -138,8 +138,8 @@ std::string traffic(const std::vector<TrafficRow>& rows) {
     std::string label;
     bool once;  // Before the first step or when the model is saved: no part of a step.
     std::int64_t calls = 0;
-    Bytes payload;
-    Bytes wire;
+    Bytes payload{};
+    Bytes wire{};
   };
   std::vector<Sum> sums;
   Sum control{.label = "control", .once = false};

@@ -40,10 +40,9 @@ std::string_view accelerate_ends(const Training& t) {
 
 // The classes before those, with commas; nothing where it is layers. Absent: not as accelerate wraps.
 std::optional<std::string> accelerate_classes(const Training& t) {
-  std::string wrap = t.fsdp.wrap;
   const std::string_view ends = accelerate_ends(t);
-  if (!wrap.ends_with(ends)) return std::nullopt;
-  wrap.resize(wrap.size() - ends.size());
+  if (!t.fsdp.wrap.ends_with(ends)) return std::nullopt;
+  std::string wrap = t.fsdp.wrap.substr(0, t.fsdp.wrap.size() - ends.size());
   if (wrap == "layers") return "";
   std::replace(wrap.begin(), wrap.end(), '+', ',');
   const std::string listed = "," + wrap + ",";
