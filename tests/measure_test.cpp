@@ -120,14 +120,15 @@ TEST_CASE("what stands beside a receipt is told: retries, guesses, growth after 
   spill(folder / "made.json", measured("ran", 0, 100).dump());
   spill(folder / "made.dry",
         R"({"steps": [{"step": 1, "retries": 0, "mallocs": 3}, {"step": 3, "retries": 2, "mallocs": 9,
-    "peak_reserved": 200}], "answered": [{"call": "asked"}],
+    "peak_reserved": 200}], "answered": [{"call": "asked"}, {"call": "transformers.masking_utils.find_packed_sequence_indices"}],
     "reads": [{"what": "item", "where": "/home/me/train.py:9", "count": 3}, {"what": "bool", "where": "a.py:1"},
               {"what": "bool", "where": "a.py:2"}, {"what": "bool", "where": "a.py:3"}], "libraries": {"guesses": [{"call": "guessed"}], "stubs": []}})");
   const Launcher launcher(folder, "cp made.json r.json; cp made.dry r.dry.json\n");
   const Ran ran = measure(folder, "--out r.json -- python train.py");
   CHECK(ran.out.find("3 optimizer steps, 9 cudaMalloc calls, 2 retries\n") != std::string::npos);
   CHECK(ran.out.find("reserved grew after the second step, to 200 bytes\n") != std::string::npos);
-  CHECK(ran.out.find("answered by name, as no kernel ran: asked\n") != std::string::npos);
+  CHECK(ran.out.find("answered by name, as no kernel ran: asked,\n    transformers.masking_utils.find_packed_seq") !=
+        std::string::npos);
   CHECK(ran.out.find("answered by a guess: guessed\n") != std::string::npos);
   CHECK(ran.out.find("nobody has written") == std::string::npos);
   CHECK(ran.out.starts_with("fits: peak 200 B reserved of "));

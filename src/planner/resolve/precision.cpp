@@ -20,9 +20,10 @@ struct Modelled {
   Version newest;
   const char* why;
   const char* closed = nullptr;  // Why a newer one is refused as well.
+  Version measured{};            // The oldest that was; those before it are answered as it is.
 };
 constexpr Modelled kModelledTorch{
-    {2, 5, 0}, kWitnessTorch, "measured were 2.6, 2.8 and 2.11; older ones save other tensors"};
+    {2, 5, 0}, kWitnessTorch, "measured were 2.6 to 2.11; older ones save other tensors", nullptr, {2, 6, 0}};
 constexpr Modelled kModelledTransformers{{4, 0, 0}, kWitnessTransformers, "measured were 4.53, 4.57 and 5.17"};
 constexpr Modelled kModelledDeepSpeed{
     {0, 12, 0}, {0, 19, 8}, "measured was 0.19.8; DeepSpeed's source was read back to 0.12"};
@@ -47,6 +48,10 @@ Version resolve_version(Resolver& resolver, std::string_view what, const Setting
     resolver.fault(setting.place,
                    formatted("{} {} is not modelled; the oldest is {}", what, version->text(), modelled.least.text()),
                    modelled.why);
+  }
+  if (*version < modelled.measured && !(*version < modelled.least)) {
+    resolver.announce(setting.place, formatted("{} {} is older than {}, the oldest that was measured", what,
+                                               version->text(), modelled.measured.text()));
   }
   if (modelled.newest < *version && modelled.closed != nullptr) {
     resolver.fault(setting.place,
@@ -444,6 +449,10 @@ void resolve_runtime(Resolver& resolver) {
         resolve_version(resolver, "deepspeed", request.deepspeed_version, kDeepSpeedVersion, kModelledDeepSpeed);
   } else {
     training.deepspeed = Version::parse(kDeepSpeedVersion).value_or(Version{});
+    if (request.deepspeed_version.given()) {
+      resolver.notice(Notice::Kind::Inert, request.deepspeed_version.place,
+                      "DeepSpeed's version has no effect: the runtime is not DeepSpeed's");
+    }
   }
 }
 
