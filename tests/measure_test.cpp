@@ -146,6 +146,24 @@ TEST_CASE("what a run before has left is not this run's, where the launcher refu
   CHECK_MESSAGE(ran.out.empty(), ran.out);
 }
 
+TEST_CASE("measure refuses in its own words, before anything runs") {
+  const Folder folder;
+  const Launcher launcher(folder, "echo ran > ran\n");
+  for (const auto& [words, text] :
+       {std::pair{"python train.py", "COMMAND is missing; write it after --"},
+        std::pair{"--device cuda --capacity 3GiB -- true", "--capacity: error: is the dry device's, and --device cuda"},
+        std::pair{"--device cuda --events pending -- true", "--events: error: is the dry device's, and --device cuda"},
+        std::pair{"--device cuda --world 2 -- true", "--world: error: is the dry device's, and --device cuda"},
+        std::pair{"--capacity 80 -- true", "--capacity: error: \"80\" is a size without a unit"},
+        std::pair{"--capacity 0GiB -- true", "--capacity: error: a device without memory"},
+        std::pair{"--capacity 39.4GiB -- true", "is no whole number of bytes; write 42305427865B"}}) {
+    const Ran ran = measure(folder, words);
+    CHECK_MESSAGE(ran.code == 2, words);
+    CHECK_MESSAGE(ran.err.find(text) != std::string::npos, ran.err);
+  }
+  CHECK(!std::filesystem::exists(folder / "ran"));
+}
+
 TEST_CASE("measure knows a device by each of its names") {
   const Folder folder;
   const Launcher launcher(folder, "echo \"$@\" > words\n");

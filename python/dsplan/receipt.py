@@ -6,7 +6,7 @@
 
 It never fails the job. What cannot be seen is null, with its reason in `not_measured`; without a GPU that is all bytes.
 A step ends, and peaks are reset, where the next one's forward begins."""
-import json, os, sys, time, weakref  # noqa: E401
+import json, math, os, sys, time, weakref  # noqa: E401
 
 import torch
 
@@ -290,6 +290,17 @@ def checkpoints(model):
     return {"checkpoint": which, "checkpoint_impl": form, "preserve_rng_state": told.get("preserve_rng_state", True)}
 
 
+def finite(value):
+    """JSON has no infinity (accelerate's steps_per_print, mamba2's time_step_limit): the largest number stands for it."""
+    if isinstance(value, dict):
+        return {key: finite(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(one) for one in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else math.copysign(1.7e308, value)
+    return value
+
+
 def quiet(method):
     def wrapper(self, *args, **kwargs):
         try:
@@ -508,7 +519,7 @@ class receipt:
                  "ranks_are": "process", "complete": done, "outcome": outcome, "message": None if done else why,
                  "environment": environment, "inputs": inputs, "world_size": self.world, "ranks": [rank]}
         with open(self.path + ".part", "w") as file:
-            json.dump(value, file, indent=1, default=str)
+            json.dump(finite(value), file, indent=1, default=str, allow_nan=False)
         os.replace(self.path + ".part", self.path)
 
 
