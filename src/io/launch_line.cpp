@@ -1,12 +1,17 @@
 #include "io/launch_line.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <charconv>
 #include <map>
+#include <numeric>
 #include <set>
+#include <sstream>
 
 #include "core/format.h"
 #include "core/text/letters.h"
+#include "core/text/whole_numbers.h"
 #include "io/dialects/dialect_file.h"
 #include "io/own_file.h"
 #include "io/text.h"
@@ -47,6 +52,8 @@ class LineReader {
   void finish();
   void count(const Word& word, std::optional<std::int64_t>& into);
   void include(const Word& word);
+  void host_file(const Word& word);
+  void take_hosts();
   void notice(Notice::Kind kind, const std::string& where, std::string message);
 
   const std::vector<std::string>& words_;
@@ -60,6 +67,7 @@ class LineReader {
   std::optional<std::int64_t> per_node_;
   bool plain_ = false;                            // No launcher that counts: one rank.
   bool all_of_a_node_ = false;                    // torchrun --nproc-per-node gpu.
+  std::vector<std::int64_t> slots_;               // Of each host in deepspeed's file of them.
   std::optional<std::int64_t> visible_;           // Devices in CUDA_VISIBLE_DEVICES.
   bool takes_visible_ = false;                    // The launcher counts them.
   std::map<std::string, std::string> variables_;  // Those that only some programs read.
@@ -154,6 +162,42 @@ void LineReader::include(const Word& word) {
   per_node_ = 1 + (ranks - 1) / nodes;
 }
 
+// "worker-0 slots=8", a line for each host (deepspeed 0.19.8, launcher/runner.py, _parse_hostfile). Without the file
+// deepspeed goes on with the GPUs of its own machine.
+void LineReader::host_file(const Word& word) {
+  if (!word.value || ::access(word.value->c_str(), F_OK) != 0) {
+    return notice(Notice::Kind::Warning, word.written,
+                  "host files are not read where they are not there: say --gpus and --gpus-per-node");
+  }
+  std::istringstream lines(read_file(*word.value));
+  std::string line;
+  for (std::size_t number = 1; std::getline(lines, line); ++number) {
+    std::istringstream parts(line);
+    std::string host, slots;
+    if (!(parts >> host) || host.starts_with('#')) continue;
+    parts >> slots;
+    constexpr std::string_view kSlots = "slots=";
+    const std::optional<std::int64_t> many =
+        slots.starts_with(kSlots) ? whole_number(std::string_view(slots).substr(kSlots.size())) : std::nullopt;
+    if (many.value_or(0) < 1) {
+      diagnostics_.add({*word.value, number, 1, {}, "is no host's line", "HOST slots=8"});
+      return;
+    }
+    slots_.push_back(*many);
+  }
+  if (slots_.empty()) diagnostics_.add(where(word.written).says(formatted("{} names no host", *word.value)));
+}
+
+// --num_nodes takes the first hosts of the file, --num_gpus as many of each.
+void LineReader::take_hosts() {
+  if (slots_.empty() || ranks_) return;
+  if (nodes_ && *nodes_ < std::ssize(slots_)) slots_.resize(static_cast<std::size_t>(*nodes_));
+  if (per_node_) std::fill(slots_.begin(), slots_.end(), *per_node_);
+  nodes_ = std::ssize(slots_);
+  ranks_ = std::accumulate(slots_.begin(), slots_.end(), std::int64_t{0});
+  per_node_ = *std::max_element(slots_.begin(), slots_.end());
+}
+
 void LineReader::variable(const std::string& word) {
   const std::string name = word.substr(0, word.find('='));
   // Of the allocator's two names the older goes first (c10/cuda/CUDAAllocatorConfig.h).
@@ -195,8 +239,13 @@ Launcher LineReader::launcher() {
   while (!done() && is_assignment(words_[at_])) variable(words_[at_++]);
   if (done()) return Launcher::None;
   const std::string name = base_name(words_[at_]);
-  if (name == "env") {
+  if (name == "env" || name == "nohup" || name == "time" || name == "exec") {
     ++at_;
+    return launcher();
+  }
+  const bool runs = name == "uv" || name == "poetry" || name == "pipenv" || name == "pixi";
+  if (runs && at_ + 2 < words_.size() && words_[at_ + 1] == "run" && !words_[at_ + 2].starts_with("-")) {
+    at_ += 2;
     return launcher();
   }
   if (name == "deepspeed" || name == "ds") return ++at_, Launcher::DeepSpeed;
@@ -264,8 +313,9 @@ void LineReader::take_deepspeed(const Word& word) {
   if (word.name == "num_gpus" || word.name == "num_accelerators") return count(word, per_node_);
   if (word.name == "num_nodes") return count(word, nodes_);
   if (word.name == "i" || word.name == "include") return include(word);
-  if (word.name == "H" || word.name == "hostfile" || word.name == "e" || word.name == "exclude") {
-    notice(Notice::Kind::Warning, word.written, "host files are not read: say --gpus and --gpus-per-node");
+  if (word.name == "H" || word.name == "hostfile") return host_file(word);
+  if (word.name == "e" || word.name == "exclude") {
+    notice(Notice::Kind::Warning, word.written, "what is left out is not counted: say --gpus and --gpus-per-node");
   }
 }
 
@@ -396,6 +446,7 @@ Said LineReader::read() {
     ranks_ = per_node_ = nodes_ = {};
     counted = true;
     launcher_options(kind);
+    take_hosts();
     // Told no number they start a process for each device that is visible (deepspeed 0.19.8, launcher/runner.py;
     // accelerate 1.x, commands/launch.py; torch 2.11, distributed/run.py, "gpu").
     takes_visible_ = kind == Launcher::DeepSpeed || kind == Launcher::Accelerate || all_of_a_node_;
