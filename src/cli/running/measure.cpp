@@ -100,9 +100,9 @@ MeasureWords parse_measure(const Words& words) {
   line.flag("--snapshot", "Each rank keeps PyTorch's memory snapshot", said.snapshot);
   line.option("--out", "FILE", "Receipt of rank 0, receipt.json by default; rank R: FILE.rankR.json", said.out);
   line.option("--format", "table|json", "How to print", said.format);
-  const auto asks = [](const std::string& word) { return word == "--help" || word == "-h"; };
-  const bool parses = dashes != words.end() || words.empty() || std::any_of(words.begin(), words.end(), asks);
-  if (parses) line.parse(Words(words.begin(), dashes));  // Else its words would be taken for measure's own.
+  // `dsplan measure python train.py`: the script's options would be taken for measure's own.
+  const bool bare = dashes == words.end() && !words.empty() && !words.front().starts_with("-");
+  if (!bare) line.parse(Words(words.begin(), dashes));
   Diagnostics faults;
   if (said.command.empty()) {
     faults.add(
