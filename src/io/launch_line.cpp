@@ -52,8 +52,6 @@ class LineReader {
   void finish();
   void count(const Word& word, std::optional<std::int64_t>& into);
   void include(const Word& word);
-  void host_file(const Word& word);
-  void take_hosts();
   void notice(Notice::Kind kind, const std::string& where, std::string message);
 
   const std::vector<std::string>& words_;
@@ -162,14 +160,10 @@ void LineReader::include(const Word& word) {
   per_node_ = 1 + (ranks - 1) / nodes;
 }
 
-// "worker-0 slots=8", a line for each host (deepspeed 0.19.8, launcher/runner.py, _parse_hostfile). Without the file
-// deepspeed goes on with the GPUs of its own machine.
-void LineReader::host_file(const Word& word) {
-  if (!word.value || ::access(word.value->c_str(), F_OK) != 0) {
-    return notice(Notice::Kind::Warning, word.written,
-                  "host files are not read where they are not there: say --gpus and --gpus-per-node");
-  }
-  std::istringstream lines(read_file(*word.value));
+// Of each host: "worker-0 slots=8", a line for each (deepspeed 0.19.8, launcher/runner.py, _parse_hostfile).
+std::vector<std::int64_t> slots_in(const std::string& path, Diagnostics& faults) {
+  std::vector<std::int64_t> hosts;
+  std::istringstream lines(read_file(path));
   std::string line;
   for (std::size_t number = 1; std::getline(lines, line); ++number) {
     std::istringstream parts(line);
@@ -180,22 +174,24 @@ void LineReader::host_file(const Word& word) {
     const std::optional<std::int64_t> many =
         slots.starts_with(kSlots) ? whole_number(std::string_view(slots).substr(kSlots.size())) : std::nullopt;
     if (many.value_or(0) < 1) {
-      diagnostics_.add({*word.value, number, 1, {}, "is no host's line", "HOST slots=8"});
-      return;
+      faults.add({path, number, 1, {}, "is no host's line", "HOST slots=8"});
+      return {};
     }
-    slots_.push_back(*many);
+    hosts.push_back(*many);
   }
-  if (slots_.empty()) diagnostics_.add(where(word.written).says(formatted("{} names no host", *word.value)));
+  if (hosts.empty()) faults.add({path, 0, 0, {}, "names no host", {}});
+  return hosts;
 }
 
 // --num_nodes takes the first hosts of the file, --num_gpus as many of each.
-void LineReader::take_hosts() {
-  if (slots_.empty() || ranks_) return;
-  if (nodes_ && *nodes_ < std::ssize(slots_)) slots_.resize(static_cast<std::size_t>(*nodes_));
-  if (per_node_) std::fill(slots_.begin(), slots_.end(), *per_node_);
-  nodes_ = std::ssize(slots_);
-  ranks_ = std::accumulate(slots_.begin(), slots_.end(), std::int64_t{0});
-  per_node_ = *std::max_element(slots_.begin(), slots_.end());
+void take_hosts(std::vector<std::int64_t> slots, std::optional<std::int64_t>& ranks, std::optional<std::int64_t>& nodes,
+                std::optional<std::int64_t>& per_node) {
+  if (slots.empty() || ranks) return;
+  if (nodes && *nodes < std::ssize(slots)) slots.resize(static_cast<std::size_t>(*nodes));
+  if (per_node) std::fill(slots.begin(), slots.end(), *per_node);
+  nodes = std::ssize(slots);
+  ranks = std::accumulate(slots.begin(), slots.end(), std::int64_t{0});
+  per_node = *std::max_element(slots.begin(), slots.end());
 }
 
 void LineReader::variable(const std::string& word) {
@@ -313,7 +309,14 @@ void LineReader::take_deepspeed(const Word& word) {
   if (word.name == "num_gpus" || word.name == "num_accelerators") return count(word, per_node_);
   if (word.name == "num_nodes") return count(word, nodes_);
   if (word.name == "i" || word.name == "include") return include(word);
-  if (word.name == "H" || word.name == "hostfile") return host_file(word);
+  if (word.name == "H" || word.name == "hostfile") {
+    // Without the file deepspeed goes on with the GPUs of its own machine.
+    const bool there = word.value && ::access(word.value->c_str(), F_OK) == 0;
+    if (there) slots_ = slots_in(*word.value, diagnostics_);
+    if (there) return;
+    return notice(Notice::Kind::Warning, word.written,
+                  "host files are not read where they are not there: say --gpus and --gpus-per-node");
+  }
   if (word.name == "e" || word.name == "exclude") {
     notice(Notice::Kind::Warning, word.written, "what is left out is not counted: say --gpus and --gpus-per-node");
   }
@@ -446,7 +449,7 @@ Said LineReader::read() {
     ranks_ = per_node_ = nodes_ = {};
     counted = true;
     launcher_options(kind);
-    take_hosts();
+    take_hosts(slots_, ranks_, nodes_, per_node_);
     // Told no number they start a process for each device that is visible (deepspeed 0.19.8, launcher/runner.py;
     // accelerate 1.x, commands/launch.py; torch 2.11, distributed/run.py, "gpu").
     takes_visible_ = kind == Launcher::DeepSpeed || kind == Launcher::Accelerate || all_of_a_node_;

@@ -14,7 +14,6 @@
 #include <filesystem>
 
 #include "cli/commands.h"
-#include "cli/options.h"
 #include "cli/output.h"
 #include "cli/predicted.h"
 #include "cli/running/machine.h"

@@ -405,6 +405,19 @@ void resolve_accumulation(Resolver& resolver) {
   }
 }
 
+void resolve_deepspeed_version(Resolver& resolver) {
+  const Setting<std::string>& wished = resolver.request.deepspeed_version;
+  Version& version = resolver.training().deepspeed;
+  if (resolver.deepspeed()) {
+    version = resolve_version(resolver, "deepspeed", wished, kDeepSpeedVersion, kModelledDeepSpeed);
+    return;
+  }
+  version = Version::parse(kDeepSpeedVersion).value_or(Version{});
+  if (!wished.given()) return;
+  resolver.notice(Notice::Kind::Inert, wished.place,
+                  "DeepSpeed's version has no effect: the runtime is not DeepSpeed's");
+}
+
 }  // namespace
 
 void resolve_runtime(Resolver& resolver) {
@@ -444,16 +457,7 @@ void resolve_runtime(Resolver& resolver) {
   training.transformers = resolve_version(resolver, "transformers", request.transformers_version, kTransformersVersion,
                                           kModelledTransformers);
   say_what_transformers_does(resolver);
-  if (resolver.deepspeed()) {
-    training.deepspeed =
-        resolve_version(resolver, "deepspeed", request.deepspeed_version, kDeepSpeedVersion, kModelledDeepSpeed);
-  } else {
-    training.deepspeed = Version::parse(kDeepSpeedVersion).value_or(Version{});
-    if (request.deepspeed_version.given()) {
-      resolver.notice(Notice::Kind::Inert, request.deepspeed_version.place,
-                      "DeepSpeed's version has no effect: the runtime is not DeepSpeed's");
-    }
-  }
+  resolve_deepspeed_version(resolver);
 }
 
 namespace {
