@@ -334,6 +334,19 @@ TEST_CASE("--init: what is assumed is recorded as given, in one try") {
   CHECK(other.err.find("context was accepted as 500.00 MiB, and is now assumed to be 600.00 MiB") != std::string::npos);
 }
 
+TEST_CASE("--init: an optimizer on the host has no form that an option names") {
+  const Folder folder;
+  spill(folder / "off.json", R"({"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": true},
+    "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}}})");
+  const Ran ran = check(folder, "--init a.json tiny-llama --gpus 2 --deepspeed off.json --hardware h100-sxm");
+  REQUIRE_MESSAGE(ran.code == 0, ran.err);
+  const std::string command = Json::parse(slurp(folder / "a.json")).at("command").dump();
+  CHECK_MESSAGE(command.find("\"--optimizer\",\"adamw\"") != std::string::npos, command);
+  const Ran again = check(folder, "a.json");
+  CHECK_MESSAGE(again.code == 0, again.out, again.err);
+  CHECK(check(folder, "nowhere").err.find("no such file") != std::string::npos);
+}
+
 TEST_CASE("--init without FILE: the baseline is called as MODEL is, whatever names it") {
   const Folder folder;
   const std::string words = " --gpus 2 --zero-stage 2 --hardware h100-sxm";

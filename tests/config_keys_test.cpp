@@ -205,6 +205,14 @@ TEST_CASE("config keys: RoPE that looks at each batch, other classes, and what n
   CHECK(refusal_of(with(llama, "rope_parameters", R"({"rope_type": "longrope"})")).find("longrope RoPE") !=
         std::string::npos);
   CHECK(refusal_of(with(llama, "rope_scaling", R"({"rope_type": "lama3"})")).find("llama3") != std::string::npos);
+  for (const char* holder : {"rope_scaling", "rope_parameters"}) {
+    INFO(holder);
+    CHECK(refusal_of(with(llama, holder, "null")).empty());
+    CHECK(refusal_of(with(llama, holder, R"("linear")")).find("must be an object or null, not a string") !=
+          std::string::npos);
+    CHECK(refusal_of(with(llama, holder, R"({"rope_type": 2})")).find("\"rope_type\" must be a string") !=
+          std::string::npos);
+  }
   const std::string head = refusal_of(with(llama, "architectures", R"(["LlamaForQuestionAnswering"])"));
   CHECK(head.find("\"LlamaForQuestionAnswering\" is not modelled yet; of this family LlamaForCausalLM is") !=
         std::string::npos);

@@ -228,6 +228,8 @@ TEST_CASE("a cloud's machine says how many devices it has, where nothing else co
   CHECK(devices_of_node("p5.48xlarge") == 8);
   CHECK(devices_of_node("P5-48xlarge") == 8);
   CHECK(devices_of_node("g5.12xlarge") == 4);
+  CHECK(devices_of_node("g4dn.12xlarge") == 4);
+  CHECK(devices_of_node("Standard_ND96asr_v4") == 8);
   CHECK(devices_of_node("h100-sxm") == 0);
   const test::Folder folder;
   const auto told = [&](const std::string& words) {

@@ -1,12 +1,14 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <sstream>
 #include <string>
 #include <vector>
 
 #include "io/launch_line.h"
+#include "run_binary.h"
 
 using namespace dsplan;
 
@@ -133,7 +135,8 @@ TEST_CASE("launch line: accelerate's options") {
   CHECK(request.mixed_precision.value == "bf16");
   CHECK(request.grad_accum.value == 4);
   CHECK(refusal("accelerate launch --config_file nowhere.yaml train.py").find("nowhere.yaml: error: ") == 0);
-  CHECK(read("accelerate launch --use_deepspeed --deepspeed_config_file ds.json train.py").deepspeed.value == "ds.json");
+  CHECK(read("accelerate launch --use_deepspeed --deepspeed_config_file ds.json train.py").deepspeed.value ==
+        "ds.json");
   CHECK(read_launch({"accelerate", "launch", "--use_fsdp", "train.py"}, {}).foreign.launched.on.value);
   CHECK_THROWS_AS((void)read("accelerate launch --zero_stage 4 train.py"), Refusal);
 }
@@ -146,6 +149,39 @@ TEST_CASE("launch line: what is not a count is a fault") {
     CHECK(std::string(refusal.what()) ==
           "launch line: --nproc_per_node: error: \"eight\" is not a positive number of ranks or nodes\n"
           "launch line: --nnodes: error: \"$NNODES\" is not a positive number of ranks or nodes\n");
+  }
+}
+
+TEST_CASE("launch line: deepspeed's file of hosts") {
+  const test::Folder folder;
+  const std::string file = folder / "hosts";
+  test::spill(file, "# two of a kind\nworker-0 slots=8\n\nworker-1   slots=4  # fewer\n");
+  const auto counts = [&](const std::string& more) {
+    const Request request = read("deepspeed --hostfile " + file + more + " train.py");
+    return std::array{request.nodes.value_or(0), request.gpus.value_or(0), request.gpus_per_node.value_or(0)};
+  };
+  CHECK(counts("") == std::array<std::int64_t, 3>{2, 12, 8});
+  CHECK(counts(" --num_nodes 1") == std::array<std::int64_t, 3>{1, 8, 8});
+  CHECK(counts(" --num_gpus 2") == std::array<std::int64_t, 3>{2, 4, 2});
+  for (const char* bad : {"worker-0\n", "worker-0 slots=many\n", "worker-0 slots=0\n"}) {
+    test::spill(file, bad);
+    CHECK(refusal("deepspeed --hostfile " + file + " train.py").find("hosts:1:1: error: is no host's line") !=
+          std::string::npos);
+  }
+  test::spill(file, "# nobody\n");
+  CHECK(refusal("deepspeed --hostfile " + file + " train.py").find("names no host") != std::string::npos);
+}
+
+TEST_CASE("launch line: words that start another program") {
+  for (const char* before : {"nohup ", "time ", "exec ", "uv run ", "poetry run ", "env A=1 nohup "}) {
+    INFO(before);
+    CHECK(read(std::string(before) + "torchrun --nproc-per-node 8 train.py").gpus.value_or(0) == 8);
+  }
+}
+
+TEST_CASE("launch line: a program that is nothing without its configuration") {
+  for (const char* line : {"axolotl train", "axolotl train --micro_batch_size 2", "llamafactory-cli train"}) {
+    CHECK_MESSAGE(refusal(line).find("its configuration is missing; name the YAML") != std::string::npos, line);
   }
 }
 

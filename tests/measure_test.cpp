@@ -120,14 +120,15 @@ TEST_CASE("what stands beside a receipt is told: retries, guesses, growth after 
   spill(folder / "made.json", measured("ran", 0, 100).dump());
   spill(folder / "made.dry",
         R"({"steps": [{"step": 1, "retries": 0, "mallocs": 3}, {"step": 3, "retries": 2, "mallocs": 9,
-    "peak_reserved": 200}], "answered": [{"call": "asked"}],
+    "peak_reserved": 200}], "answered": [{"call": "asked"}, {"call": "transformers.masking_utils.find_packed_sequence_indices"}],
     "reads": [{"what": "item", "where": "/home/me/train.py:9", "count": 3}, {"what": "bool", "where": "a.py:1"},
               {"what": "bool", "where": "a.py:2"}, {"what": "bool", "where": "a.py:3"}], "libraries": {"guesses": [{"call": "guessed"}], "stubs": []}})");
   const Launcher launcher(folder, "cp made.json r.json; cp made.dry r.dry.json\n");
   const Ran ran = measure(folder, "--out r.json -- python train.py");
   CHECK(ran.out.find("3 optimizer steps, 9 cudaMalloc calls, 2 retries\n") != std::string::npos);
   CHECK(ran.out.find("reserved grew after the second step, to 200 bytes\n") != std::string::npos);
-  CHECK(ran.out.find("answered by name, as no kernel ran: asked\n") != std::string::npos);
+  CHECK(ran.out.find("answered by name, as no kernel ran: asked,\n    transformers.masking_utils.find_packed_seq") !=
+        std::string::npos);
   CHECK(ran.out.find("answered by a guess: guessed\n") != std::string::npos);
   CHECK(ran.out.find("nobody has written") == std::string::npos);
   CHECK(ran.out.starts_with("fits: peak 200 B reserved of "));
@@ -143,6 +144,24 @@ TEST_CASE("what a run before has left is not this run's, where the launcher refu
   const Ran ran = measure(folder, "--out r.json -- python train.py");
   CHECK(ran.code == 2);
   CHECK_MESSAGE(ran.out.empty(), ran.out);
+}
+
+TEST_CASE("measure refuses in its own words, before anything runs") {
+  const Folder folder;
+  const Launcher launcher(folder, "echo ran > ran\n");
+  for (const auto& [words, text] :
+       {std::pair{"python train.py", "COMMAND is missing; write it after --"},
+        std::pair{"--device cuda --capacity 3GiB -- true", "--capacity: error: is the dry device's, and --device cuda"},
+        std::pair{"--device cuda --events pending -- true", "--events: error: is the dry device's, and --device cuda"},
+        std::pair{"--device cuda --world 2 -- true", "--world: error: is the dry device's, and --device cuda"},
+        std::pair{"--capacity 80 -- true", "--capacity: error: \"80\" is a size without a unit"},
+        std::pair{"--capacity 0GiB -- true", "--capacity: error: a device without memory"},
+        std::pair{"--capacity 39.4GiB -- true", "is no whole number of bytes; write 42305427865B"}}) {
+    const Ran ran = measure(folder, words);
+    CHECK_MESSAGE(ran.code == 2, words);
+    CHECK_MESSAGE(ran.err.find(text) != std::string::npos, ran.err);
+  }
+  CHECK(!std::filesystem::exists(folder / "ran"));
 }
 
 TEST_CASE("measure knows a device by each of its names") {

@@ -30,6 +30,16 @@ Ran plan(const Folder& folder, const std::string& words) { return run_binary(fol
 
 }  // namespace
 
+TEST_CASE("rows that fewer data-parallel ranks divide: which degrees that leaves out is said") {
+  const Folder folder;
+  const std::string small = "tiny-llama --cluster 8xh100 --seq 256 --vary checkpoint=none --vary offload=none ";
+  const std::string out = one_line(plan(folder, small + "--global-batch 37").out);
+  CHECK_MESSAGE(out.find("not searched: tp 1, 2, 4 (37 rows; 32 or 40 divide), ") != std::string::npos, out);
+  const std::string few = one_line(plan(folder, small + "--global-batch 4").out);
+  CHECK_MESSAGE(few.find("not searched: tp 1 (4 rows; 8 divides), ") != std::string::npos, few);
+  CHECK(plan(folder, small + "--global-batch 40").out.find(" rows; ") == std::string::npos);
+}
+
 TEST_CASE("pictures: micro-batches that are not modelled are counted, and the others searched") {
   struct Case {
     const char* words;

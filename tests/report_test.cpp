@@ -252,6 +252,7 @@ TEST_CASE("wrapping") {
   CHECK(wrapped("a: ", "b c", 2) == "a: b c\n");
   CHECK(wrapped("", std::string(85, 'x'), 2) == std::string(80, 'x') + "\n  " + std::string(5, 'x') + "\n");
   CHECK(wrapped("", std::string(79, 'x') + " y", 2) == std::string(79, 'x') + "\n  y\n");
+  CHECK(wrapped("few words: ", std::string(75, 'x'), 2) == "few words:\n  " + std::string(75, 'x') + "\n");
   CHECK(wrapped("", std::string(78, 'x') + " y", 2) == std::string(78, 'x') + " y\n");
   std::string umlauts;
   for (int i = 0; i < 80; ++i) umlauts += "\xc3\xbc";

@@ -242,6 +242,25 @@ TEST_CASE("releases older than what is modelled are refused, all in one answer")
   CHECK(resolve(model, request, nullptr, nullptr, nullptr).training.torch == Version{2, 5, 0});
 }
 
+TEST_CASE("a release that nobody measured, and one that is of no program here, are said to be") {
+  const ModelSpec model = lowered::bundled("gpt2");
+  const auto said = [&](const char* torch, const char* runtime) {
+    Request request;
+    request.torch_version = given(torch);
+    request.deepspeed_version = given("0.16.0");
+    request.runtime = given(runtime);
+    std::string all;
+    for (const Notice& one : resolve(model, request, nullptr, nullptr, nullptr).notices) all += one.message + "\n";
+    return all;
+  };
+  constexpr const char* kOlder = "torch 2.5.0 is older than 2.6.0, the oldest that was measured";
+  constexpr const char* kInert = "DeepSpeed's version has no effect";
+  CHECK(said("2.5.0", "pytorch").find(kOlder) != std::string::npos);
+  CHECK(said("2.6.0", "pytorch").find("is older than") == std::string::npos);
+  CHECK(said("2.6.0", "pytorch").find(kInert) != std::string::npos);
+  CHECK(said("2.6.0", "deepspeed").find(kInert) == std::string::npos);
+}
+
 TEST_CASE("a release newer than what was measured is answered, and said to be") {
   const ModelSpec model = lowered::bundled("gpt2");
   const auto notes = [&](const char* torch) {

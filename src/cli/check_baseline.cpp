@@ -263,14 +263,15 @@ CheckResult check_baseline(const std::string& path, const Tolerances& tolerances
 
 namespace {
 
-// "adamw (fused)" is "adamw:fused" where an option says it.
+// "adamw (fused)" is "adamw:fused" where an option says it. What DeepSpeed takes on the host is no form that an option
+// names: its offload decides that.
 std::string as_option_value(const ResolvedInput& input) {
-  std::string value = input.value;
+  const std::string& value = input.value;
   const std::size_t bracket = value.find(" (");
-  if (input.option == "--optimizer" && bracket != std::string::npos && value.ends_with(')')) {
-    value = value.substr(0, bracket) + ":" + value.substr(bracket + 2, value.size() - bracket - 3);
-  }
-  return value;
+  if (input.option != "--optimizer" || bracket == std::string::npos || !value.ends_with(')')) return value;
+  const std::string optimizer = value.substr(0, bracket);
+  const std::string form = value.substr(bracket + 2, value.size() - bracket - 3);
+  return form.starts_with("DeepSpeed") ? optimizer : optimizer + ":" + form;
 }
 
 // The command with what it assumes said by options, as far as there are any.

@@ -138,7 +138,7 @@ int exit_code_of(const std::function<int()>& work) {
 // The small commands: doctor.
 
 int doctor_command(const Words& words) {
-  CommandLine line("dsplan doctor", "Says what is installed.");
+  CommandLine line("dsplan doctor", "Says what is installed.", "Example: dsplan doctor");
   line.parse(words);
   Output output("");
   output.add(formatted("dsplan        {}\n", DSPLAN_VERSION));

@@ -8,6 +8,7 @@
 #include "cli/command_line.h"
 #include "core/format.h"
 #include "core/settings.h"
+#include "core/text/whole_numbers.h"
 #include "core/units.h"
 #include "io/hub/hub.h"
 
@@ -158,10 +159,39 @@ std::optional<std::int64_t> whole_number(std::string_view option, std::string_vi
   return std::nullopt;
 }
 
+namespace {
+
+// Of "67.2GiB", which is no whole number of bytes, the whole ones. Empty: the text is no such size.
+std::optional<Bytes> whole_bytes_of(std::string_view text) {
+  const std::size_t point = text.find('.');
+  const std::size_t unit = point == text.npos ? text.npos : text.find_first_not_of("0123456789", point + 1);
+  constexpr std::size_t kMostDecimals = 4;
+  if (unit == text.npos || unit - point < 2 || unit - point - 1 > kMostDecimals) return std::nullopt;
+  const std::string unit_name(text.substr(unit));
+  const std::optional<std::int64_t> decimals = whole_number(text.substr(point + 1, unit - point - 1));
+  const std::optional<Bytes> whole = parse_bytes(std::string(text.substr(0, point)) + unit_name);
+  const std::optional<Bytes> one = parse_bytes("1" + unit_name);
+  if (!decimals || !whole || !one) return std::nullopt;
+  std::int64_t scale = 1;
+  for (std::size_t digit = point + 1; digit < unit; ++digit) scale *= 10;
+  return *whole + Bytes(one->value() * *decimals / scale);
+}
+
+}  // namespace
+
 std::optional<Bytes> labelled_size(std::string_view option, std::string_view text, Diagnostics& diagnostics) {
   const bool bare = text.find_first_not_of("0123456789.") == std::string_view::npos && !text.empty();
   if (!bare) {
     if (const std::optional<Bytes> read = parse_bytes(text)) return read;
+  }
+  if (const std::optional<Bytes> near = bare ? std::nullopt : whole_bytes_of(text)) {
+    diagnostics.add({std::string(option),
+                     0,
+                     0,
+                     {},
+                     formatted("\"{}\" is no whole number of bytes", text),
+                     formatted("write {}B", near->value())});
+    return std::nullopt;
   }
   diagnostics.add({std::string(option),
                    0,

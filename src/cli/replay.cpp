@@ -33,8 +33,8 @@ ReplayWords parse_replay(const Words& words) {
   ReplayWords said;
   std::optional<std::string> path;
   CommandLine line("dsplan replay",
-                   "Replays an allocator trace and prints the allocator's statistics as CSV, or a\n"
-                   "PyTorch memory snapshot and says whether its blocks and segments are explained.",
+                   "Replays an allocator trace and prints the allocator's statistics as CSV,\n"
+                   "or a PyTorch memory snapshot and says whether all of it is explained.",
                    "`--against MODEL [options of simulate]` comes last and holds a prediction\n"
                    "against a snapshot.\n"
                    "Example: dsplan replay snapshot.pickle --against llama-3-8b --gpus 8\n"

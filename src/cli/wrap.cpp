@@ -52,6 +52,12 @@ std::string wrapped(std::string_view first, std::string_view text, std::size_t i
       result += ' ';
       ++column;
     }
+    const std::size_t said = result.find_last_not_of(' ');
+    const bool whole_below = column > indent && indent + width_of(word) <= columns() && said != result.npos;
+    if (fresh && whole_below && column + width_of(word) > columns()) {  // Behind `first`, no part of it is broken off.
+      result.erase(said + 1);
+      new_line();
+    }
     while (column + width_of(word) > columns()) {
       const std::size_t bytes = cut(word, columns() - column);
       result += word.substr(0, bytes);

@@ -1,12 +1,17 @@
 #include "io/launch_line.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <charconv>
 #include <map>
+#include <numeric>
 #include <set>
+#include <sstream>
 
 #include "core/format.h"
 #include "core/text/letters.h"
+#include "core/text/whole_numbers.h"
 #include "io/dialects/dialect_file.h"
 #include "io/own_file.h"
 #include "io/text.h"
@@ -60,6 +65,7 @@ class LineReader {
   std::optional<std::int64_t> per_node_;
   bool plain_ = false;                            // No launcher that counts: one rank.
   bool all_of_a_node_ = false;                    // torchrun --nproc-per-node gpu.
+  std::vector<std::int64_t> slots_;               // Of each host in deepspeed's file of them.
   std::optional<std::int64_t> visible_;           // Devices in CUDA_VISIBLE_DEVICES.
   bool takes_visible_ = false;                    // The launcher counts them.
   std::map<std::string, std::string> variables_;  // Those that only some programs read.
@@ -154,6 +160,40 @@ void LineReader::include(const Word& word) {
   per_node_ = 1 + (ranks - 1) / nodes;
 }
 
+// Of each host: "worker-0 slots=8", a line for each (deepspeed 0.19.8, launcher/runner.py, _parse_hostfile).
+std::vector<std::int64_t> slots_in(const std::string& path, Diagnostics& faults) {
+  std::vector<std::int64_t> hosts;
+  std::istringstream lines(read_file(path));
+  std::string line;
+  for (std::size_t number = 1; std::getline(lines, line); ++number) {
+    std::istringstream parts(line);
+    std::string host, slots;
+    if (!(parts >> host) || host.starts_with('#')) continue;
+    parts >> slots;
+    constexpr std::string_view kSlots = "slots=";
+    const std::optional<std::int64_t> many =
+        slots.starts_with(kSlots) ? whole_number(std::string_view(slots).substr(kSlots.size())) : std::nullopt;
+    if (many.value_or(0) < 1) {
+      faults.add({path, number, 1, {}, "is no host's line", "HOST slots=8"});
+      return {};
+    }
+    hosts.push_back(*many);
+  }
+  if (hosts.empty()) faults.add({path, 0, 0, {}, "names no host", {}});
+  return hosts;
+}
+
+// --num_nodes takes the first hosts of the file, --num_gpus as many of each.
+void take_hosts(std::vector<std::int64_t> slots, std::optional<std::int64_t>& ranks, std::optional<std::int64_t>& nodes,
+                std::optional<std::int64_t>& per_node) {
+  if (slots.empty() || ranks) return;
+  if (nodes && *nodes < std::ssize(slots)) slots.resize(static_cast<std::size_t>(*nodes));
+  if (per_node) std::fill(slots.begin(), slots.end(), *per_node);
+  nodes = std::ssize(slots);
+  ranks = std::accumulate(slots.begin(), slots.end(), std::int64_t{0});
+  per_node = *std::max_element(slots.begin(), slots.end());
+}
+
 void LineReader::variable(const std::string& word) {
   const std::string name = word.substr(0, word.find('='));
   // Of the allocator's two names the older goes first (c10/cuda/CUDAAllocatorConfig.h).
@@ -195,8 +235,13 @@ Launcher LineReader::launcher() {
   while (!done() && is_assignment(words_[at_])) variable(words_[at_++]);
   if (done()) return Launcher::None;
   const std::string name = base_name(words_[at_]);
-  if (name == "env") {
+  if (name == "env" || name == "nohup" || name == "time" || name == "exec") {
     ++at_;
+    return launcher();
+  }
+  const bool runs = name == "uv" || name == "poetry" || name == "pipenv" || name == "pixi";
+  if (runs && at_ + 2 < words_.size() && words_[at_ + 1] == "run" && !words_[at_ + 2].starts_with("-")) {
+    at_ += 2;
     return launcher();
   }
   if (name == "deepspeed" || name == "ds") return ++at_, Launcher::DeepSpeed;
@@ -264,8 +309,16 @@ void LineReader::take_deepspeed(const Word& word) {
   if (word.name == "num_gpus" || word.name == "num_accelerators") return count(word, per_node_);
   if (word.name == "num_nodes") return count(word, nodes_);
   if (word.name == "i" || word.name == "include") return include(word);
-  if (word.name == "H" || word.name == "hostfile" || word.name == "e" || word.name == "exclude") {
-    notice(Notice::Kind::Warning, word.written, "host files are not read: say --gpus and --gpus-per-node");
+  if (word.name == "H" || word.name == "hostfile") {
+    // Without the file deepspeed goes on with the GPUs of its own machine.
+    const bool there = word.value && ::access(word.value->c_str(), F_OK) == 0;
+    if (there) slots_ = slots_in(*word.value, diagnostics_);
+    if (there) return;
+    return notice(Notice::Kind::Warning, word.written,
+                  "host files are not read where they are not there: say --gpus and --gpus-per-node");
+  }
+  if (word.name == "e" || word.name == "exclude") {
+    notice(Notice::Kind::Warning, word.written, "what is left out is not counted: say --gpus and --gpus-per-node");
   }
 }
 
@@ -396,6 +449,7 @@ Said LineReader::read() {
     ranks_ = per_node_ = nodes_ = {};
     counted = true;
     launcher_options(kind);
+    take_hosts(slots_, ranks_, nodes_, per_node_);
     // Told no number they start a process for each device that is visible (deepspeed 0.19.8, launcher/runner.py;
     // accelerate 1.x, commands/launch.py; torch 2.11, distributed/run.py, "gpu").
     takes_visible_ = kind == Launcher::DeepSpeed || kind == Launcher::Accelerate || all_of_a_node_;

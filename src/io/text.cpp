@@ -80,6 +80,7 @@ Document read_document(const std::string& path) {
   if (extension == ".hjson") return parse_hjson(path, read_file(path));
   if (extension == ".yaml" || extension == ".yml") return parse_yaml(path, read_file(path, kLargestYaml));
   if (extension == ".toml") return parse_toml(path, read_file(path, kLargestYaml));
+  const detail::File there(path);  // Of what is not there the ending is not what is wrong.
   throw Refusal(path, "not a .json, .hjson, .yaml, .yml or .toml file");
 }
 

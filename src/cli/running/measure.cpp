@@ -64,6 +64,17 @@ void check_numbers(const MeasureWords& said, Diagnostics& faults) {
   if (said.cuda && *said.cuda != "12" && *said.cuda != "13") {
     faults.add({"--cuda", 0, 0, {}, formatted("there is no stand-in for CUDA {}", *said.cuda), "there are 12 and 13"});
   }
+  if (said.device == "cuda") {
+    const auto of_the_dry = [&](const char* name, const std::optional<std::string>& value) {
+      if (!value) return;
+      faults.add({name, 0, 0, {}, "is the dry device's, and --device cuda is a real GPU", "leave one of them out"});
+    };
+    of_the_dry("--capacity", said.capacity);
+    of_the_dry("--devices", said.devices);
+    of_the_dry("--events", said.events);
+    of_the_dry("--world", said.world);
+    of_the_dry("--cuda", said.cuda);
+  }
   const std::optional<std::int64_t> world = said.world ? whole_number(*said.world) : std::nullopt;
   const std::optional<std::int64_t> rank = said.rank ? whole_number(*said.rank) : std::nullopt;
   if (rank && !said.world) {
@@ -88,7 +99,9 @@ MeasureWords parse_measure(const Words& words) {
   line.flag("--snapshot", "Each rank keeps PyTorch's memory snapshot", said.snapshot);
   line.option("--out", "FILE", "Receipt of rank 0, receipt.json by default; rank R: FILE.rankR.json", said.out);
   line.option("--format", "table|json", "How to print", said.format);
-  line.parse(Words(words.begin(), dashes));
+  // `dsplan measure python train.py`: the script's options would be taken for measure's own.
+  const bool bare = dashes == words.end() && !words.empty() && !words.front().starts_with("-");
+  if (!bare) line.parse(Words(words.begin(), dashes));
   Diagnostics faults;
   if (said.command.empty()) {
     faults.add(
@@ -119,9 +132,10 @@ Words launcher_words(const MeasureWords& said, const std::string& receipt) {
   };
   if (said.device) pass("--device", device_name(*said.device));
   if (said.capacity) {
-    const std::optional<Bytes> bytes = parse_bytes(*said.capacity);
-    if (!bytes)
-      throw Refusal("--capacity", formatted("\"{}\" is not a size", *said.capacity), "write 80GiB, 80GB or 1024B");
+    Diagnostics faults;
+    const std::optional<Bytes> bytes = labelled_size("--capacity", *said.capacity, faults);
+    if (bytes == Bytes(0)) faults.add({"--capacity", 0, 0, {}, "a device without memory holds nothing", {}});
+    faults.throw_if_any();
     words.insert(words.end(), {"--capacity", std::to_string(bytes->value())});
   }
   pass("--devices", said.devices);
@@ -166,18 +180,32 @@ void hand_on(int signal) {
   if (g_launcher > 0) ::kill(g_launcher, signal);
 }
 
+// At a terminal the launcher takes each SIGINT for Ctrl-C, which the command has had as well. One that a process sent
+// is for this one alone, and ends the command all the same.
+void interrupted_at_terminal(int, siginfo_t* sender, void*) {
+  if (sender->si_code == SI_USER && g_launcher > 0) ::kill(g_launcher, SIGTERM);
+}
+
 // Until the command has ended, signals are the command's. Ctrl-C reaches it through the terminal by itself.
 class SignalsHandedOn {
  public:
   explicit SignalsHandedOn(::pid_t launcher) {
     g_launcher = launcher;
     const bool terminal = ::tcgetpgrp(0) == ::getpgrp();
-    interrupt_ = std::signal(SIGINT, terminal ? SIG_IGN : hand_on);
+    struct sigaction interrupt = {};
+    interrupt.sa_flags = SA_RESTART;
+    if (terminal) {
+      interrupt.sa_flags |= SA_SIGINFO;
+      interrupt.sa_sigaction = interrupted_at_terminal;
+    } else {
+      interrupt.sa_handler = hand_on;
+    }
+    ::sigaction(SIGINT, &interrupt, &interrupt_);
     terminate_ = std::signal(SIGTERM, hand_on);
     hang_up_ = std::signal(SIGHUP, hand_on);
   }
   ~SignalsHandedOn() {
-    std::signal(SIGINT, interrupt_);
+    ::sigaction(SIGINT, &interrupt_, nullptr);
     std::signal(SIGTERM, terminate_);
     std::signal(SIGHUP, hang_up_);
     g_launcher = 0;
@@ -186,7 +214,7 @@ class SignalsHandedOn {
   SignalsHandedOn& operator=(const SignalsHandedOn&) = delete;
 
  private:
-  void (*interrupt_)(int);
+  struct sigaction interrupt_ = {};
   void (*terminate_)(int);
   void (*hang_up_)(int);
 };
@@ -376,7 +404,8 @@ std::string dry_lines(const Receipt& receipt, const RankFigures& rank, const std
 std::string known_to_part(const Receipt& receipt) {
   std::string text;
   for (const Absence& one : receipt.ranks.front().absent) {
-    if (one.what == "batch.labels") text += wrapped("  ", "part by it: " + one.why, 2);
+    const bool parts = one.what == "batch.labels" || one.what == "loop.loss";
+    if (parts) text += wrapped("  ", "part by it: " + one.why, 2);
   }
   return text;
 }

@@ -105,6 +105,10 @@ class ProgramReader {
     program();
     while (at_ < words_.size()) argument();
     if (file_path_) attempt([&] { file_ = read_(*file_path_); });
+    const bool factory_alone = expected_ == Dialect::LlamaFactory && arguments_.empty();
+    if (!file_path_ && (expected_ == Dialect::Axolotl || factory_alone)) {
+      faults_.add(word_place(base_name(words_.front())).says("its configuration is missing", "name the YAML"));
+    }
     faults_.throw_if_any();
     if (file_) expect_object(*file_, "a training file");
     const DialectTable& table = which();

@@ -502,7 +502,11 @@ void check_rotary(ConfigReader& reader) {
   const auto judge = [&reader](const Value& rope) {
     const Value* type = rope.find("rope_type");
     if (type == nullptr) type = rope.find("type");
-    if (type == nullptr || !type->is(Value::Kind::String) || among(type->string, kFixedRotary)) return;
+    if (type == nullptr || type->is(Value::Kind::Null)) return;
+    if (!type->is(Value::Kind::String)) {
+      return reader.fault(*type, formatted("\"rope_type\" must be a string, not {}", describe(type->kind)));
+    }
+    if (among(type->string, kFixedRotary)) return;
     if (among(type->string, kOtherRotary))
       return reader.gaps.push_back({type, "rope_type", formatted("{} RoPE", type->string)});
     std::vector<std::string_view> names(kFixedRotary.begin(), kFixedRotary.end());
@@ -512,7 +516,11 @@ void check_rotary(ConfigReader& reader) {
   };
   for (const std::string_view holder : {"rope_parameters", "rope_scaling"}) {
     const Value* rope = reader.find(holder);
-    if (rope == nullptr || !rope->is(Value::Kind::Object)) continue;
+    if (rope == nullptr || rope->is(Value::Kind::Null)) continue;
+    if (!rope->is(Value::Kind::Object)) {
+      reader.fault(*rope, formatted("\"{}\" must be an object or null, not {}", holder, describe(rope->kind)));
+      continue;
+    }
     judge(*rope);
     for (const Member& member : rope->members) {  // One table for each kind of layer.
       if (member.value.is(Value::Kind::Object)) judge(member.value);

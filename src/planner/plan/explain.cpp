@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "core/format.h"
@@ -263,10 +264,33 @@ std::string what_would_do(const SearchInputs& inputs, const SearchSpace& space, 
   return formatted("; no stage would do: with {} they still take {}", layout(*least), human(least->persistent));
 }
 
+// Degrees of tensor parallelism that are impossible because the data-parallel ranks they leave cannot share the rows of
+// a step: "tp 1, 2, 4 (37 rows; 32 or 40 divide)". One row more or less can be worth several times the speed.
+std::optional<std::string> degrees_without_rows(const SearchSpace& space) {
+  const std::vector<std::string>& gpus = space[Axis::Gpus].values;
+  if (!space.global_batch || gpus.size() != 1) return std::nullopt;
+  const std::int64_t batch = *space.global_batch;
+  std::string degrees;
+  std::int64_t most = 0;
+  for (const std::string& tp : space[Axis::TensorParallel].values) {
+    const std::int64_t sharing = number(tp);
+    if (sharing < 1 || number(gpus.front()) % sharing != 0) continue;
+    const std::int64_t ranks = number(gpus.front()) / sharing;
+    if (batch % ranks == 0) continue;
+    degrees += (degrees.empty() ? "" : ", ") + tp;
+    most = std::max(most, ranks);
+  }
+  if (degrees.empty()) return std::nullopt;
+  const std::int64_t below = batch / most * most;
+  return formatted("tp {} ({} rows; {}{} divide{})", degrees, batch, below > 0 ? formatted("{} or ", below) : "",
+                   below + most, below > 0 ? "" : "s");
+}
+
 }  // namespace
 
 std::vector<std::string> not_searched(Walk& walk) {
   std::vector<std::string> left_out;
+  if (std::optional<std::string> degrees = degrees_without_rows(walk.space())) left_out.push_back(std::move(*degrees));
   const std::vector<PlanFamily>& families = walk.evaluator().families();
   const auto any = [&families](auto&& is) { return std::any_of(families.begin(), families.end(), is); };
   if (any([](const PlanFamily& family) { return family.refusal.empty() && family.host_unknown; })) {

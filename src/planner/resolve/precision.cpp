@@ -20,9 +20,10 @@ struct Modelled {
   Version newest;
   const char* why;
   const char* closed = nullptr;  // Why a newer one is refused as well.
+  Version measured{};            // The oldest that was; those before it are answered as it is.
 };
 constexpr Modelled kModelledTorch{
-    {2, 5, 0}, kWitnessTorch, "measured were 2.6, 2.8 and 2.11; older ones save other tensors"};
+    {2, 5, 0}, kWitnessTorch, "measured were 2.6 to 2.11; older ones save other tensors", nullptr, {2, 6, 0}};
 constexpr Modelled kModelledTransformers{{4, 0, 0}, kWitnessTransformers, "measured were 4.53, 4.57 and 5.17"};
 constexpr Modelled kModelledDeepSpeed{
     {0, 12, 0}, {0, 19, 8}, "measured was 0.19.8; DeepSpeed's source was read back to 0.12"};
@@ -47,6 +48,10 @@ Version resolve_version(Resolver& resolver, std::string_view what, const Setting
     resolver.fault(setting.place,
                    formatted("{} {} is not modelled; the oldest is {}", what, version->text(), modelled.least.text()),
                    modelled.why);
+  }
+  if (*version < modelled.measured && !(*version < modelled.least)) {
+    resolver.announce(setting.place, formatted("{} {} is older than {}, the oldest that was measured", what,
+                                               version->text(), modelled.measured.text()));
   }
   if (modelled.newest < *version && modelled.closed != nullptr) {
     resolver.fault(setting.place,
@@ -400,6 +405,19 @@ void resolve_accumulation(Resolver& resolver) {
   }
 }
 
+void resolve_deepspeed_version(Resolver& resolver) {
+  const Setting<std::string>& wished = resolver.request.deepspeed_version;
+  Version& version = resolver.training().deepspeed;
+  if (resolver.deepspeed()) {
+    version = resolve_version(resolver, "deepspeed", wished, kDeepSpeedVersion, kModelledDeepSpeed);
+    return;
+  }
+  version = Version::parse(kDeepSpeedVersion).value_or(Version{});
+  if (!wished.given()) return;
+  resolver.notice(Notice::Kind::Inert, wished.place,
+                  "DeepSpeed's version has no effect: the runtime is not DeepSpeed's");
+}
+
 }  // namespace
 
 void resolve_runtime(Resolver& resolver) {
@@ -439,12 +457,7 @@ void resolve_runtime(Resolver& resolver) {
   training.transformers = resolve_version(resolver, "transformers", request.transformers_version, kTransformersVersion,
                                           kModelledTransformers);
   say_what_transformers_does(resolver);
-  if (resolver.deepspeed()) {
-    training.deepspeed =
-        resolve_version(resolver, "deepspeed", request.deepspeed_version, kDeepSpeedVersion, kModelledDeepSpeed);
-  } else {
-    training.deepspeed = Version::parse(kDeepSpeedVersion).value_or(Version{});
-  }
+  resolve_deepspeed_version(resolver);
 }
 
 namespace {

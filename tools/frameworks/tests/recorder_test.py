@@ -20,7 +20,7 @@ import transformers
 from common import predict
 from common.configuration import Configuration, model_config
 from common.receipt import validate
-from dsplan.receipt import ReceiptCallback, receipt
+from dsplan.receipt import ReceiptCallback, finite, receipt
 
 
 def tiny():
@@ -107,6 +107,26 @@ class Recording(unittest.TestCase):
         missing = {row["what"]: row["why"] for row in self.written()["ranks"][0]["not_measured"]}
         self.assertIn(f"{ids.nbytes:,} bytes", missing["batch.labels"])
 
+    def test_what_the_loop_holds_and_a_prediction_does_not(self):
+        model = tiny()
+        optimizer = torch.optim.AdamW(model.parameters())
+        with receipt(self.path, model=model, optimizer=optimizer):
+            for _ in range(3):
+                ids = batch()["input_ids"]
+                loss = model(input_ids=ids, labels=ids.clone(), use_cache=False).loss
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+        missing = {row["what"]: row["why"] for row in self.written()["ranks"][0]["not_measured"]}
+        self.assertIn("still holds the last step's loss: 4 bytes", missing["loop.loss"])
+        self.assertIn("gone before the step", missing["batch.labels"])
+
+    def test_infinities_are_numbers_of_json(self):
+        """accelerate says steps_per_print so."""
+        told = finite({"steps_per_print": float("inf"), "time": (0.0, float("-inf")), "nothing": float("nan"), "lr": 1e-4})
+        self.assertEqual(json.loads(json.dumps(told, allow_nan=False)),
+                         {"steps_per_print": 1.7e308, "time": [0.0, -1.7e308], "nothing": None, "lr": 1e-4})
+
     def test_a_loss_of_its_own(self):
         model = tiny()
         optimizer = torch.optim.AdamW(model.parameters())
@@ -185,6 +205,8 @@ class Recording(unittest.TestCase):
         value = self.written()
         self.assertTrue(value["complete"])
         self.assertEqual(value["inputs"]["training_arguments"]["max_steps"], 3)
+        missing = {row["what"]: row["why"] for row in value["ranks"][0]["not_measured"]}
+        self.assertIn("the Trainer holds", missing["loop.loss"])
         training = value["inputs"]["training"]
         self.assertEqual((training["loop"], training["grad_accum"], training["micro_batch"], training["max_grad_norm"]),
                          ("trainer", 2, 2, 1.0))
