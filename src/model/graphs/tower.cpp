@@ -11,12 +11,13 @@ namespace {
 
 class TowerGraph {
  public:
-  TowerGraph(GraphBuilder& g, const TowerParts& tower, ModuleId module)
-      : g_(g), t_(tower), d_(tower.dims), p_(tower.layers), module_(module) {}
+  TowerGraph(GraphBuilder& g, const TowerParts& tower, ModuleId module, TensorId flags)
+      : g_(g), t_(tower), d_(tower.dims), p_(tower.layers), module_(module), flags_(flags) {}
 
   TowerResult run(TensorId pixels, bool all_states) {
     g_.enter(module_);
     TensorId hidden = embeddings(pixels);
+    if (flags_ != kNone) ask_whether_all(g_, flags_);
     if (t_.norms_patches) {
       const TensorId normed = norm_module(g_, p_.norm, g_.child(module_, "pre_layrnorm"), hidden);
       g_.drop({hidden});
@@ -80,7 +81,8 @@ class TowerGraph {
       g_.drop({joint});
       joint = g_.cat(spread, seen, Op::Cat, 1);
     }
-    const TensorId ids = g_.buffer("position_ids");
+    std::vector<TensorId> held;
+    const TensorId ids = flags_ == kNone ? g_.buffer("position_ids") : places_in_picture(g_, t_, flags_, held);
     const ModuleId table = g_.child(module, "position_embedding");
     g_.enter(table);
     const TensorId positions = embedding(g_, g_.parameter("weight"), ids);
@@ -88,6 +90,7 @@ class TowerGraph {
     const TensorId out = g_.binary(Op::Add, joint, positions);
     g_.drop({positions, joint, seen});
     if (spread != kNone) g_.drop({spread});
+    for (const TensorId one : held) g_.drop({one});
     g_.exit(module);
     return out;
   }
@@ -113,6 +116,7 @@ class TowerGraph {
   const Dimensions& d_;
   const DecoderParts& p_;
   ModuleId module_;
+  TensorId flags_;  // kNone where nobody asks which patches are a picture's.
 };
 
 // CLIPForImageClassification, SiglipForImageClassification: the mean of all patches.
@@ -177,11 +181,12 @@ TensorId pixel_input(GraphBuilder& g, const TowerParts& tower, std::int64_t rows
   return g.batch_input(Shape{rows, tower.channels, tower.dims.image, tower.dims.image}, dtype);
 }
 
-TowerResult tower_module(GraphBuilder& g, const TowerParts& tower, ModuleId module, TensorId pixels, bool all_states) {
+TowerResult tower_module(GraphBuilder& g, const TowerParts& tower, ModuleId module, TensorId pixels, bool all_states,
+                         TensorId flags) {
   const GraphBuilder::Within within(g, tower.dims, g.shape(pixels).dims[0], tower.dims.max_positions);
   if (tower.projection == ProjectorKind::Adapted) return llama_tower(g, tower, module, pixels);
   if (tower.scales) return intern_tower(g, tower, module, pixels);
-  return TowerGraph(g, tower, module).run(pixels, all_states);
+  return TowerGraph(g, tower, module, flags).run(pixels, all_states);
 }
 
 void drop_result(GraphBuilder& g, const TowerResult& result, TensorId read) {
