@@ -357,6 +357,11 @@ TEST_CASE("each fault of a model of several parts has its place") {
     1 | {"model_type": "gemma3", "vision_config": {}, "mm_tokens_per_image": 100}
       |                                                                      ^
 )"},
+      {R"({"model_type": "smolvlm", "vision_config": {}, "scale_factor": 5})",
+       R"(config.json:1:64: error: "scale_factor" is 5: 7 by 7 patches cannot be joined 5 by 5
+    1 | {"model_type": "smolvlm", "vision_config": {}, "scale_factor": 5}
+      |                                                                ^
+)"},
   };
   for (const auto& [config, text] : cases) {
     CAPTURE(config);

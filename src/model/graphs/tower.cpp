@@ -47,6 +47,12 @@ class TowerGraph {
   // Without a class token in front, which copies them, patches lie column by column, as the convolution leaves them.
   [[nodiscard]] bool strided() const { return !t_.class_token; }
 
+  // gradient_checkpointing_enable makes what the tower's embedding returns require a gradient: patches, or of idefics3
+  // their sums with positions.
+  [[nodiscard]] bool becomes_leaf(TensorId made) {
+    return g_.options().inputs_require_grad && t_.hears_checkpoints && !g_.graph().tensor(made).requires_grad;
+  }
+
   // A convolution whose steps are its own width; each patch a place.
   TensorId patches(ModuleId embeddings, TensorId pixels) {
     const TensorId own = g_.options().autocast ? g_.keep(pixels) : g_.cast(pixels, g_.options().dtype);
@@ -56,8 +62,7 @@ class TowerGraph {
     const Shape grid{g_.shape(pixels).dims[0], d_.hidden, side, side};
     const TensorId made = convolution(g_, grid, own, true);
     g_.exit(module);
-    const bool leaf =
-        g_.options().inputs_require_grad && t_.hears_checkpoints && !g_.graph().tensor(made).requires_grad;
+    const bool leaf = flags_ == kNone && becomes_leaf(made);
     if (leaf) g_.require_grad(made);
     g_.drop({own});
     const Shape flat{grid.dims[0], d_.hidden, side * side};
@@ -92,7 +97,11 @@ class TowerGraph {
     if (spread != kNone) g_.drop({spread});
     for (const TensorId one : held) g_.drop({one});
     g_.exit(module);
-    return out;
+    if (flags_ == kNone || !becomes_leaf(out)) return out;
+    g_.require_grad(out);
+    const TensorId copied = g_.view_copied_back(out, g_.shape(out));
+    g_.drop({out});
+    return copied;
   }
 
   TensorId encoder(TensorId hidden, std::vector<TensorId>* states) {

@@ -94,8 +94,8 @@ def make_mode():
             on_device = any(one.device.type == "cuda" for one in given + made)
             if func in shares and made and given and all(map(followed, given)) and given[0].dim() == 3:
                 made[0].dsplan_share = True
-            if func in passed_on and made and hasattr(given[0], "dsplan_share") and all(map(followed, given)):
-                made[0].dsplan_share = True
+            if func in passed_on and made and getattr(given[0], "dsplan_share", None) == "passed on" and all(map(followed, given)):
+                made[0].dsplan_share = "passed on"
             if made and on_device and all(map(followed, given + made)):
                 self.again(func, args, kwargs, made)
             return out
