@@ -308,6 +308,7 @@ struct DecoderParts {
 enum class ProjectorKind : std::uint8_t {
   TwoLinears,  // Over one of the tower's hidden states (llava).
   OneLinear,   // Over the tower's result (paligemma).
+  Connected,   // Over the tower's result: places side by side, and one product (idefics3, smolvlm).
   Pooled,      // Over the tower's result: places averaged to fewer, normed, and one product (gemma3).
   Shuffled,    // Over the tower's result: two by two places side by side, normed, and two linears (internvl).
   Unfolded,    // Over the tower's result: normed, patches side by side through one product, and two linears (mistral3).
@@ -332,11 +333,14 @@ struct TowerParts {
 
   std::string_view module = "vision_tower";
   std::string_view projector = "multi_modal_projector";
+  std::string_view language = "language_model";
   ProjectorKind projection = ProjectorKind::TwoLinears;
   std::string projector_activation;
   std::int64_t tokens = 0;       // Of one picture, among the text's.
   std::int64_t read_layers = 0;  // Behind so many layers the projector reads.
   bool drops_first = false;      // All places but the first.
+  std::int64_t beside = 2;       // So many places a side come to lie side by side, as one token.
+  bool by_block = false;         // Tokens look up their place in their own picture (smolvlm).
   std::int64_t image_token = 0;  // Its id. No byte depends on it, as long as the vocabulary has it.
   bool sees_itself = false;      // Tokens of a picture see each other; the batch says which tokens they are (gemma3).
   bool shows_prefix = false;     // All tokens before the answer do, and tokens are numbered from one (paligemma).

@@ -4,6 +4,9 @@
 #include <array>
 #include <string_view>
 
+#include "core/format.h"
+#include "model/parts.h"
+
 namespace dsplan {
 namespace {
 
@@ -31,6 +34,7 @@ constexpr std::array kPlans = {
     Plan{"gpt_neox"},
     Plan{"granite", true},
     Plan{"helium"},
+    Plan{"idefics3", false, false, true},
     Plan{"llama"},
     Plan{"llava", false, false, true},
     Plan{"minicpm3", true},
@@ -46,6 +50,7 @@ constexpr std::array kPlans = {
     Plan{"qwen3", true, true},
     Plan{"seed_oss"},
     Plan{"smollm3", true},
+    Plan{"smolvlm", false, false, true},
     Plan{"starcoder2"},
     Plan{"vaultgemma", true},
 };
@@ -58,7 +63,7 @@ bool in_tensor_plan(const ModelSpec& model, const Parameter& parameter) {
   if (plan == kPlans.end()) return false;
   const std::string_view name = parameter.name;
   const auto has = [&](std::string_view part) { return name.find(part) != std::string_view::npos; };
-  if (plan->tower && !has("language_model.")) return false;
+  if (plan->tower && !has(formatted("{}.", model.parts->tower->language))) return false;
   if (has("norm")) return plan->head_norms && (has(".q_norm.") || has(".k_norm."));
   if (has("embed_tokens.") || has("embed_in.")) return plan->embedding;
   return !has(".q_a_proj.");

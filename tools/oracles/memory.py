@@ -319,7 +319,7 @@ class Run:
     def __init__(self, case, with_hooks):
         self.case = case
         self.training = case["training"]
-        self.meter = Meter("image_size" in self.training or "routing" in self.training)
+        self.meter = Meter("image_size" in self.training or "routing" in self.training or self.looks_for_pictures())
         self.ready = []
         self.layers = []
         self.in_forward = False
@@ -384,6 +384,8 @@ class Run:
             shapes["pixel_values"] = (shape[0] * self.training["images"], 3, size, size)
         if kind.startswith(("Gemma3For", "PaliGemmaFor")):
             shapes["token_type_ids"] = shape  # The processor says which tokens are a picture's.
+        if self.looks_for_pictures():
+            return self.batch_of_masked(shapes, size)
         if "image_size" in self.training:
             return self.batch_of_grids(shapes)
         # The weights' own dtype is what a convolution takes, and llama4's product in the place of one.
@@ -458,6 +460,30 @@ class Run:
         made["image_position_ids"].known = places
         made["input_ids"].known = ids
         made["mm_token_type_ids"].known = types
+        return made
+
+    def looks_for_pictures(self):
+        """Among those of its batch, which may be nothing but zeros (idefics3, smolvlm)."""
+        return self.case["config"]["model_type"] in ("idefics3", "smolvlm")
+
+    def batch_of_masked(self, shapes, size):
+        """Idefics3's processor gives as many pictures to each row, and which pixels are a picture's. A row is laid out as
+        above."""
+        rows, length = shapes["input_ids"]
+        config = self.case["config"]
+        pictures = self.training["images"]
+        tokens = (size // config["vision_config"]["patch_size"] // config.get("scale_factor", 2))**2
+        made = {name: torch.empty(of, dtype=torch.int64, device=DEVICE) for name, of in shapes.items() if name != "pixel_values"}
+        made["pixel_values"] = torch.empty(rows, pictures, 3, size, size, device=DEVICE)
+        made["pixel_attention_mask"] = torch.empty(rows, pictures, size, size, device=DEVICE)
+        with known_values._disable_current_modes():
+            types = torch.zeros(rows, length, dtype=torch.int64)
+            for picture in range(pictures):
+                begin = 1 + picture * (tokens + 2)
+                types[:, begin:begin + tokens] = 1
+            made["pixel_values"].known = torch.ones(rows, pictures, 3, size, size)
+            made["pixel_attention_mask"].known = torch.ones(rows, pictures, size, size)
+            made["input_ids"].known = types * config["image_token_id"]
         return made
 
     def asks_for_biases(self):

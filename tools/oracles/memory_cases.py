@@ -739,6 +739,10 @@ LLAVA = {"model_type": "llava", "architectures": ["LlavaForConditionalGeneration
          "vision_config": CLIP["vision_config"], "text_config": config("llama")}
 PALIGEMMA = {"model_type": "paligemma", "architectures": ["PaliGemmaForConditionalGeneration"], "image_token_index": 500,
              "projection_dim": 64, "vision_config": SIGLIP["vision_config"], "text_config": GEMMA}
+IDEFICS3 = {"model_type": "idefics3", "architectures": ["Idefics3ForConditionalGeneration"], "image_token_id": 500,
+            "scale_factor": 2, "vision_config": {**SEEN, "model_type": "idefics3_vision"}, "text_config": config("llama")}
+SMOLVLM = {**IDEFICS3, "model_type": "smolvlm", "architectures": ["SmolVLMForConditionalGeneration"],
+           "vision_config": {**SEEN, "model_type": "smolvlm_vision"}}
 GEMMA3_SHOWN = {"model_type": "gemma3", "architectures": ["Gemma3ForConditionalGeneration"], "image_token_index": 500,
                 "mm_tokens_per_image": 9, "vision_config": SIGLIP["vision_config"], "text_config": GEMMA3}
 INTERNVL = {"model_type": "internvl", "architectures": ["InternVLForConditionalGeneration"], "image_token_id": 500,
@@ -793,6 +797,7 @@ QWEN3_5_MOE_VL = {**QWEN3_5_VL, "model_type": "qwen3_5_moe", "architectures": ["
                   "vision_config": {**QWEN3_5_VL["vision_config"], "model_type": "qwen3_5_moe_vision"}}
 SIZED = "model.visual."
 TOWER = "model.vision_tower."
+SEEING = "model.vision_model."
 BEHIND = [TOWER + "encoder.layers.2.*", TOWER + "post_layernorm.*"]  # What the projector does not read.
 
 
@@ -872,6 +877,10 @@ SHOWN = {
               "qwen3-5-moe-vl-autocast", "qwen3-5-moe-vl-two"),
     "qwen3-vl-moe-odd": case(QWEN3_VL_MOE, micro_batch=3, seq=107, images=2, image_size=[24, 40]),
     **shown("internvl", INTERNVL, TOWER, []),
+    **without(shown("idefics3", IDEFICS3, SEEING, [], text="model.text_model.", projector="model.connector."),
+              "idefics3-checkpoint-reentrant"),
+    **without(shown("smolvlm", SMOLVLM, SEEING, [], text="model.text_model.", projector="model.connector."),
+              *(f"smolvlm-{one}" for one in ("projector", "checkpoint", "checkpoint-both", "checkpoint-reentrant", "lora", "eager"))),
     "internvl-one": case(INTERNVL, seq=96, images=1),
     "internvl-one-accumulate": case(INTERNVL, seq=96, images=1, grad_accum=2),
     "internvl-one-checkpoint": case(INTERNVL, seq=96, images=1, checkpoint="full", dtype="fp32", autocast="bf16"),

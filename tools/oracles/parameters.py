@@ -26,7 +26,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, CONFIG_MAPPING
 FAMILIES = ("gpt2 opt bloom gpt_neox falcon llama mistral mixtral qwen2 qwen2_moe qwen3 qwen3_moe gemma gemma2 "
             "gemma3_text gemma4_text phi phi3 deepseek_v2 deepseek_v3 glm4_moe_lite bert roberta xlm-roberta camembert deberta-v2 distilbert electra t5 mt5 vit whisper bart mbart marian m2m_100 pegasus modernbert llama4_text glm4_moe granitemoe gpt_oss "
             "arcee seed_oss olmo olmoe ministral ministral3 cwm glm helium dots1 solar_open hunyuan_v1_moe ernie4_5_moe minicpm3 minimax_m2 vaultgemma granitemoeshared lfm2 gpt_bigcode mamba2 granitemoehybrid qwen3_next qwen3_5_text qwen3_5_moe_text "
-            "clip_vision_model siglip_vision_model clip siglip llava gemma3 paligemma internvl llama4 mistral3 gemma4 qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe qwen3_5 qwen3_5_moe").split()
+            "clip_vision_model siglip_vision_model clip siglip llava gemma3 paligemma idefics3 smolvlm internvl llama4 mistral3 gemma4 qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe qwen3_5 qwen3_5_moe").split()
 
 # Fields of every config class that move no byte of a training step.
 INERT = {"transformers_version", "architectures", "id2label", "label2id", "problem_type", "return_dict",
@@ -45,7 +45,8 @@ def model_class(config):
                 "clip_vision_model": "CLIPVisionModel", "siglip_vision_model": "SiglipVisionModel",
                 "llava": "LlavaForConditionalGeneration", "gemma3": "Gemma3ForConditionalGeneration", "paligemma": "PaliGemmaForConditionalGeneration",
                 "internvl": "InternVLForConditionalGeneration", "mistral3": "Mistral3ForConditionalGeneration",
-                "gemma4": "Gemma4ForConditionalGeneration",
+                "gemma4": "Gemma4ForConditionalGeneration", "idefics3": "Idefics3ForConditionalGeneration",
+                "smolvlm": "SmolVLMForConditionalGeneration",
                 "qwen2_vl": "Qwen2VLForConditionalGeneration", "qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration",
                 "qwen3_vl": "Qwen3VLForConditionalGeneration", "qwen3_vl_moe": "Qwen3VLMoeForConditionalGeneration",
                 "qwen3_5": "Qwen3_5ForConditionalGeneration", "qwen3_5_moe": "Qwen3_5MoeForConditionalGeneration"}
@@ -96,6 +97,16 @@ def buffer_rows(model):
             yield name, tensor, leaf not in module._non_persistent_buffers_set, "" if other == name else other
 
 
+def masked_pictures(config, seen):
+    """Two rows, of which each begins with a picture."""
+    tokens = (seen.image_size // seen.patch_size // config.scale_factor) ** 2
+    ids = torch.arange(2 * (tokens + 8)).reshape(2, -1) % 100 + 4
+    ids[:, :tokens] = config.image_token_id
+    return {"input_ids": ids, "labels": ids, "use_cache": False,
+            "pixel_values": torch.rand(2, 1, seen.num_channels, seen.image_size, seen.image_size),
+            "pixel_attention_mask": torch.ones(2, 1, seen.image_size, seen.image_size)}
+
+
 def inputs_for(model):
     config = model.config
     if config.model_type == "whisper":
@@ -109,6 +120,8 @@ def inputs_for(model):
         return padded_pictures(config, seen)
     if hasattr(seen, "spatial_merge_size"):
         return sized_inputs(config, seen)
+    if config.model_type in ("idefics3", "smolvlm"):
+        return masked_pictures(config, seen)
     if hasattr(seen, "patch_size"):
         side = seen.image_size if isinstance(seen.image_size, int) else seen.image_size[0]
         pixels = {"pixel_values": torch.rand(2, seen.num_channels, side, side)}

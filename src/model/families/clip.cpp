@@ -11,13 +11,19 @@ namespace {
 
 struct TowerDefaults {
   std::string_view prefix;  // Of the class names: "CLIP".
+  std::string_view inner;   // Of those of attention and MLP.
+  std::int64_t hidden = 768;
+  std::int64_t heads = 12;
   std::int64_t patch = 0;
   std::string_view activation;
   double epsilon = 1e-5;
   bool siglip = false;
+  bool asks = false;  // It is told which patches are a picture's.
 };
-constexpr TowerDefaults kClip{"CLIP", 32, "quick_gelu", 1e-5, false};
-constexpr TowerDefaults kSiglip{"Siglip", 16, "gelu_pytorch_tanh", 1e-6, true};
+constexpr TowerDefaults kClip{"CLIP", "CLIP", 768, 12, 32, "quick_gelu", 1e-5, false};
+constexpr TowerDefaults kSiglip{"Siglip", "Siglip", 768, 12, 16, "gelu_pytorch_tanh", 1e-6, true};
+constexpr TowerDefaults kIdefics3{"Idefics3", "Idefics3Vision", 1152, 16, 32, "gelu_pytorch_tanh", 1e-6, true, true};
+constexpr TowerDefaults kSmolVlm{"SmolVLM", "SmolVLMVision", 1152, 16, 32, "gelu_pytorch_tanh", 1e-6, true, true};
 
 DecoderParts layer_parts(bool siglip) {
   DecoderParts parts;
@@ -51,11 +57,11 @@ void read_layers(ConfigReader& config, const TowerDefaults& defaults, std::int64
 TowerParts read_tower(ConfigReader& config, const TowerDefaults& defaults) {
   TowerParts tower;
   Dimensions& d = tower.dims;
-  read_layers(config, defaults, 768, 3072, 12, d);
+  read_layers(config, defaults, defaults.hidden, 3072, defaults.heads, d);
   d.image = config.size("image_size", 224);
   tower.patch = config.size("patch_size", defaults.patch);
   tower.channels = config.size("num_channels", 3);
-  tower.pools = defaults.siglip && config.flag("vision_use_head", true);
+  tower.pools = defaults.siglip && !defaults.asks && config.flag("vision_use_head", true);
   config.require_at_most("patch_size", tower.patch, "image_size", d.image);
   config.throw_if_any();
   d.head_dim = d.hidden / d.heads;
@@ -69,7 +75,7 @@ TowerParts read_tower(ConfigReader& config, const TowerDefaults& defaults) {
 }
 
 void register_mlp(ModelBuilder& b, const TowerDefaults& defaults, const Dimensions& d, std::string& type) {
-  type = formatted("{}MLP", defaults.prefix);
+  type = formatted("{}MLP", defaults.inner);
   const auto mlp = b.module("mlp", type);
   b.activation("activation_fn", d.activation);
   b.linear("fc1", d.ffn, d.hidden, true, Cut::Unknown);
@@ -80,19 +86,20 @@ void register_layers(ModelBuilder& b, const TowerDefaults& defaults, const Dimen
   const auto encoder = b.module("encoder", formatted("{}Encoder", defaults.prefix));
   const auto list = b.module("layers", "ModuleList");
   const std::string type = formatted("{}EncoderLayer", defaults.prefix);
-  const std::string attention_type = formatted("{}Attention", defaults.prefix);
+  const std::string attention_type = formatted("{}Attention", defaults.inner);
   std::string mlp_type;
   for (std::int64_t i = 0; i < d.layers; ++i) {
     const auto layer =
         b.layer(i, type, "layer_norm1 self_attn(q_proj k_proj v_proj out_proj) layer_norm2 mlp(fc1 activation_fn fc2)");
-    if (defaults.siglip) b.layer_norm("layer_norm1", d.hidden);
+    const bool norms_first = defaults.siglip && !defaults.asks;
+    if (norms_first) b.layer_norm("layer_norm1", d.hidden);
     {
       const auto attention = b.module("self_attn", attention_type);
       for (const std::string_view name : {"k_proj", "v_proj", "q_proj", "out_proj"}) {
         b.linear(name, d.hidden, d.hidden, true, Cut::Unknown);
       }
     }
-    if (defaults.siglip) {
+    if (norms_first) {
       b.layer_norm("layer_norm2", d.hidden);
       register_mlp(b, defaults, d, mlp_type);
     } else {
@@ -124,7 +131,7 @@ std::string register_tower(ModelBuilder& b, const TowerDefaults& defaults, const
   {
     const auto embeddings = b.module("embeddings", formatted("{}VisionEmbeddings", defaults.prefix));
     if (tower.class_token) b.parameter("class_embedding", {d.hidden}, Split::Unknown);
-    b.buffer("position_ids", {1, d.max_positions}, DType::Int64, false);
+    if (!defaults.asks) b.buffer("position_ids", {1, d.max_positions}, DType::Int64, false);
     {
       const auto patches = b.module("patch_embedding", "Conv2d");
       b.parameter("weight", {d.hidden, tower.channels, tower.patch, tower.patch}, Split::Unknown);
@@ -151,7 +158,7 @@ ModelSpec with_tower(ModelSpec spec, TowerParts tower) {
 
 ModelSpec build_tower(ConfigReader& config, const TowerDefaults& defaults) {
   TowerParts tower = read_tower(config, defaults);
-  ModelBuilder b(config, formatted("{}VisionModel", defaults.prefix));
+  ModelBuilder b(config, formatted("{}Vision{}", defaults.prefix, defaults.asks ? "Transformer" : "Model"));
   const std::string forward = register_tower(b, defaults, tower);
   return with_tower(b.finish(forward), std::move(tower));
 }
@@ -202,6 +209,9 @@ void require_classifier(ConfigReader& config, const TowerDefaults& defaults) {
 
 ModelSpec build_clip_vision_model(ConfigReader& config) { return build_tower(config, kClip); }
 ModelSpec build_siglip_vision_model(ConfigReader& config) { return build_tower(config, kSiglip); }
+ModelSpec build_idefics3_tower(ConfigReader& config, bool smolvlm) {
+  return build_tower(config, smolvlm ? kSmolVlm : kIdefics3);
+}
 
 ModelSpec build_clip(ConfigReader& config) {
   require_classifier(config, kClip);

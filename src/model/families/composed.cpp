@@ -161,7 +161,7 @@ ModelSpec compose(const ShownModel& shown, const ModelSpec& vision, const ModelS
   const ModuleId body = text.child(0, "model");
   const ModuleId embedding = text.child(body, "embed_tokens");
   const ModuleId output = text.child(0, "lm_head");
-  const std::size_t language = whole.take(text, body, model, "language_model");
+  const std::size_t language = whole.take(text, body, model, tower.language);
   const std::size_t head = whole.take(text, output, 0, "lm_head");
   if (shown.tied) whole.tie(whole.moved(head, output), whole.moved(language, embedding));
 

@@ -25,6 +25,9 @@ namespace dsplan {
 // What was noticed of a part becomes the whole's: keys that nobody knows of the family, and gaps.
 void take_remarks(ConfigReader& config, ConfigReader& inner, std::string_view family);
 
+// clip.cpp: the tower of idefics3 or smolvlm, which no model_type names by itself.
+[[nodiscard]] ModelSpec build_idefics3_tower(ConfigReader& config, bool smolvlm);
+
 class Composition {
  public:
   explicit Composition(std::string_view root_type);

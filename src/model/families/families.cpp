@@ -105,6 +105,8 @@ std::vector<Family> encoders_and_towers() {
       {"llava", build_llava, true},
       {"gemma3", build_gemma3, true},
       {"paligemma", build_paligemma, true},
+      {"idefics3", build_idefics3, true},
+      {"smolvlm", build_smolvlm, true},
       {"internvl", build_internvl, true},
       {"llama4", build_llama4, true},
       {"mistral3", build_mistral3, true},

@@ -111,6 +111,8 @@ struct Family {
 [[nodiscard]] ModelSpec build_llama4(ConfigReader& config);
 [[nodiscard]] ModelSpec build_gemma3(ConfigReader& config);
 [[nodiscard]] ModelSpec build_paligemma(ConfigReader& config);
+[[nodiscard]] ModelSpec build_idefics3(ConfigReader& config);
+[[nodiscard]] ModelSpec build_smolvlm(ConfigReader& config);
 [[nodiscard]] ModelSpec build_internvl(ConfigReader& config);
 [[nodiscard]] ModelSpec build_qwen2_vl(ConfigReader& config);
 [[nodiscard]] ModelSpec build_qwen2_5_vl(ConfigReader& config);

@@ -23,7 +23,7 @@ bool is_inside(const DecoderParts& p) { return p.tower != nullptr && p.tower->pr
 ModuleId text_body(const GraphBuilder& g, const DecoderParts& p) {
   if (is_inside(p)) return g.child(g.child(g.causal(), "language_model"), p.body);
   const ModuleId body = g.child(g.causal(), p.body);
-  return p.tower == nullptr ? body : g.child(body, "language_model");
+  return p.tower == nullptr ? body : g.child(body, p.tower->language);
 }
 
 // arange(seq), since 5.0 plus the length of a cache, unsqueezed.
@@ -55,6 +55,7 @@ ShownBatch shown_batch(GraphBuilder& g, const TowerParts* tower, TensorId ids) {
   if (tower->projection == ProjectorKind::Unfolded) return pixtral_batch(g, *tower, pictures);
   if (tower->projection == ProjectorKind::Embedded) return padded_batch(g, *tower, pictures);
   if (tower->merge > 0) return grid_batch(g, *tower, pictures);
+  if (tower->projection == ProjectorKind::Connected) return masked_batch(g, *tower);
   ShownBatch batch;
   batch.pixels = pixel_input(g, *tower, pictures);
   if (tower->sees_itself) batch.types = g.batch_input(g.shape(ids), DType::Int64);
@@ -549,8 +550,10 @@ class DecoderGraph {
     } else {
       const TensorId embedded = embed(ids);
       const TensorId numbers = p_.tower->shows_prefix ? positions_from_one(g_) : kNone;
-      const Pictured shown = unfolded ? show_pixtral(g_, *p_.tower, outer, batch, ids, embedded)
-                                      : show_pictures(g_, *p_.tower, outer, batch.pixels, ids, embedded);
+      const bool connected = p_.tower->projection == ProjectorKind::Connected;
+      const Pictured shown = unfolded    ? show_pixtral(g_, *p_.tower, outer, batch, ids, embedded)
+                             : connected ? show_connected(g_, *p_.tower, outer, batch, ids, embedded)
+                                         : show_pictures(g_, *p_.tower, outer, batch.pixels, ids, embedded);
       PictureMasks made;
       if (numbers != kNone) {
         made = prefix_masks(g_, batch.types, numbers, d_.sliding_window);
@@ -563,8 +566,8 @@ class DecoderGraph {
                      .sliding = made.sliding,
                      .masked = batch.types != kNone,
                      .numbers = numbers});
-      g_.drop({shown.flags});
-      if (batch.types != kNone) g_.drop({made.blocks});
+      if (shown.flags != kNone) g_.drop({shown.flags});
+      if (made.blocks != kNone) g_.drop({made.blocks});
       held_.push_back(shown.features);
     }
     g_.exit(outer);

@@ -359,7 +359,8 @@ std::optional<std::string> tower_unsupported(const ModelSpec& model, const Train
   if (!tower->class_token && std::any_of(groups.begin(), groups.end(), nested)) {
     return "reentrant checkpoints of siglip's layers, whose hidden states lie column by column";
   }
-  if (!tower->class_token && tower->tokens > 0 && training.autocast) {
+  const bool copied = tower->projection == ProjectorKind::Connected;  // What the product is given.
+  if (!tower->class_token && tower->tokens > 0 && training.autocast && !copied) {
     return "autocast of siglip's hidden states, which lie column by column, under a projector";
   }
   if (tower->sees_itself && tower->image_token >= model.dims.vocab) {

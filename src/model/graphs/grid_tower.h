@@ -48,6 +48,11 @@ struct GridShown {
 [[nodiscard]] Pictured show_pixtral(GraphBuilder& g, const TowerParts& tower, ModuleId body, const GridBatch& batch,
                                     TensorId ids, TensorId embedded);
 
+// pictures/idefics3.cpp: as many pictures in each row, and which pixels are a picture's (`grids`).
+[[nodiscard]] GridBatch masked_batch(GraphBuilder& g, const TowerParts& tower);
+[[nodiscard]] Pictured show_connected(GraphBuilder& g, const TowerParts& tower, ModuleId body, const GridBatch& batch,
+                                      TensorId ids, TensorId embedded);
+
 // get_rope_index: [3, B, S], a number along each axis. A row is a mark, a picture, two marks, a picture, ..., and text.
 [[nodiscard]] TensorId grid_positions(GraphBuilder& g, const TowerParts& tower);
 // Tables of such positions, [B, S, turned].

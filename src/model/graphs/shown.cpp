@@ -33,7 +33,8 @@ TensorId places_beside(GraphBuilder& g, const TowerParts& tower, TensorId seen) 
   const std::int64_t pictures = g.shape(seen).dims[0];
   const std::int64_t width = g.shape(seen).dims[2];
   const std::int64_t side = tower.dims.image / tower.patch;
-  const std::int64_t few = side / 2;
+  const std::int64_t beside = tower.beside;
+  const std::int64_t few = side / beside;
   const auto turned = [&](TensorId x, std::int64_t rows, std::int64_t columns, std::int64_t channels) {
     const Shape by_row{pictures, rows, columns, channels};
     const Shape by_column{pictures, columns, rows, channels};
@@ -42,9 +43,9 @@ TensorId places_beside(GraphBuilder& g, const TowerParts& tower, TensorId seen) 
     g.drop({view, x});
     return out;
   };
-  const TensorId wide = turned(seen, side, few, 2 * width);
-  const TensorId both = turned(wide, few, few, 4 * width);
-  const TensorId out = g.view(both, Shape{pictures, tower.tokens, 4 * width});
+  const TensorId wide = turned(seen, side, few, beside * width);
+  const TensorId both = turned(wide, few, few, beside * beside * width);
+  const TensorId out = g.view(both, Shape{pictures, tower.tokens, beside * beside * width});
   g.drop({both});
   return out;
 }

@@ -11,12 +11,13 @@ namespace {
 
 class TowerGraph {
  public:
-  TowerGraph(GraphBuilder& g, const TowerParts& tower, ModuleId module)
-      : g_(g), t_(tower), d_(tower.dims), p_(tower.layers), module_(module) {}
+  TowerGraph(GraphBuilder& g, const TowerParts& tower, ModuleId module, TensorId flags)
+      : g_(g), t_(tower), d_(tower.dims), p_(tower.layers), module_(module), flags_(flags) {}
 
   TowerResult run(TensorId pixels, bool all_states) {
     g_.enter(module_);
     TensorId hidden = embeddings(pixels);
+    if (flags_ != kNone) ask_whether_all(g_, flags_);
     if (t_.norms_patches) {
       const TensorId normed = norm_module(g_, p_.norm, g_.child(module_, "pre_layrnorm"), hidden);
       g_.drop({hidden});
@@ -46,6 +47,12 @@ class TowerGraph {
   // Without a class token in front, which copies them, patches lie column by column, as the convolution leaves them.
   [[nodiscard]] bool strided() const { return !t_.class_token; }
 
+  // gradient_checkpointing_enable makes what the tower's embedding returns require a gradient: patches, or of idefics3
+  // their sums with positions.
+  [[nodiscard]] bool becomes_leaf(TensorId made) {
+    return g_.options().inputs_require_grad && t_.hears_checkpoints && !g_.graph().tensor(made).requires_grad;
+  }
+
   // A convolution whose steps are its own width; each patch a place.
   TensorId patches(ModuleId embeddings, TensorId pixels) {
     const TensorId own = g_.options().autocast ? g_.keep(pixels) : g_.cast(pixels, g_.options().dtype);
@@ -55,8 +62,7 @@ class TowerGraph {
     const Shape grid{g_.shape(pixels).dims[0], d_.hidden, side, side};
     const TensorId made = convolution(g_, grid, own, true);
     g_.exit(module);
-    const bool leaf =
-        g_.options().inputs_require_grad && t_.hears_checkpoints && !g_.graph().tensor(made).requires_grad;
+    const bool leaf = flags_ == kNone && becomes_leaf(made);
     if (leaf) g_.require_grad(made);
     g_.drop({own});
     const Shape flat{grid.dims[0], d_.hidden, side * side};
@@ -80,7 +86,8 @@ class TowerGraph {
       g_.drop({joint});
       joint = g_.cat(spread, seen, Op::Cat, 1);
     }
-    const TensorId ids = g_.buffer("position_ids");
+    std::vector<TensorId> held;
+    const TensorId ids = flags_ == kNone ? g_.buffer("position_ids") : places_in_picture(g_, t_, flags_, held);
     const ModuleId table = g_.child(module, "position_embedding");
     g_.enter(table);
     const TensorId positions = embedding(g_, g_.parameter("weight"), ids);
@@ -88,8 +95,13 @@ class TowerGraph {
     const TensorId out = g_.binary(Op::Add, joint, positions);
     g_.drop({positions, joint, seen});
     if (spread != kNone) g_.drop({spread});
+    for (const TensorId one : held) g_.drop({one});
     g_.exit(module);
-    return out;
+    if (flags_ == kNone || !becomes_leaf(out)) return out;
+    g_.require_grad(out);
+    const TensorId copied = g_.view_copied_back(out, g_.shape(out));
+    g_.drop({out});
+    return copied;
   }
 
   TensorId encoder(TensorId hidden, std::vector<TensorId>* states) {
@@ -113,6 +125,7 @@ class TowerGraph {
   const Dimensions& d_;
   const DecoderParts& p_;
   ModuleId module_;
+  TensorId flags_;  // kNone where nobody asks which patches are a picture's.
 };
 
 // CLIPForImageClassification, SiglipForImageClassification: the mean of all patches.
@@ -177,11 +190,12 @@ TensorId pixel_input(GraphBuilder& g, const TowerParts& tower, std::int64_t rows
   return g.batch_input(Shape{rows, tower.channels, tower.dims.image, tower.dims.image}, dtype);
 }
 
-TowerResult tower_module(GraphBuilder& g, const TowerParts& tower, ModuleId module, TensorId pixels, bool all_states) {
+TowerResult tower_module(GraphBuilder& g, const TowerParts& tower, ModuleId module, TensorId pixels, bool all_states,
+                         TensorId flags) {
   const GraphBuilder::Within within(g, tower.dims, g.shape(pixels).dims[0], tower.dims.max_positions);
   if (tower.projection == ProjectorKind::Adapted) return llama_tower(g, tower, module, pixels);
   if (tower.scales) return intern_tower(g, tower, module, pixels);
-  return TowerGraph(g, tower, module).run(pixels, all_states);
+  return TowerGraph(g, tower, module, flags).run(pixels, all_states);
 }
 
 void drop_result(GraphBuilder& g, const TowerResult& result, TensorId read) {

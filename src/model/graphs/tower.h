@@ -14,8 +14,13 @@ struct TowerResult {
   TensorId pooled = kNone;  // kNone where it has none.
   std::vector<TensorId> states;
 };
+// `flags`: which patches are a picture's, where the tower asks (idefics3).
 [[nodiscard]] TowerResult tower_module(GraphBuilder& g, const TowerParts& tower, ModuleId module, TensorId pixels,
-                                       bool all_states);
+                                       bool all_states, TensorId flags = kNone);
+// pictures/idefics3.cpp: positions of patches, by which the tower's table is asked; and whether all patches count.
+[[nodiscard]] TensorId places_in_picture(GraphBuilder& g, const TowerParts& tower, TensorId flags,
+                                         std::vector<TensorId>& held);
+void ask_whether_all(GraphBuilder& g, TensorId flags);
 // A layer with norms before its attention and its MLP, which `parts` names. `strided`: `hidden` lies column by column,
 // and so does what the layer returns, since sums lie as their first operand does.
 [[nodiscard]] TensorId tower_layer(GraphBuilder& g, const DecoderParts& parts, const Dimensions& d, ModuleId module,
@@ -46,7 +51,7 @@ struct Pictured {
 // A product of places that are no matrix as they lie. `turned`: the weight is a linear layer's, and lies as [out, in].
 [[nodiscard]] TensorId product_of_places(GraphBuilder& g, TensorId places, TensorId weight, std::int64_t features,
                                          bool turned);
-// Two by two places of a square side by side, by two copies. Uses up `seen`.
+// Places of a square side by side, TowerParts::beside by so many, by two copies. Uses up `seen`.
 [[nodiscard]] TensorId places_beside(GraphBuilder& g, const TowerParts& tower, TensorId seen);
 
 // `shown.features` among the embedded text.

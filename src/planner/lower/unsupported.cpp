@@ -377,6 +377,9 @@ bool tower_is_trained(const ModelSpec& model, const std::vector<bool>& trained) 
 
 std::optional<std::string> sharded_tower_unsupported(const ModelSpec& model, const Training& training) {
   if (training.runtime == Runtime::Fsdp1) return "a tower under FSDP1";
+  if (model.parts->tower->projection == ProjectorKind::Connected) {
+    return "idefics3's tower under fully_shard, not compared with PyTorch yet";
+  }
   if (model.parts->tower->projection == ProjectorKind::Embedded) {
     return "gemma4's tower under fully_shard, whose patches have a group of their own: not compared with PyTorch yet";
   }
@@ -391,6 +394,7 @@ std::optional<std::string> gathered_tower_unsupported(const ModelSpec& model, co
                                                       const std::vector<bool>& trained) {
   const ProjectorKind projection = model.parts->tower->projection;
   if (projection == ProjectorKind::Adapted) return "llama4's tower under ZeRO-3, not compared with DeepSpeed yet";
+  if (projection == ProjectorKind::Connected) return "idefics3's tower under ZeRO-3, not compared with DeepSpeed yet";
   if (projection == ProjectorKind::Embedded && tower_is_trained(model, trained)) {
     return "a trained tower of gemma4 under ZeRO-3, not compared with DeepSpeed yet";
   }

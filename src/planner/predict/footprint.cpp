@@ -495,6 +495,11 @@ Bytes shown_bytes(const ModelSpec& model, const Training& t, Bytes tokens) {
     const Elements numbers(checked_mul(tower.channels, area));
     return (storage(numbers, DType::Float32) + storage(Elements(2), DType::Int64)) * pictures;
   }
+  if (tower.projection == ProjectorKind::Connected) {  // Pixels, and a number for each place that is one.
+    const Elements places(checked_mul(pictures, checked_mul(tower.dims.image, tower.dims.image)));
+    return storage(Elements(checked_mul(places.value(), tower.channels)), DType::Float32) +
+           storage(places, DType::Float32);
+  }
   if (tower.projection == ProjectorKind::Embedded) {  // As many patches as the largest picture has, and their places.
     const Elements numbers(checked_mul(tower.padded, checked_mul(tower.channels, tower.patch * tower.patch)));
     const Elements places(checked_mul(tower.padded, 2));

@@ -438,7 +438,8 @@ class OfProgram {
     if (foreign_.freeze_projector.value_or(true)) {
       globs.push_back(apart ? formatted("model.{}.*", tower.projector) : formatted("model.{}.merger.*", tower.module));
     }
-    if (foreign_.freeze_language.value_or(false)) globs.insert(globs.end(), {"model.language_model.*", "lm_head.*"});
+    if (foreign_.freeze_language.value_or(false))
+      globs.insert(globs.end(), {formatted("model.{}.*", tower.language), "lm_head.*"});
     if (!globs.empty()) request_.freeze = {std::move(globs), own()};
   }
 

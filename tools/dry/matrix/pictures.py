@@ -1,6 +1,9 @@
 """Batches of models that see pictures, as their processors make them: what is small is there on the device as well."""
 
 
+import sys
+
+
 def batch(config, training, rows, dtype):
     import torch
 
@@ -21,9 +24,23 @@ def batch(config, training, rows, dtype):
     side = side if isinstance(side, int) else side[0]
     # The weights' own dtype is what llama4's product takes in the place of a convolution.
     pixels = dtype if config["model_type"] == "llama4" else torch.float32
+    if config["model_type"] in ("idefics3", "smolvlm"):  # A picture is more than zeros.
+        ones = {"pixel_values": (rows, images, 3, side, side), "pixel_attention_mask": (rows, images, side, side)}
+        return {**made, **{name: followed_ones(shape) for name, shape in ones.items()}}
     made["pixel_values"] = there((rows * images, 3, side, side), pixels)
     if config["model_type"] in ("gemma3", "paligemma"):
         made["token_type_ids"] = types.to("cuda")
+    return made
+
+
+def followed_ones(shape):
+    """Numbers that the dry device knows, though they are too many for a copy that it carries out."""
+    import torch
+
+    made = torch.ones(shape).to("cuda")
+    made.dsplan_share = "passed on"
+    if "dsplan_dry.values" in sys.modules:
+        sys.modules["dsplan_dry.values"].on_host(made).fill_(1)
     return made
 
 
@@ -48,6 +65,8 @@ def tokens_of_a_picture(config, training):
     if "mm_tokens_per_image" in config:
         return config["mm_tokens_per_image"]
     side, patch = (value if isinstance(value, int) else value[0] for value in (seen["image_size"], seen["patch_size"]))
+    if "scale_factor" in config:
+        return (side // patch // config["scale_factor"]) ** 2
     places = (side // patch) ** 2
     return places // 4 if config["model_type"] in ("internvl", "llama4") else places
 

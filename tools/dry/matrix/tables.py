@@ -143,6 +143,11 @@ def families():
         yield one(1300, 1)
         yield one(1100, 2, checkpoint="full", name="full")
         yield one(1777, 1, model_init="host", name="host")
+    for model in ("smolvlm-256m", "smolvlm2-500m", "idefics3-8b"):  # Of idefics3's processor, several parts of a picture.
+        one = functools.partial(job, "families", model, attention=None, change=FEW, images=2)
+        yield one(1300, 1)
+        yield one(1100, 2, checkpoint="full", name="full")
+        yield one(777, 1, model_init="host", name="host")
     for model in ENCODERS:
         yield job("families", model, 512, 8, attention=None, whole=True)
         yield job("families", model, 333, 3, attention=None, whole=True, checkpoint="full", name="full")

@@ -11,7 +11,7 @@ from . import answers, device, imports
 
 LIMIT = 1 << 22  # Elements.
 MODES = []
-SEEING = ("llava", "gemma3", "paligemma", "internvl", "llama4", "mistral3", "gemma4", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5",
+SEEING = ("llava", "gemma3", "paligemma", "idefics3", "smolvlm", "internvl", "llama4", "mistral3", "gemma4", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5",
           "qwen3_5_moe")
 
 
@@ -66,6 +66,8 @@ def make_mode():
 
     # Whole numbers as shares of one, which gemma4 compares with zero.
     shares = (aten._to_copy.default, aten.div.Tensor)
+    # Pixels that idefics3 compares with zero, and those that are a picture's.
+    passed_on = (aten._to_copy.default, aten.view.default, aten.index.Tensor, aten.unfold.default, aten.sum.dim_IntList)
 
     def followed(tensor):
         whole = not tensor.is_floating_point() and not tensor.is_complex()
@@ -92,6 +94,8 @@ def make_mode():
             on_device = any(one.device.type == "cuda" for one in given + made)
             if func in shares and made and given and all(map(followed, given)) and given[0].dim() == 3:
                 made[0].dsplan_share = True
+            if func in passed_on and made and getattr(given[0], "dsplan_share", None) == "passed on" and all(map(followed, given)):
+                made[0].dsplan_share = "passed on"
             if made and on_device and all(map(followed, given + made)):
                 self.again(func, args, kwargs, made)
             return out
