@@ -79,6 +79,15 @@ const std::vector<std::string> kRuns = {
 
 }  // namespace
 
+TEST_CASE("simulate: layers that are left out at random are predicted all, and it is said") {
+  const Folder folder;
+  const Ran ran = dsplan_runs(folder, "simulate m2m100-418m --seq 16 --format json");
+  CHECK(ran.err.find(
+            "\"encoder_layerdrop\" leaves layers out at random: the steps told are those that run all of them") !=
+        std::string::npos);
+  CHECK(!Json::parse(ran.out).at("memory").at("peak").is_null());
+}
+
 TEST_CASE("every report fits 80 columns, parses, sums up and obeys the schema") {
   const Folder folder;
   for (const std::string& line : kRuns) {

@@ -172,6 +172,13 @@ TEST_CASE("a recording that was edited into nonsense is refused with its line") 
   const std::string left_open = edited(text, "{\"exit\": 0}", "{\"enter\": 0}");
   CHECK(refused(edited(left_open, "\"modules\"", "\"moduLes\"")).find("\"modules\" is missing") != std::string::npos);
   CHECK(refused(edited(text, "\"loss\": ", "\"loss\": 99")).find("the loss is value") != std::string::npos);
+  // What the exporter saw and could not place, and what nothing lets go of.
+  CHECK(refused(edited(text, "[0, 0, 1, 1], [-2", "[0, null, 1, 1], [-2")).find("neither made nor was given") !=
+        std::string::npos);
+  CHECK(refused(edited(text, "\"outs\": [[5,", "\"outs\": [[null,")).find("nobody saw where this result lies") !=
+        std::string::npos);
+  CHECK(refused(edited(text, "    {\"drop\": 7},\n", "")).find("storage 7 stays after the forward") !=
+        std::string::npos);
   // Who made a tied weight.
   const std::string born = read_file((kModules / "nanogpt.json").string());
   const std::string row = R"(["wte.weight", "lm_head", 0])";

@@ -170,6 +170,8 @@ TEST_CASE("pictures: what of a tower has no schedule is refused by name") {
   Request whole = asked(96);
   whole.micro_batch = {2, option("--micro-batch")};
   whole.freeze = {};
+  CHECK(why(shown(), whole) == "none");  // Optimizers skip what has no gradient.
+  whole.gpus = {2, option("--gpus")};
   CHECK(why(shown(), whole) ==
         "parts of a tower that are trained and that no loss reaches: --freeze 'model.vision_tower.post_layernorm.*' "
         "--freeze 'model.vision_tower.encoder.layers.2.*'");

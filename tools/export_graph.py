@@ -12,25 +12,31 @@ machine without a driver run it as `dsplan measure -- python3 tools/export_graph
 """
 
 import argparse
+import functools
 import gc
 import importlib
 import json
 import os
 import sys
 import weakref
+from unittest import mock
 
 import torch
-from torch.nn.modules.module import register_module_parameter_registration_hook
+from torch.autograd.function import BackwardCFunction
+from torch.nn.modules import module as hooks
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 DEVICE = torch.device("cuda:0")
 aten = torch.ops.aten
-sequence = torch.autograd._get_sequence_nr
 # Backward formulas take the out-of-place form under a dispatch mode (at::isTensorSubclassLike); real tensors do not.
 IN_PLACE = {aten.index_put.default: aten.index_put_.default, aten.scatter_add.default: aten.scatter_add_.default,
             aten.scatter.src: aten.scatter_.src, aten.index_add.default: aten.index_add_.default}
+
+
+def stop(reason):
+    sys.exit(f"export_graph.py: {reason}")
 
 
 class Stage3Linear(torch.autograd.Function):
@@ -46,344 +52,235 @@ class Stage3Linear(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient):
-        x, weight, _ = ctx.saved_tensors
-        wanted = ctx.needs_input_grad
+        (x, weight, _), wanted = ctx.saved_tensors, ctx.needs_input_grad
         rows = gradient.reshape(-1, gradient.shape[-1])
         return (gradient.matmul(weight) if wanted[0] else None,
                 rows.t().matmul(x.reshape(-1, x.shape[-1])) if wanted[1] else None,
                 gradient.sum(list(range(gradient.dim() - 1))) if wanted[2] else None)
 
 
-class Stop(Exception):
-    """Why a module cannot be recorded."""
+class Stretch(list):
+    """The forward, or one backward function: its lines, with "-N" where the N-th storage that it made ends."""
+    made = 0
 
 
-class Recorder(TorchDispatchMode):
-    """The stream of one forward: storages by number, operators, module calls, and where each storage ends."""
+class Recording(TorchDispatchMode):
+    """The stream of one forward, with what its backward makes and lets go of.
 
-    def __init__(self, placed):
+    A storage says which stretch made it, as which number. Autograd saves stand-ins, so that a storage ends where Python
+    lets go of it. What is known of autograd's nodes goes by their sequence numbers.
+    """
+
+    def __init__(self, module, inputs, loss_of):
         super().__init__()
-        self.number, self.references, self.rows, self.packed, self.value_in = {}, {}, [], {}, {}
-        self.inside, self.begun, self.count = None, sequence(), 0
-        for tensor in placed:
-            self.known(tensor)
+        self.now = self.forward = Stretch()
+        self.of, self.behind = {}, {}  # The operator that a node is of; the last line of what its function ran.
+        self.saved, self.lies, self.values = {}, {}, {}
+        self.parameters = len(list(module.parameters()))
+        placed = [*module.parameters(), *module.buffers(), *tree_leaves(inputs)]
+        for number, tensor in reversed(list(enumerate(placed))):  # Of two in one storage the first speaks for it.
+            tensor.untyped_storage().made = self.forward, number
+        self.forward.made = len(placed)
+        with self, torch.autograd.graph.saved_tensors_hooks(self.save, lambda saved: saved):
+            self.backward(self.run(module, inputs, loss_of))
+        module.zero_grad()
+        self.lines = [{"drop": int(line[1:])} if isinstance(line, str) else line for line in self.forward
+                      if isinstance(line, str) or line.get("makes", True) or "outs" in line]
 
-    def known(self, tensor):
-        """The number of the tensor's storage, and whether it is a new one."""
-        storage = tensor.untyped_storage()
-        key = id(storage)
-        if key in self.number:
-            return self.number[key], False
-        number, self.count = self.count, self.count + 1
-        self.number[key] = number
-        self.references[number] = weakref.ref(storage, lambda _: self.ended(key, number))
-        return number, True
+    def makes(self, out):
+        """Numbers the storages that are new, and gives their sizes."""
+        new = [s for s in dict.fromkeys(t.untyped_storage() for t in on_device(out)) if not hasattr(s, "made")]
+        for storage in new:
+            storage.made = self.now, self.now.made
+            self.now.made += 1
+            weakref.finalize(storage, self.ended, *storage.made)
+        return [storage.nbytes() for storage in new]
 
-    def ended(self, key, number):
-        del self.number[key], self.references[number]
-        if self.inside is None:
-            self.rows.append({"drop": number})
-        elif number in self.inside["slots"]:
-            self.inside["back"].append(f"-{self.inside['slots'].index(number)}")
+    def ended(self, stretch, number, stand_in=False):
+        if stretch is self.now and (not stand_in or f"-{number}" in stretch):
+            if stand_in:  # Not Python was the last to hold it, but a node that is not behind the loss.
+                stretch.remove(f"-{number}")
+            stretch.append(f"-{number}")
 
-    def on_device(self, tree):
-        return [t for t in tree_leaves(tree) if isinstance(t, torch.Tensor) and t.device == DEVICE]
+    def number(self, tensor):
+        stretch, number = getattr(tensor.untyped_storage(), "made", (None, None))
+        if stretch is not self.forward:
+            stop("the module reads a tensor that is neither a parameter nor a buffer nor an input of it")
+        return number
 
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+    def __torch_dispatch__(self, function, types, args=(), kwargs={}):
         if function is aten._local_scalar_dense.default:
-            raise Stop("the module asks for the value of a tensor, which a recording does not have")
+            stop("the module asks for the value of a tensor, which a recording does not have")
         if function.name().startswith("prim::") or function is aten.detach.default:
-            return function(*args, **(kwargs or {}))  # What a fake tensor is asked of itself, and hooks do.
-        backward = self.inside is not None
-        if backward and function in IN_PLACE and (function is not aten.index_put.default or args[3:4] == (True,)):
-            function = IN_PLACE[function]
-        given = [] if backward else self.on_device((args, kwargs))
-        for tensor in given:
+            return function(*args, **kwargs)  # What a fake tensor is asked of itself, and hooks do.
+        if self.now is not self.forward:
+            if torch.is_grad_enabled() and torch._C._current_autograd_node():
+                stop("the module runs a part again in backward: record it with its own checkpoints left out")
+            if function in IN_PLACE and (function is not aten.index_put.default or args[3:4] == (True,)):
+                function = IN_PLACE[function]
+            out = function(*args, **kwargs)
+            self.now += [f"+{size}" for size in self.makes(out)]
+            return out
+        reads, at, graded = set(), torch.autograd._get_sequence_nr() - 1, torch.is_grad_enabled()
+        for tensor in on_device((args, kwargs)):
+            reads.add(self.number(tensor))
             if tensor.grad_fn is not None:
-                self.value_in[tensor.grad_fn._sequence_nr() - self.begun, tensor.output_nr] = self.known(tensor)[0]
-        at = sequence() - 1 - self.begun
-        out = function(*args, **(kwargs or {}))
-        made = []
-        for tensor in self.on_device(out):
-            number, new = self.known(tensor)
-            size = tensor.untyped_storage().nbytes()
-            if not new or size == 0:
-                continue
-            made.append([number, size])
-            if backward and not self.inside.get("idle"):
-                self.inside["slots"].append(number)
-                self.inside["back"].append(f"+{size}")
-        if not backward:
-            self.rows.append({
-                "op": function.name().removeprefix("aten::").split(".")[0], "at": at, "graded": torch.is_grad_enabled(),
-                "makes": made, "reads": sorted({self.known(t)[0] for t in given}),
-                "returns": [self.known(t)[0] for t in self.on_device(out) if t.is_floating_point()]})
+                self.lies[tensor.grad_fn._sequence_nr(), tensor.output_nr] = self.number(tensor)
+        out = function(*args, **kwargs)
+        row = {"op": function.name().removeprefix("aten::").split(".")[0],
+               "makes": self.makes(out), "reads": sorted(reads)}
+        if graded and at not in self.behind:
+            self.of[at] = row
+            for nr, tensor in enumerate(t for t in on_device(out) if t.is_floating_point()):
+                self.lies.setdefault((at, nr), self.number(tensor))
+        previous = next((line for line in reversed(self.forward) if not isinstance(line, str)), None)
+        if at not in self.behind or not graded and self.behind[at] is previous:
+            self.behind[at] = row
+        self.forward.append(row)
         return out
 
-    def pack(self, tensor):
-        """Says which node saves what, and keeps nothing: what ends now is what Python lets go of."""
-        if isinstance(tensor, torch.Tensor) and tensor.device == DEVICE:
-            at = sequence() - 1 - self.begun
-            last = next((row for row in reversed(self.rows) if "op" in row), {})
-            whole = not isinstance(tensor, torch.nn.Parameter) and tensor._base is not None
-            self.packed.setdefault(at, []).append((self.known(tensor)[0], last.get("at") == at, whole))
+    def save(self, tensor):
+        """Gives autograd a stand-in for what it saves."""
+        if self.now is not self.forward or not on_device(tensor):
+            return tensor
+        at, number = torch.autograd._get_sequence_nr() - 1, self.number(tensor)
+        row = self.saved.setdefault(at, {"saves": [], "after": False})
+        row["saves"] += [number] if number not in row["saves"] else []
+        row["after"] |= at in self.behind
+        if number < self.parameters and not isinstance(tensor, torch.nn.Parameter):
+            row["views"] = row.get("views", []) + [number]
+        self.now = Stretch()
+        stand_in = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=DEVICE)
+        self.now = self.forward
+        weakref.finalize(stand_in.untyped_storage(), self.ended, self.forward, number, stand_in=True)
+        return stand_in
+
+    def run(self, module, inputs, loss_of):
+        def hook(word):
+            return lambda part, *_: self.forward.append({word: parts[part]}) if part in parts else None
+        parts = {part: at for at, part in enumerate(module.modules())}
+        with hooks.register_module_forward_pre_hook(hook("enter")), hooks.register_module_forward_hook(hook("exit")):
+            out = module(**inputs) if isinstance(inputs, dict) else module(*inputs)
+        loss = loss_of(out) if loss_of else getattr(out, "loss", out)
+        if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or loss.grad_fn is None:
+            stop("there is no loss: let make() return (module, inputs, loss), of which loss(outputs) is a number")
+        return loss
+
+    def backward(self, loss):
+        self.now, nodes = Stretch(), nodes_of(loss)
+        self.loss = loss.grad_fn._sequence_nr(), loss.output_nr
+        self.lies[self.loss] = self.number(loss)
+        used = {(to._sequence_nr(), nr) for node in nodes for to, nr in node.next_functions if to} | {self.loss}
+        for node in nodes:
+            at, custom = node._sequence_nr(), isinstance(node, BackwardCFunction)
+            row = self.row_behind(at, node.name()) if custom or at not in self.of else self.of[at]
+            row.update({"outs": [], "saves": [], "after": False, **self.saved.get(at, {}), "to": [], "back": Stretch()})
+            row["after"] |= custom
+            for nr, like in enumerate(node._input_metadata):
+                if (at, nr) in used:
+                    self.values[at, nr] = len(self.values)
+                    row["outs"].append([self.lies.get((at, nr)), *row_of(like)])
+            node.register_prehook(lambda _, function=row["back"]: setattr(self, "now", function))
+            node.register_hook(functools.partial(self.returned, node, row))
+            for to, _ in node.next_functions:
+                if hasattr(to, "variable"):  # Gradients of leaves stand in the order in which the engine takes them.
+                    target = -1 - self.number(to.variable)
+                    to.register_prehook(lambda _, row=row, at=target: row["to"].sort(key=lambda one: one[0] == at))
+        loss.backward()
+
+    def row_behind(self, at, name):
+        """A line of its own for a node, behind what its function has run, or the nodes before it."""
+        before = max((known for known in self.behind if known <= at), default=min(self.behind))
+        index = next(i for i, line in enumerate(self.forward) if line is self.behind[before])
+        self.behind[before] = {"op": name, "makes": [], "reads": []}
+        self.forward.insert(index + 1, self.behind[before])
+        return self.behind[before]
+
+    def returned(self, node, row, gradients, incoming):
+        """Where each gradient lies: in a tensor of the function's, in what it was given (-1), or elsewhere (null)."""
+        self.now = Stretch()  # What autograd does between functions, which no line tells.
+        given = next((g.untyped_storage() for g in incoming if g is not None), None)
+        for (to, nr), gradient in zip(node.next_functions, gradients, strict=True):
+            if to is None or gradient is None:
+                continue
+            storage, bare = gradient.untyped_storage(), gradient.squeeze()  # A stride over one element says nothing.
+            stretch, slot = getattr(storage, "made", (None, None))
+            slot = slot if stretch is row["back"] else -1 if storage is given else None
+            view = gradient._is_view() and not any(gradient is g for g in incoming)
+            leaf = getattr(to, "variable", None)
+            target = self.values[to._sequence_nr(), nr] if leaf is None else -1 - self.number(leaf)
+            like = torch.empty_like(bare) if leaf is None else leaf.squeeze()
+            whole = bare.stride() == like.stride() and storage.nbytes() == gradient.numel() * gradient.element_size()
+            row["to"].append([target, slot, int(whole), int(view)])
+
+
+def on_device(tree):
+    """Its tensors that have bytes on the device."""
+    return [t for t in tree_leaves(tree)
+            if isinstance(t, torch.Tensor) and t.device == DEVICE and t.untyped_storage().nbytes()]
 
 
 def nodes_of(loss):
     """Autograd's nodes behind the loss, in the order in which they were made."""
-    seen, stack = set(), [loss.grad_fn]
+    seen, stack = {loss.grad_fn}, [loss.grad_fn]
     while stack:
-        node = stack.pop()
-        if node is not None and node not in seen:
-            seen.add(node)
-            stack += [to for to, _ in node.next_functions]
-    return sorted((n for n in seen if not hasattr(n, "variable")), key=lambda n: n._sequence_nr())
+        new = {to for to, _ in stack.pop().next_functions if to and not hasattr(to, "variable")} - seen
+        seen |= new
+        stack += new
+    return sorted(seen, key=lambda node: node._sequence_nr())
 
 
-class Recording:
-    """Two forwards: one that keeps nothing for backward, which says what Python holds, and one with its backward."""
-
-    def __init__(self, module, inputs, loss):
-        self.module, self.inputs, self.loss_of = module, inputs, loss
-        self.parameters = list(module.parameters())
-        self.placed = self.parameters + list(module.buffers()) + tree_leaves(inputs)
-        gc.collect()
-        gc.disable()
-        self.held = Recorder(self.placed)
-        with self.held, torch.autograd.graph.saved_tensors_hooks(self.held.pack, lambda _: None):
-            loss = self.forward(self.held)
-            self.last = self.held.known(loss)[0]
-            self.held.inside = {"slots": [], "back": []}
-            del loss
-        self.real, self.functions, self.arrivals = Recorder(self.placed), {}, {}
-        with self.real:
-            self.backward(self.forward(self.real))
-        gc.enable()
-        self.lines = list(self.write())
-
-    def forward(self, recorder):
-        handles = []
-        for at, module in enumerate(self.module.modules()):
-            enter, leave = (lambda *_, at=at, key=key: recorder.rows.append({key: at}) for key in ("enter", "exit"))
-            handles += [module.register_forward_pre_hook(enter), module.register_forward_hook(leave)]
-        given = self.inputs
-        out = self.module(**given) if isinstance(given, dict) else self.module(*given)
-        for handle in handles:
-            handle.remove()
-        loss = self.loss_of(out) if self.loss_of else getattr(out, "loss", out)
-        if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or loss.grad_fn is None:
-            raise Stop("there is no loss: let make() return (module, inputs, loss), of which loss(outputs) is a number")
-        return loss
-
-    def backward(self, loss):
-        recorder, self.nodes = self.real, []
-        recorder.inside = idle = {"slots": [], "back": [], "idle": True}
-        self.loss = (loss.grad_fn._sequence_nr() - recorder.begun, loss.output_nr)
-        recorder.value_in[self.loss] = self.last
-        for node in nodes_of(loss):
-            at = node._sequence_nr() - recorder.begun
-            edges = [(("leaf", to.variable) if hasattr(to, "variable") else (to._sequence_nr() - recorder.begun, nr))
-                     if to is not None else None for to, nr in node.next_functions]
-            custom = isinstance(node, torch.autograd.function.BackwardCFunction)
-            self.nodes.append((at, node.name(), custom, edges, [(list(m.shape), m.dtype) for m in node._input_metadata]))
-            node.register_prehook(lambda _, at=at: self.begin(at))
-            node.register_hook(lambda out, into, at=at, edges=edges: self.end(at, edges, out, into, idle))
-            for to, _ in node.next_functions:
-                if hasattr(to, "variable"):
-                    self.arrivals.setdefault(id(to.variable), 0)
-                    to.register_prehook(lambda _, key=id(to.variable): self.arrive(key))
-        with torch.autograd.set_multithreading_enabled(False):
-            loss.backward()
-        for parameter in self.parameters:
-            parameter.grad = None
-
-    def arrive(self, key):
-        self.arrivals[key] = len(self.functions)  * 1000 + sum(1 for v in self.arrivals.values() if v)
-
-    def begin(self, at):
-        self.real.inside = self.functions[at] = {"slots": [], "back": [], "to": []}
-
-    def end(self, at, edges, out, into, idle):
-        mine = self.functions[at]
-        first = next((g for g in into if g is not None), None)
-        for edge, gradient in zip(edges, out, strict=True):
-            if edge is None or gradient is None:
-                continue
-            number = self.real.known(gradient)[0]
-            fills = gradient.untyped_storage().nbytes() == gradient.numel() * gradient.element_size()
-            whole = fills and (gradient.stride() == edge[1].stride() if edge[0] == "leaf" else dense(gradient))
-            view = gradient._is_view() and not any(gradient is g for g in into)
-            if number in mine["slots"]:
-                source = mine["slots"].index(number)
-            else:
-                source = -1 if first is not None and self.real.known(first)[0] == number else ("saved", number)
-            mine["to"].append((edge, source, whole, view))
-        self.real.inside, mine["slots"] = idle, []
-
-    def write(self):
-        """The stream, one line for each operator, call and end."""
-        steps = [row for row in self.real.rows if "drop" not in row]
-        if [{**r, "reads": 0} for r in steps] != [{**r, "reads": 0} for r in self.held.rows if "drop" not in r]:
-            raise Stop("two forwards of the module are not alike")
-        saved = {number for at, *_ in self.nodes for number, *_ in self.held.packed.get(at, [])}
-        ends = {}
-        for recorder, wanted in ((self.real, lambda n: n not in saved), (self.held, lambda n: n in saved)):
-            at = 0
-            for row in recorder.rows:
-                at += "drop" not in row
-                if "drop" in row and wanted(row["drop"]):
-                    ends.setdefault(at, []).append(row["drop"])
-        places = self.places(steps)
-        used = {edge for *_, edges, _ in self.nodes for edge in edges if edge} | {self.loss}
-        values, self.made = {}, {}
-        base = len(set(self.real.known(t)[0] for t in self.placed))
-        self.made = {number: number for number in range(base)}
-        for at in range(len(steps) + 1):
-            for node in places.get(("before", at), []):
-                yield self.operator({"op": node[1], "makes": [], "reads": [], "returns": []}, node, values, used)
-            for number in ends.get(at, []):
-                if number in self.made and number >= base:
-                    yield {"drop": self.made[number]}
-            if at == len(steps):
-                break
-            row = steps[at]
-            if "op" not in row:
-                yield row
-                continue
-            node = places.get(("of", at))
-            if row["makes"] or node:
-                yield self.operator(row, node, values, used)
-        self.loss_value = values[self.loss]
-        left = sorted(set(self.made) - set(range(base)) - {n for numbers in ends.values() for n in numbers} - {self.last})
-        if left:
-            raise Stop(f"{len(left)} tensors stay after the forward that neither autograd nor the loss holds")
-
-    def places(self, steps):
-        """Where each node stands: with the operator that it is of, or behind what a custom function has run."""
-        first, behind = {}, {}
-        for index, row in enumerate(steps):
-            if "op" in row:
-                first.setdefault(row["at"], index)
-                if behind.setdefault(row["at"], index) == index - 1 and not row["graded"]:
-                    behind[row["at"]] = index
-        places = {}
-        for node in self.nodes:
-            if not node[2] and node[0] in first and steps[first[node[0]]]["graded"]:
-                places["of", first[node[0]]] = node
-            else:
-                index = max((behind[at] for at in behind if at <= node[0]), default=-1)
-                places.setdefault(("before", index + 1), []).append(node)
-        return places
-
-    def operator(self, row, node, values, used):
-        for number, _ in row["makes"]:
-            self.made[number] = len(self.made)
-        line = {"op": row["op"], "makes": [size for _, size in row["makes"]], "reads": self.storages(row["reads"])}
-        if node is None:
-            return line
-        at, name, custom, edges, metadata = node
-        mine, packed, line["outs"] = self.functions[at], self.held.packed.get(at, []), []
-        for nr, (shape, dtype) in enumerate(metadata):
-            if (at, nr) in used:
-                values[at, nr] = len(values)
-                storage = self.real.value_in.get((at, nr), (row["returns"] + [None] * 9)[nr])
-                if storage not in self.made:
-                    raise Stop(f"{name}: nobody knows where its result lies")
-                line["outs"].append([self.made[storage], str(dtype).removeprefix("torch."), shape])
-        kept = list(dict.fromkeys(number for number, *_ in packed if number in self.made))  # Others have no bytes.
-        line.update(saves=self.storages(kept), after=any(after for _, after, _ in packed) or custom)
-        views = [number for number, _, view in packed if view and number < len(self.parameters)]
-        if views:
-            line["views"] = self.storages(dict.fromkeys(views))
-        leaves = sorted((to for to in mine["to"] if to[0][0] == "leaf"), key=lambda to: self.arrivals[id(to[0][1])])
-        line["to"] = []
-        for edge, source, whole, view in [to for to in mine["to"] if to[0][0] != "leaf"] + leaves:
-            target = -1 - self.real.known(edge[1])[0] if edge[0] == "leaf" else values[edge]
-            if isinstance(source, tuple):
-                if source[1] not in kept:
-                    raise Stop(f"{name}: a gradient lies in memory that its function neither made nor was given")
-                source = -2 - kept.index(source[1])
-            line["to"].append([target, source, int(whole), int(view)])
-        line["back"] = mine["back"]
-        return line
-
-    def storages(self, numbers):
-        return [self.made[number] for number in numbers]
-
-
-def dense(tensor):
-    expected = 1
-    for stride, size in sorted((tensor.stride(i), n) for i, n in enumerate(tensor.shape) if n != 1):
-        if stride != expected:
-            return False
-        expected *= size
-    return True
+def row_of(tensor):
+    return [str(tensor.dtype).removeprefix("torch."), list(tensor.shape)]
 
 
 def maker_of(text):
     path, _, function = text.partition(":")
-    if path.endswith(".py"):
-        folder, path = os.path.split(os.path.abspath(path)[:-3])
-        sys.path.insert(0, folder)
-    return getattr(importlib.import_module(path), function or "make")
-
-
-def births(module, made):
-    """Parameters that another module made than the first that has them, or behind children of its own: by whom, and behind
-    how many."""
-    paths = {id(m): name for name, m in module.named_modules()}
-    for name, parameter in module.named_parameters():
-        _, maker, before = made.get(id(parameter), (None, None, 0))
-        if id(maker) in paths and (before or paths[id(maker)] != name.rpartition(".")[0]):
-            yield [name, paths[id(maker)], before]
-
-
-def tensor_row(name, tensor):
-    return [name, str(tensor.dtype).removeprefix("torch."), list(tensor.shape)]
+    folder, name = os.path.split(os.path.abspath(path)) if path.endswith(".py") else (os.getcwd(), path)
+    sys.path.insert(0, folder)
+    return getattr(importlib.import_module(name.removesuffix(".py")), function or "make")
 
 
 def record(make):
     """The file as a dictionary."""
-    linear, made = torch.nn.functional.linear, {}
-
-    def registered(maker, _, parameter):
-        if parameter is not None:  # It stays alive, so that no other takes its id.
-            made.setdefault(id(parameter), (parameter, maker, len(maker._modules)))
-    with FakeTensorMode(allow_non_fake_inputs=True), DEVICE:
-        with register_module_parameter_registration_hook(registered):
+    made = {}
+    gc.disable()  # Python's own ends are what is recorded.
+    with FakeTensorMode(allow_non_fake_inputs=True), DEVICE, torch.autograd.set_multithreading_enabled(False):
+        with hooks.register_module_parameter_registration_hook(
+                lambda maker, _, p: made.update({p: made.get(p, (maker, len(maker._modules)))})):
             module, inputs, *loss = make()
-        born = list(births(module, made))
-        made.clear()
-        module.train()
-        loss = loss[0] if loss else None
-        plain = Recording(module, inputs, loss)
-        torch.nn.functional.linear = lambda x, weight, bias=None: Stage3Linear.apply(x, weight, bias)
-        try:
-            stage3 = Recording(module, inputs, loss)
-        finally:
-            torch.nn.functional.linear = linear
-    names = {id(p): name for name, p in reversed(list(module.named_parameters(remove_duplicate=False)))}
-    parameters = [tensor_row(n, p) + [p.requires_grad] for n, p in module.named_parameters()]
-    tied = [[n, names[id(p)]] for n, p in module.named_parameters(remove_duplicate=False) if names[id(p)] != n]
+        step = module.train(), inputs, loss[0] if loss else None
+        plain = Recording(*step)
+        if plain.lines != Recording(*step).lines:
+            stop("two forwards of the module are not alike")
+        with mock.patch("torch.nn.functional.linear", lambda x, weight, bias=None: Stage3Linear.apply(x, weight, bias)):
+            stage3 = Recording(*step)
+    paths = {part: path for path, part in module.named_modules()}
+    names = {p: name for name, p in module.named_parameters()}
+    # What another module made than the first that has it, or behind children of its own: by whom, and behind how many.
+    born = [[name, paths[made[p][0]], made[p][1]] for p, name in names.items() if p in made and made[p][0] in paths
+            and (made[p][1] or paths[made[p][0]] != name.rpartition(".")[0])]
     batch = list(inputs.items()) if isinstance(inputs, dict) else [(f"input {i}", t) for i, t in enumerate(inputs)]
-    first = batch[0][1]
     return {"dsplan": 1, "kind": "module_graph", "source": f"tools/export_graph.py: {type(module).__name__}",
-            "torch": torch.__version__.split("+")[0], "dtype": str(plain.parameters[0].dtype).removeprefix("torch."),
-            "micro_batch": first.shape[0], "seq": first.shape[1] if first.dim() == 2 else 1,
-            "modules": [[n, type(m).__name__] for n, m in module.named_modules()],
-            "parameters": parameters, "tied": tied, **({"born": born} if born else {}),
-            "buffers": [tensor_row(n, b) for n, b in module.named_buffers()],
-            "batch": [tensor_row(n, t) for n, t in batch], "loss": plain.loss_value, "loss_stage3": stage3.loss_value,
+            "torch": torch.__version__.split("+")[0], "dtype": row_of(next(module.parameters()))[0],
+            "micro_batch": batch[0][1].shape[0], "seq": batch[0][1].shape[1] if batch[0][1].dim() == 2 else 1,
+            "modules": [[path, type(part).__name__] for part, path in paths.items()],
+            "parameters": [[name, *row_of(p), p.requires_grad] for p, name in names.items()],
+            "tied": [[n, names[p]] for n, p in module.named_parameters(remove_duplicate=False) if n != names[p]],
+            **({"born": born} if born else {}),
+            "buffers": [[name, *row_of(b)] for name, b in module.named_buffers()],
+            "batch": [[name, *row_of(t)] for name, t in batch],
+            "loss": plain.values[plain.loss], "loss_stage3": stage3.values[stage3.loss],
             "ops": plain.lines, "ops_stage3": stage3.lines}
 
 
 def text_of(graph):
-    rows = []
+    """JSON with a line for each row, by which faults are told."""
+    texts = []
     for key, value in graph.items():
-        many = isinstance(value, list) and value
-        rows.append(f"  {json.dumps(key)}: " + ("[\n    " + ",\n    ".join(map(json.dumps, value)) + "\n  ]" if many
-                                              else json.dumps(value)))
-    return "{\n" + ",\n".join(rows) + "\n}\n"
+        rows = ",\n    ".join(map(json.dumps, value)) if isinstance(value, list) else ""
+        texts.append(f'  "{key}": ' + (f"[\n    {rows}\n  ]" if rows else json.dumps(value)))
+    return "{\n" + ",\n".join(texts) + "\n}\n"
 
 
 def main():
@@ -393,15 +290,9 @@ def main():
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "float16"])
     words = parser.parse_args()
     torch.set_default_dtype(getattr(torch, words.dtype))
-    try:
-        text = text_of(record(maker_of(words.module)))
-    except Stop as stop:
-        sys.exit(f"export_graph.py: {words.module}: {stop}")
-    if words.out == "-":
-        sys.stdout.write(text)
-    else:
-        with open(words.out, "w") as file:
-            file.write(text)
+    text = text_of(record(maker_of(words.module)))
+    with sys.stdout if words.out == "-" else open(words.out, "w") as file:
+        file.write(text)
 
 
 if __name__ == "__main__":

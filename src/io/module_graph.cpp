@@ -195,6 +195,7 @@ class ModuleGraphReader {
     placed_ = static_cast<std::int32_t>(own_ + graph_.buffers.size() + graph_.batch.size());
     storages_ = placed_;
     values_ = 0;
+    lies_.clear();
     dropped_.clear();
     open_.clear();
     for (const Value& item : list(reader, key)) {
@@ -208,7 +209,14 @@ class ModuleGraphReader {
       reader.fault(key, formatted("module \"{}\" is entered and never left",
                                   graph_.modules[static_cast<std::size_t>(open_.back())].path));
     }
-    if (loss >= values_) reader.fault(key, formatted("the loss is value {}, and there are {}", loss, values_));
+    if (loss >= values_) return reader.fault(key, formatted("the loss is value {}, and there are {}", loss, values_));
+    // What Python still has when the forward is over, a cache of a module's, nothing ever lets go of.
+    for (std::int32_t number = placed_; number < storages_; ++number) {
+      if (number == lies_[static_cast<std::size_t>(loss)] || dropped_.contains(number)) continue;
+      return reader.fault(
+          key, formatted("storage {} stays after the forward, and neither autograd nor the loss holds it", number),
+          "record a module that keeps no tensors");
+    }
   }
 
   RecordedOp read_op(const Value& item) {
@@ -247,7 +255,12 @@ class ModuleGraphReader {
     for (const Value& row : list(reader, "outs")) {
       if (!expect_row(row, 3, "an output")) continue;
       RecordedOut out;
-      out.storage = storage(row.items[0]);
+      if (row.items[0].is(Value::Kind::Null)) {
+        fault(row.items[0], "nobody saw where this result lies");
+      } else {
+        out.storage = storage(row.items[0]);
+      }
+      lies_.push_back(out.storage);
       read_tensor(row, 1, out.tensor);
       op.outs.push_back(std::move(out));
     }
@@ -296,6 +309,10 @@ class ModuleGraphReader {
     RecordedGradient gradient;
     const auto parameters = static_cast<std::int64_t>(own_);
     gradient.to = static_cast<std::int32_t>(integer(row.items[0], -parameters, values_ - 1, "where a gradient goes"));
+    if (row.items[1].is(Value::Kind::Null)) {
+      fault(row.items[1], "this gradient lies in memory that its function neither made nor was given");
+      return gradient;
+    }
     const auto slots = static_cast<std::int64_t>(slots_.size());
     gradient.from = static_cast<std::int32_t>(integer(row.items[1], -1, slots - 1, "where a gradient lies"));
     if (gradient.from >= 0 && !slots_[static_cast<std::size_t>(gradient.from)]) {
@@ -333,6 +350,7 @@ class ModuleGraphReader {
   std::int32_t storages_ = 0;
   std::int32_t values_ = 0;
   std::set<std::int32_t> dropped_;
+  std::vector<std::int32_t> lies_;  // The storage of each value.
   std::vector<std::int32_t> open_;
   bool views_ = false;       // Autograd saves a view of a parameter.
   std::vector<bool> slots_;  // Of the backward function under way: still to be given to an input.

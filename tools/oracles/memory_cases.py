@@ -1,5 +1,7 @@
 """The configurations that memory.py runs: small, of every family that has a graph, with odd sizes among them."""
 
+import random
+
 
 def config(kind, **more):
     base = {"hidden_size": 64, "intermediate_size": 176, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -355,7 +357,21 @@ def mixtures():
 
 
 # Without a witness: llama-cache-efficient, which cannot be made.
+
+
+def rest(name, config, suffixes, **more):
+    """What `family` asks, for families whose other witnesses are older than it."""
+    made = family(name, config, **more)
+    return {name + "-" + suffix: made[name + "-" + suffix] for suffix in suffixes}
+
+
 FAMILIES = {
+    **rest("gpt2", gpt2(), ("checkpoint-reentrant", "frozen", "odd"), frozen=("transformer.wpe.*", "transformer.h.0.*")),
+    **rest("mistral", MISTRAL, ("frozen",)),
+    **rest("mixtral", MIXTRAL, ("checkpoint-reentrant", "lora"), experts=True),
+    **rest("qwen2", QWEN2, ("checkpoint-reentrant", "frozen")),
+    **rest("qwen3", QWEN3, ("checkpoint-reentrant", "accumulate")),
+    **rest("gemma2", GEMMA2, ("checkpoint-reentrant", "accumulate", "lora", "frozen", "autocast", "odd")),
     **family("gemma", GEMMA, odd={"num_key_value_heads": 1}),
     **family("gemma3", GEMMA3, odd={"num_key_value_heads": 4}),
     # A reentrant checkpoint gives keys and values that others read no gradient: refused.
@@ -640,6 +656,43 @@ FAMILIES = {
     "qwen2-window": case({**QWEN2, "use_sliding_window": True, "sliding_window": 32, "max_window_layers": 1},
                          micro_batch=2, seq=77),
 }
+WIDTHS = ("intermediate_size", "moe_intermediate_size", "shared_expert_intermediate_size", "ffn_dim", "d_ff", "n_inner",
+          "encoder_ffn_dim", "decoder_ffn_dim")
+
+
+def drawn(name, made):
+    """A family's configuration by lot, and how it is trained: what nobody thought of asking."""
+    draw = random.Random(name)
+    config, training = dict(made[name]["config"]), dict(made[name]["training"])
+    for key in WIDTHS:
+        if config.get(key):
+            config[key] = 8 * draw.randrange(6, 30)
+    if "vocab_size" in config:
+        config["vocab_size"] = draw.randrange(515, 1100)
+    if "tie_word_embeddings" in config:
+        config["tie_word_embeddings"] = draw.random() < 0.5
+    heads = config.get("num_attention_heads", 0)
+    if config.get("num_key_value_heads") and "kv_lora_rank" not in config:
+        config["num_key_value_heads"] = draw.choice([n for n in range(2, heads + 1) if heads % n == 0])
+    training.update(micro_batch=draw.randrange(1, 4), grad_accum=draw.choice((1, 1, 2)))
+    if "vocab_size" in config and config["model_type"] != "whisper":
+        training["seq"] = draw.randrange(17, 120)
+    if draw.random() < 0.4:
+        training["checkpoint"] = "full"
+    way = draw.choice(("lora", "frozen", "autocast", ""))
+    other = made.get(f"{name}-{way}", made[name])["training"]
+    training.update({key: other[key] for key in ("lora", "freeze", "dtype", "autocast") if key in other})
+    return {"config": config, "training": training}
+
+
+def all_drawn(families):
+    """Of each family the first of its cases."""
+    kinds = {}
+    for name, made in families.items():
+        kinds.setdefault(made["config"]["model_type"], name)
+    return {f"{kind.replace('_', '-')}-drawn": drawn(name, families) for kind, name in kinds.items()}
+
+
 # All of ACT2FN that no other case has, but for those that no graph has: erf written out, ReLU6, and what has
 # parameters of its own.
 ACTIVATIONS = ("gelu", "gelu_10", "gelu_accurate", "gelu_fast", "gelu_new", "gelu_python_tanh", "gelu_pytorch_tanh",
@@ -885,6 +938,14 @@ SHOWN = {
     "internvl-one-accumulate": case(INTERNVL, seq=96, images=1, grad_accum=2),
     "internvl-one-checkpoint": case(INTERNVL, seq=96, images=1, checkpoint="full", dtype="fp32", autocast="bf16"),
     "llava-one": case(LLAVA, seq=96, images=1, freeze=BEHIND),
+    # As they come from the hub: what no loss reaches is trained, and gets no gradient.
+    "llava-whole": case(LLAVA, micro_batch=2, seq=96, images=1),
+    "llava-whole-checkpoint": case(LLAVA, micro_batch=2, seq=96, images=1, checkpoint="full"),
+    "llava-whole-accumulate": case(LLAVA, micro_batch=2, seq=96, images=1, grad_accum=2),
+    "llava-whole-autocast": case(LLAVA, micro_batch=2, seq=96, images=1, dtype="fp32", autocast="bf16"),
+    "llava-whole-lora": case(LLAVA, micro_batch=2, seq=96, images=1, lora=LORA),
+    "clip-whole": case(CLIP, micro_batch=2, seq=37),
+    "clip-whole-checkpoint": case(CLIP, micro_batch=2, seq=37, checkpoint="full"),
     "clip-one": case(CLIP, seq=37, freeze=["vision_model.post_layernorm.*"]),
     "vit-one": case(VIT, seq=37),
     "internvl-odd": case({**INTERNVL, "tie_word_embeddings": True, "projector_hidden_act": "gelu_pytorch_tanh",
@@ -1079,6 +1140,7 @@ CASES = {
     "qwen3-4.57-checkpoint": case(QWEN3, seq=72, checkpoint="full", checkpoint_impl="non_reentrant",
                                   transformers_version="4.57.6"),
     **FAMILIES,
+    **all_drawn(FAMILIES),
     **SHOWN,
     **{f"{name}-liger-{release}": with_liger(name, release) for release, names in LIGER_RELEASES.items() for name in names},
     **{f"llama-{name}": case(config("llama", num_hidden_layers=1, hidden_act=name), seq=40) for name in ACTIVATIONS},

@@ -406,7 +406,8 @@ std::optional<std::string> gathered_tower_unsupported(const ModelSpec& model, co
 
 // A tower's parameters that get no gradient; and a class token of one picture, whose gradient is a part of another. Its
 // places are gathered by modules that the runtimes have not been compared with.
-std::optional<std::string> tower_unsupported(const ModelSpec& model, const Training& training) {
+std::optional<std::string> tower_unsupported(const ModelSpec& model, const Job& job) {
+  const Training& training = job.training;
   if (model.parts == nullptr || model.parts->tower == nullptr) return std::nullopt;
   std::vector<bool> trained(model.parameters.size(), false);
   for (const NamedParameter& p : named_parameters(model, training)) {
@@ -419,7 +420,11 @@ std::optional<std::string> tower_unsupported(const ModelSpec& model, const Train
       return "one picture at a time, whose trained class token takes its gradient as a part of another";
     }
   }
-  if (const std::vector<std::string> globs = unreached_parameters(model, trained); !globs.empty()) {
+  // Without a reducer they keep no gradient, and the optimizer makes no state for them. DDP waits for their gradients
+  // (find_unused_parameters), and engines were not compared.
+  const bool skipped = training.runtime == Runtime::PyTorch && job.parallelism.dp == 1;
+  const std::vector<std::string> globs = unreached_parameters(model, trained);
+  if (!globs.empty() && !skipped) {
     std::string options;
     for (const std::string& glob : globs) options += formatted(" --freeze '{}'", glob);
     return formatted("parts of a tower that are trained and that no loss reaches:{}", options);
@@ -451,7 +456,7 @@ std::optional<std::string> value_head_unsupported(const ModelSpec& model, const 
 std::optional<std::string> unsupported(const ModelSpec& model, const Job& job) {
   const Training& training = job.training;
   if (const auto graph = graph_unsupported(model, training, job.parallelism.tp)) return graph;
-  if (const auto tower = tower_unsupported(model, training)) return tower;
+  if (const auto tower = tower_unsupported(model, job)) return tower;
   if (const auto adapters = adapters_unsupported(model, job)) return adapters;
   if (const auto head = value_head_unsupported(model, training)) return head;
   if (model.causal != 0 && !training.checkpoint.groups.empty() && training.transformers < Version{5, 0, 0}) {

@@ -30,9 +30,16 @@ bool is_trained(const Parameter& parameter, const Training& training) {
   return true;
 }
 
-// The masked language models of bert and roberta have a bias beside their projection's, which nothing reads where the
-// two share no storage: it never has a gradient, and PyTorch's optimizers make no state for it.
+// What no loss reaches never has a gradient, and PyTorch's optimizers make no state for it: parts of towers, and in
+// masked language models of bert and roberta a bias beside their projection's, which nothing reads where the two share
+// no storage.
 bool is_read(const ModelSpec& model, const Parameter& parameter) {
+  if (model.parts != nullptr && model.parts->tower != nullptr) {
+    const std::vector<std::string>& unreached = model.parts->tower->unreached;
+    return std::none_of(unreached.begin(), unreached.end(), [&](const std::string& beginning) {
+      return parameter.name.find(beginning) != std::string::npos;
+    });
+  }
   const bool beside = parameter.name.ends_with("lm_head.bias") || parameter.name.ends_with("predictions.bias");
   if (!beside || model.family == "electra" || !model.graph_class.ends_with("ForMaskedLM")) return true;
   const auto id = static_cast<ParameterId>(&parameter - model.parameters.data());
