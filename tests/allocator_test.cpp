@@ -5,8 +5,10 @@
 #include <fstream>
 #include <map>
 #include <random>
+#include <span>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/error.h"
@@ -245,6 +247,125 @@ TEST_CASE("over random programs the books balance, whatever the options, and rea
       CAPTURE(text);
       CAPTURE(fraction);
       random_walk(seed++, conf(text), fraction);
+    }
+  }
+}
+
+namespace {
+
+bool same_blocks(const CachingAllocator& a, const CachingAllocator& b) {
+  const auto ours = a.blocks();
+  const auto theirs = b.blocks();
+  return std::equal(ours.begin(), ours.end(), theirs.begin(), theirs.end(), [](const auto& one, const auto& other) {
+    return one.address == other.address && one.size == other.size && one.requested == other.requested &&
+           one.stream == other.stream && one.state == other.state && one.large == other.large;
+  });
+}
+
+// What is asked for and let go of in runs against the same one by one.
+class RunsAndSingles {
+ public:
+  RunsAndSingles(std::uint64_t seed, const AllocatorConfig& config, bool fraction)
+      : random_(seed), runs_(config, Bytes(96LL << 20)), singles_(config, Bytes(96LL << 20)) {
+    if (!fraction) return;
+    both([](CachingAllocator& each) { each.set_memory_fraction(0.8); });
+  }
+  // How many were cut in one go.
+  std::size_t walk() {
+    for (int step = 0; step < 600; ++step) {
+      do_something(below(100), static_cast<StreamIndex>(below(2)));
+      REQUIRE(runs_.statistics() == singles_.statistics());
+      REQUIRE(runs_.peaks() == singles_.peaks());
+      if (step % 10 == 9) REQUIRE(same_blocks(runs_, singles_));
+    }
+    check_books(runs_);
+    return together_;
+  }
+
+ private:
+  std::size_t below(std::size_t end) { return random_() % end; }
+  template <class Do>
+  void both(Do&& what) {
+    what(runs_);
+    what(singles_);
+  }
+  void do_something(std::size_t dice, StreamIndex stream) {
+    if (dice < 45) return allocate(sizes(), stream);
+    if (dice < 85) return release();
+    if (dice < 92) return use(stream);
+    if (dice < 97) return both([&](CachingAllocator& each) { each.complete_uses(stream); });
+    if (dice < 98) return both([](CachingAllocator& each) { each.empty_cache(); });
+    both([](CachingAllocator& each) { each.reset_peaks(); });
+  }
+  std::vector<Bytes> sizes() {
+    std::vector<Bytes> sizes(1 + below(40), random_size(random_));
+    const bool tiny = below(2) == 0;
+    for (Bytes& size : sizes) {
+      if (tiny) size = Bytes(1 + static_cast<std::int64_t>(below(512)));
+      if (below(50) == 0) size = random_size(random_);
+    }
+    return sizes;
+  }
+  void allocate(const std::vector<Bytes>& sizes, StreamIndex stream) {
+    std::vector<BlockId> made(sizes.size());
+    for (std::size_t at = 0; at < sizes.size();) {
+      const std::size_t count =
+          AllocatorRuns(runs_).allocate(std::span(sizes).subspan(at), stream, std::span(made).subspan(at));
+      together_ += count > 1 ? count : 0;
+      const std::optional<BlockId> alone = count > 0 ? made[at] : runs_.allocate(sizes[at], stream);
+      if (alone) made[at] = *alone;
+      for (const std::size_t end = at + std::max<std::size_t>(count, 1); at < end; ++at) {
+        const std::optional<BlockId> single = singles_.allocate(sizes[at], stream);
+        REQUIRE(single.has_value() == alone.has_value());
+        if (single) held_.emplace_back(made[at], *single);
+      }
+    }
+  }
+  void release() {
+    if (held_.empty()) return;
+    const auto begin = held_.begin() + static_cast<std::ptrdiff_t>(below(held_.size()));
+    const auto most = static_cast<std::size_t>(held_.end() - begin);
+    const auto end = begin + static_cast<std::ptrdiff_t>(std::min(1 + below(60), most));
+    std::vector<BlockId> gone;
+    for (auto at = begin; at != end; ++at) {
+      gone.push_back(at->first);
+      singles_.release(at->second);
+    }
+    AllocatorRuns(runs_).release(gone);
+    held_.erase(begin, end);
+  }
+  void use(StreamIndex stream) {
+    if (held_.empty()) return;
+    const auto& [ours, theirs] = held_[below(held_.size())];
+    runs_.record_stream(ours, stream);
+    singles_.record_stream(theirs, stream);
+  }
+
+  std::mt19937_64 random_;
+  CachingAllocator runs_;
+  CachingAllocator singles_;
+  std::vector<std::pair<BlockId, BlockId>> held_;  // Of each.
+  std::size_t together_ = 0;
+};
+
+}  // namespace
+
+TEST_CASE("a run of small blocks, asked for or let go of together, is what it is one by one") {
+  const char* const confs[] = {
+      "",
+      "expandable_segments:True",
+      "max_split_size_mb:32",
+      "roundup_power2_divisions:[1:8,64:4,>:2],garbage_collection_threshold:0.6",
+  };
+  std::uint64_t seed = 100;
+  for (const char* text : confs) {
+    for (bool fraction : {false, true}) {
+      std::size_t together = 0;
+      CAPTURE(text);
+      CAPTURE(fraction);
+      for (int again = 0; again < 8; ++again) together += RunsAndSingles(++seed, conf(text), fraction).walk();
+      const bool ages = fraction && std::string(text).find("garbage") != std::string::npos;  // Each search counts.
+      CHECK((together == 0) == ages);
     }
   }
 }

@@ -1,6 +1,7 @@
 // Schedules written by hand through the allocator: streams, limits, phases, and what fragments.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <random>
@@ -441,4 +442,119 @@ TEST_CASE("an allocator that goes along while a schedule is written is asked the
   }
   CHECK(stopped_early > 0);
   CHECK(stopped_early < 60);
+}
+
+namespace {
+
+// The same with a marker behind each event, which keeps buffers from following each other.
+Schedule apart(const Schedule& schedule) {
+  Schedule result = schedule;
+  result.events.clear();
+  for (const Event& event : schedule.events) {
+    result.events.push_back(event);
+    result.events.emplace_back(Enter{});
+  }
+  for (FrameworkPrint& print : result.prints) print.event *= 2;
+  return result;
+}
+
+void check_same(const Placement& together, const Placement& alone) {
+  CHECK(together.peak.requested == alone.peak.requested);
+  CHECK(together.peak.allocated == alone.peak.allocated);
+  CHECK(together.peak.active == alone.peak.active);
+  CHECK(together.peak.reserved == alone.peak.reserved);
+  CHECK(together.peak.reserved_at * 2 == alone.peak.reserved_at);
+  CHECK(together.retries == alone.retries);
+  CHECK(together.first_retry.value_or(0) * 2 == alone.first_retry.value_or(0));
+  CHECK(together.failed_event.value_or(0) * 2 == alone.failed_event.value_or(0));
+  CHECK(together.failed_request == alone.failed_request);
+  CHECK(together.missing == alone.missing);
+  CHECK(together.waited == alone.waited);
+  REQUIRE(together.marks.size() == alone.marks.size());
+  for (std::size_t at = 0; at < alone.marks.size(); ++at) {
+    CHECK(together.marks[at].allocated == alone.marks[at].allocated);
+    CHECK(together.marks[at].since.active == alone.marks[at].since.active);
+    CHECK(together.marks[at].since.requested == alone.marks[at].since.requested);
+  }
+  REQUIRE(together.prints.size() == alone.prints.size());
+  for (std::size_t at = 0; at < alone.prints.size(); ++at) {
+    CHECK(together.prints[at].allocated == alone.prints[at].allocated);
+    CHECK(together.prints[at].peak_allocated == alone.prints[at].peak_allocated);
+    CHECK(together.prints[at].reserved == alone.prints[at].reserved);
+  }
+}
+
+// Runs of buffers, which go in their order or one by one, used by several streams or not.
+class Runs {
+ public:
+  explicit Runs(std::mt19937_64& random) : random_(random) {
+    hand_.mark(Moment::StretchBegins, Stretch::FirstStep);
+    for (int step = 0; step < 120; ++step) {
+      const std::uint64_t what = below(10);
+      if (what < 5 || held_.size() < 2) {
+        make();
+      } else if (what < 7) {
+        hand_.work(stream(), {held_[below(held_.size())]}, {held_.back()});
+        if (below(2) == 0) hand_.wait(stream(), stream());
+      } else {
+        free();
+      }
+      if (below(20) == 0) hand_.mark(Moment::StepBegins, Stretch::FirstStep);
+    }
+    hand_.mark(Moment::StretchEnds, Stretch::FirstStep);
+  }
+  [[nodiscard]] const Schedule& schedule() const { return hand_.schedule; }
+
+ private:
+  std::uint64_t below(std::uint64_t end) { return random_() % end; }
+  StreamId stream() { return static_cast<StreamId>(below(2)); }
+  void make() {
+    const StreamId owner = stream();
+    const std::int64_t size = 1 + static_cast<std::int64_t>(below(below(2) == 0 ? 512 : 4 * kMiB));
+    for (std::uint64_t left = below(3) == 0 ? 1 : 1 + below(300); left > 0; --left) {
+      held_.push_back(hand_.make(below(90) == 0 ? 700 : size, owner));
+      if (below(200) == 0) hand_.schedule.prints.push_back({hand_.schedule.events.size(), "here"});
+    }
+    if (held_.size() > 900) held_.erase(held_.begin(), held_.begin() + 300);  // They stay for good.
+  }
+  void free() {
+    const auto begin = held_.begin() + static_cast<std::ptrdiff_t>(below(held_.size()));
+    const auto most = static_cast<std::uint64_t>(held_.end() - begin);
+    const auto end = begin + static_cast<std::ptrdiff_t>(std::min(1 + below(300), most));
+    std::for_each(begin, end, [&](BufferId id) { hand_.free(id); });
+    held_.erase(begin, end);
+  }
+
+  std::mt19937_64& random_;
+  Hand hand_;
+  std::vector<BufferId> held_;
+};
+
+}  // namespace
+
+TEST_CASE("buffers that follow each other are placed as one by one") {
+  std::mt19937_64 random(11);
+  int retried = 0;
+  int failed = 0;
+  for (int round = 0; round < 60; ++round) {
+    CAPTURE(round);
+    const Schedule together = Runs(random).schedule();
+    const Schedule alone = apart(together);
+    for (const StreamFrees frees : {StreamFrees::AtSync, StreamFrees::Immediate}) {
+      for (const char* conf : {"", "expandable_segments:True"}) {
+        PlacementOptions options;
+        options.frees = frees;
+        options.config = parse_allocator_conf(conf, "conf");
+        const BothPlacements asked = place_asked(together, options);
+        check_same(asked.asked, place(alone, options));
+        options.limit = options.device = Bytes(asked.asked.peak.reserved.value() - (2 + 40 * (round % 3)) * kMiB);
+        const Placement again = place_again(together, asked, options);
+        check_same(again, place(alone, options));
+        retried += again.retries > 0 ? 1 : 0;
+        failed += again.failed_event ? 1 : 0;
+      }
+    }
+  }
+  CHECK(retried > 0);
+  CHECK(failed > 0);
 }

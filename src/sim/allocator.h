@@ -6,6 +6,7 @@
 #include <deque>
 #include <limits>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "core/allocator_config.h"
@@ -156,6 +157,7 @@ class CachingAllocator {
   std::vector<BlockId> adopt(const AdoptedSegment& segment);
 
  private:
+  friend class AllocatorRuns;
   CachingAllocator(const CachingAllocator&) = default;
 
   static constexpr BlockId kNone = std::numeric_limits<BlockId>::max();
@@ -293,6 +295,30 @@ class CachingAllocator {
   std::int64_t segment_count_ = 0;
   std::int64_t retries_ = 0;
   std::int64_t ooms_ = 0;
+};
+
+// Several requests at once: what the allocator would give, or take back, one by one. DeepSpeed pads a gradient for each
+// of hundreds of ranks with a tensor of its own, which makes most of a large schedule's requests.
+class AllocatorRuns {
+ public:
+  explicit AllocatorRuns(CachingAllocator& allocator) : own_(allocator) {}
+
+  // For `requests`, one after another, into `blocks`: as many of them as are of the first one's rounded size and are
+  // cut from the same free block of the small pool. Returns how many; 0: the next one has to be asked for by itself.
+  // None may be of 0 bytes.
+  [[nodiscard]] std::size_t allocate(std::span<const Bytes> requests, StreamIndex stream, std::span<BlockId> blocks);
+  // One after another. Neighbours go at once.
+  void release(std::span<const BlockId> blocks);
+
+ private:
+  using Block = CachingAllocator::Block;
+
+  [[nodiscard]] FreeBlocks::Cursor smallest(const FreeBlocks& free, std::int64_t size) const;
+  void count(const Block& cut, std::int64_t size, std::int64_t taken);
+  [[nodiscard]] std::size_t neighbours(std::span<const BlockId> blocks) const;
+  void unite(std::span<const BlockId> blocks);
+
+  CachingAllocator& own_;
 };
 
 }  // namespace dsplan

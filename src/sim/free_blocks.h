@@ -28,6 +28,7 @@ class FreeBlocks {
     std::uint32_t at = 0;
     [[nodiscard]] bool valid() const { return bin != kBins; }
     [[nodiscard]] bool last() const { return bin == kLast; }
+    friend bool operator==(const Cursor&, const Cursor&) = default;
   };
 
   // `size` is a positive multiple of 512 up to 2^60 + 512.

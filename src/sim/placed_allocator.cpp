@@ -64,6 +64,37 @@ void PlacedAllocator::release(std::size_t at, BufferId id, StreamSet waits_for) 
   blocks_[id] = kNullBlock;
 }
 
+void allocate_run(PlacedAllocator& self, std::size_t at, BufferId first, std::size_t count, StreamId stream) {
+  std::vector<Bytes>& sizes = self.sizes_;
+  sizes.clear();
+  for (std::size_t k = 0; k < count; ++k) sizes.push_back(self.schedule_.buffers[BufferId(first.index() + k)].size);
+  for (std::size_t k = 0; k < count && !self.stopped();) {
+    const BufferId id(first.index() + k);
+    self.prints_.before(at + k, self.result_.prints);
+    const std::size_t most = std::min(count - k, self.prints_.events_before_next(at + k, self.result_.prints));
+    const std::size_t served =
+        AllocatorRuns(self.allocator_)
+            .allocate(std::span(sizes).subspan(k, most), stream, std::span(&self.blocks_[id], most));
+    if (served > 0) {
+      self.prints_.grown();
+    } else {
+      self.allocate(at + k, id, stream);
+    }
+    k += std::max<std::size_t>(served, 1);
+  }
+}
+
+void release_run(PlacedAllocator& self, std::size_t at, BufferId first, std::size_t count) {
+  for (std::size_t k = 0; k < count;) {
+    self.prints_.before(at + k, self.result_.prints);
+    const std::size_t some = std::min(count - k, self.prints_.events_before_next(at + k, self.result_.prints));
+    const std::span<BlockId> blocks(&self.blocks_[BufferId(first.index() + k)], some);
+    AllocatorRuns(self.allocator_).release(blocks);
+    std::fill(blocks.begin(), blocks.end(), kNullBlock);
+    k += some;
+  }
+}
+
 void PlacedAllocator::mark(std::size_t at, const Mark& event) {
   prints_.before(at, result_.prints);
   const PlacementPeaks since = peaks_of(allocator_, reserved_at_);

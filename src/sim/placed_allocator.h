@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <span>
 #include <vector>
@@ -31,6 +32,10 @@ class PrintLog {
   // Those that come before event `at`.
   void before(std::size_t at, std::vector<PlacementPrint>& prints) {
     while (prints.size() < wanted_.size() && wanted_[prints.size()].event <= at) [[unlikely]] print(prints);
+  }
+  // How many events from `at` on come before the next one, if those before `at` are written.
+  [[nodiscard]] std::size_t events_before_next(std::size_t at, const std::vector<PlacementPrint>& prints) const {
+    return prints.size() < wanted_.size() ? wanted_[prints.size()].event - at : std::numeric_limits<std::size_t>::max();
   }
   // Right after an allocation.
   void grown() {
@@ -66,6 +71,10 @@ class PlacedAllocator {
   // `at`: the event that asks. Of what streams do, `streams` has been told.
   void allocate(std::size_t at, BufferId buffer, StreamId stream);
   void release(std::size_t at, BufferId buffer, StreamSet waits_for);
+  // The same of `count` buffers that follow each other, each at an event of its own, one behind the other from `at` on;
+  // none of the frees waits.
+  friend void allocate_run(PlacedAllocator& self, std::size_t at, BufferId first, std::size_t count, StreamId stream);
+  friend void release_run(PlacedAllocator& self, std::size_t at, BufferId first, std::size_t count);
   void mark(std::size_t at, const Mark& event);
   void empty_cache(std::size_t at);
   // From here on `gone` has the block of `heir`, which has none.
@@ -100,6 +109,7 @@ class PlacedAllocator {
   std::size_t reserved_at_ = 0;
   Placement result_;
   std::vector<Awaited> awaited_;
+  std::vector<Bytes> sizes_;  // Of a run.
 };
 
 }  // namespace dsplan

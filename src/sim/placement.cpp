@@ -1,6 +1,7 @@
 #include "sim/placement.h"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include "core/error.h"
@@ -99,6 +100,22 @@ Placement place_again(const Schedule& schedule, const BothPlacements& both, cons
   if (!says_enough(both, options)) return place(schedule, options);
   PlacedAllocator allocator(schedule, options);
   Repeater(schedule, allocator).repeat(both.requests);
+  return allocator.finish();
+}
+
+Placement place_until(const std::atomic<bool>& needless, const Schedule& schedule, const BothPlacements& both,
+                      const PlacementOptions& options) {
+  constexpr std::size_t kLook = 4096;  // Requests.
+  if (needless) return {};
+  if (!says_enough(both, options)) return place(schedule, options);
+  PlacedAllocator allocator(schedule, options);
+  Repeater repeater(schedule, allocator);
+  std::span<const AllocatorRequest> left = both.requests;
+  while (!left.empty() && !needless) {
+    const std::size_t some = std::min(left.size(), kLook);
+    repeater.repeat(left.first(some));
+    left = left.subspan(some);
+  }
   return allocator.finish();
 }
 

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -157,6 +158,9 @@ class PlacedAlong {
 // Like `place`, in less time: `both` says what another allocator was asked along the same schedule.
 [[nodiscard]] Placement place_again(const Schedule& schedule, const BothPlacements& both,
                                     const PlacementOptions& options);
+// The same, as far as it comes until another thread sets `needless`: what is there then means nothing.
+[[nodiscard]] Placement place_until(const std::atomic<bool>& needless, const Schedule& schedule,
+                                    const BothPlacements& both, const PlacementOptions& options);
 
 // The allocator right after an event, with the buffer of each block that is handed out or awaits its free.
 struct AllocatorState {

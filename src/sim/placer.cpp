@@ -17,18 +17,80 @@ void Placer::note_completed(std::size_t at) {
   }
 }
 
+void Placer::ask_run(std::size_t at, const Allocate& event) {
+  std::size_t count = 0;
+  for (; is_next(at, event, count); ++count) {
+    const BufferId buffer(event.buffer.index() + count);
+    if (schedule_.buffers[buffer].space != Space::Device) break;
+    if (count > 0) streams_.allocating(buffer, event.stream);  // Nothing more completes.
+    note({static_cast<std::uint32_t>(at + count), buffer, AllocatorRequest::What::Allocate, event.stream});
+  }
+  behind_run_ = at + count;
+  allocate_run(allocator_, at, event.buffer, count, event.stream);
+}
+
+// Up to the first whose free waits.
+void Placer::drop_run(std::size_t at, const Release& event) {
+  std::size_t count = 1;
+  for (; is_next(at, event, count); ++count) {
+    const BufferId buffer(event.buffer.index() + count);
+    if (allocator_.block(buffer) == kNullBlock) break;
+    const StreamSet waits_for = streams_.releasing(buffer, allocator_.block(buffer));
+    note({static_cast<std::uint32_t>(at + count), buffer, AllocatorRequest::What::Release, 0, waits_for});
+    if (waits_for == 0) continue;
+    behind_run_ = at + count + 1;
+    release_run(allocator_, at, event.buffer, count);
+    allocator_.release(at + count, buffer, waits_for);
+    return;
+  }
+  behind_run_ = at + count;
+  release_run(allocator_, at, event.buffer, count);
+}
+
+namespace {
+
+// Whether that follows `by` behind the first of them.
+bool is_next(std::span<const AllocatorRequest> requests, std::size_t by) {
+  if (by >= requests.size()) return false;
+  const AllocatorRequest& first = requests.front();
+  const AllocatorRequest& next = requests[by];
+  return next.buffer.index() == first.buffer.index() + by && next.event == first.event + by &&
+         next.what == first.what && next.stream == first.stream && next.waits_for == 0;
+}
+
+// How many follow each other, or 1.
+std::size_t run_of(std::span<const AllocatorRequest> requests) {
+  std::size_t count = 1;
+  if (requests.front().waits_for != 0 || !is_next(requests, kRun - 1)) return count;
+  while (is_next(requests, count)) ++count;
+  return count;
+}
+
+}  // namespace
+
 void Repeater::repeat(std::span<const AllocatorRequest> requests) {
   AllocatorStreams& streams = allocator_.streams();
   const bool timed = allocator_.clock() != nullptr;
-  for (const AllocatorRequest& request : requests) {
-    if (allocator_.stopped()) return;
+  for (; !requests.empty() && !allocator_.stopped();) {
+    const AllocatorRequest& request = requests.front();
+    std::size_t count = 1;
     if (timed) catch_up(request.event);
     switch (request.what) {
       case AllocatorRequest::What::Allocate:
         if (timed) streams.complete();
-        allocator_.allocate(request.event, request.buffer, request.stream);
+        count = run_of(requests);
+        if (count > 1) {
+          allocate_run(allocator_, request.event, request.buffer, count, request.stream);
+        } else {
+          allocator_.allocate(request.event, request.buffer, request.stream);
+        }
         break;
       case AllocatorRequest::What::Release:
+        count = run_of(requests);
+        if (count > 1) {
+          release_run(allocator_, request.event, request.buffer, count);
+          break;
+        }
         if (request.waits_for != 0) streams.releasing(allocator_.block(request.buffer), request.waits_for);
         allocator_.release(request.event, request.buffer, request.waits_for);
         break;
@@ -38,6 +100,7 @@ void Repeater::repeat(std::span<const AllocatorRequest> requests) {
         allocator_.mark(request.event, std::get<Mark>(schedule_.events[request.event]));
         break;
     }
+    requests = requests.subspan(count);
   }
 }
 

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <limits>
 #include <span>
+#include <variant>
 #include <vector>
 
 #include "core/schedule.h"
@@ -12,6 +13,7 @@
 namespace dsplan {
 
 inline constexpr std::size_t kToTheEnd = std::numeric_limits<std::size_t>::max();
+inline constexpr std::size_t kRun = 4;  // As many of a kind are worth being asked for together.
 inline constexpr std::size_t kMostKept = std::numeric_limits<std::uint32_t>::max();  // Events whose requests are kept.
 
 // A reader of schedules (core/schedule.h).
@@ -29,15 +31,17 @@ class Placer : public Ignores<Enter, Exit> {
 
   using Ignores<Enter, Exit>::on;
   void on(std::size_t at, const Allocate& event) {
-    if (over(at) || schedule_.buffers[event.buffer].space != Space::Device) return;
+    if (at < behind_run_ || over(at) || schedule_.buffers[event.buffer].space != Space::Device) return;
     if (streams_.allocating(event.buffer, event.stream) && requests_ != nullptr) note_completed(at);
+    if (is_next(at, event, kRun - 1)) return ask_run(at, event);
     note({static_cast<std::uint32_t>(at), event.buffer, AllocatorRequest::What::Allocate, event.stream});
     allocator_.allocate(at, event.buffer, event.stream);
   }
   void on(std::size_t at, const Release& event) {
-    if (over(at) || allocator_.block(event.buffer) == kNullBlock) return;
+    if (at < behind_run_ || over(at) || allocator_.block(event.buffer) == kNullBlock) return;
     const StreamSet waits_for = streams_.releasing(event.buffer, allocator_.block(event.buffer));
     note({static_cast<std::uint32_t>(at), event.buffer, AllocatorRequest::What::Release, 0, waits_for});
+    if (waits_for == 0 && is_next(at, event, kRun - 1)) return drop_run(at, event);
     allocator_.release(at, event.buffer, waits_for);
   }
   void on(std::size_t at, const Mark& event) {
@@ -74,6 +78,16 @@ class Placer : public Ignores<Enter, Exit> {
     if (requests_ != nullptr) requests_->push_back(request);
   }
   void note_completed(std::size_t at);
+  // Buffers that follow each other and are made, or go, at events that follow each other: paddings, mostly, hundreds at
+  // a time. From kRun on they are asked for together. Whether the event that is `by` behind this one is of its run.
+  template <class E>
+  [[nodiscard]] bool is_next(std::size_t at, const E& event, std::size_t by) const {
+    if (at + by >= schedule_.events.size() || at + by > last_) return false;
+    const E* next = std::get_if<E>(&schedule_.events[at + by]);
+    return next != nullptr && next->buffer.index() == event.buffer.index() + by && next->stream == event.stream;
+  }
+  void ask_run(std::size_t at, const Allocate& event);
+  void drop_run(std::size_t at, const Release& event);
 
   const Schedule& schedule_;
   PlacedAllocator& allocator_;
@@ -81,6 +95,7 @@ class Placer : public Ignores<Enter, Exit> {
   StreamClock* clock_;
   std::size_t last_;
   std::vector<AllocatorRequest>* requests_;
+  std::size_t behind_run_ = 0;  // The event behind the last run.
 };
 
 // Asks an allocator what another one was asked along the same schedule, of at most 2^32 events. Where its own frees
