@@ -33,7 +33,7 @@ ReplayWords parse_replay(const Words& words) {
   ReplayWords said;
   std::optional<std::string> path;
   CommandLine line("dsplan replay",
-                   "Replays an allocator trace and prints the allocator's statistics as CSV,\n"
+                   "Replays an allocator trace and prints the allocator's statistics as CSV, "
                    "or a PyTorch memory snapshot and says whether all of it is explained.",
                    "`--against MODEL [options of simulate]` comes last and holds a prediction\n"
                    "against a snapshot.\n"

@@ -174,7 +174,7 @@ std::vector<std::int64_t> slots_in(const std::string& path, Diagnostics& faults)
     const std::optional<std::int64_t> many =
         slots.starts_with(kSlots) ? whole_number(std::string_view(slots).substr(kSlots.size())) : std::nullopt;
     if (many.value_or(0) < 1) {
-      faults.add({path, number, 1, {}, "is no host's line", "HOST slots=8"});
+      faults.add({path, number, 1, line, "is no host's line", "HOST slots=8"});
       return {};
     }
     hosts.push_back(*many);
