@@ -160,11 +160,7 @@ def shown(config, *freeze, **more):
 
 
 PALIGEMMA = {**wider.PALIGEMMA, "vision_config": {**wider.PALIGEMMA["vision_config"], "image_size": 24}}
-IDEFICS3, SMOLVLM = ({**made, "vision_config": {**made["vision_config"], "image_size": 32}} for made in (wider.IDEFICS3, wider.SMOLVLM))
 PICTURES = {
-    "idefics3": shown(IDEFICS3, wider.SEEING),
-    "idefics3-trained": shown(IDEFICS3),
-    "smolvlm-trained": shown(SMOLVLM),
     "gemma3-shown": shown(wider.GEMMA3_SHOWN, wider.TOWER),
     "paligemma": shown(PALIGEMMA, wider.TOWER),
     "paligemma-trained": shown(PALIGEMMA),

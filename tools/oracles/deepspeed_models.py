@@ -90,8 +90,7 @@ def with_picture(case):
     shown = model["vision_config"]
     patch = shown["patch_size"]
     high, wide = (pixels // patch for pixels in case.get("image_size", [shown.get("image_size", 0)] * 2))
-    masked = model["model_type"] in ("idefics3", "smolvlm")
-    side = 1 if model["model_type"] == "paligemma" else model["scale_factor"] if masked else {"gemma4_vision": 2, "pixtral": 2}.get(shown["model_type"], shown.get("spatial_merge_size", 2))
+    side = 1 if model["model_type"] == "paligemma" else {"gemma4_vision": 2, "pixtral": 2}.get(shown["model_type"], shown.get("spatial_merge_size", 2))
     tokens = model.get("mm_tokens_per_image", high * wide // side**2)
     types = torch.zeros(1, case["seq"], dtype=torch.int64)
     types[:, 1:1 + tokens] = 1
@@ -107,9 +106,6 @@ def with_picture(case):
         places[:, :high * wide, 1] = torch.arange(high).repeat_interleave(wide)
         return {**batch, "pixel_values": torch.ones(1, patches, 3 * patch**2), "image_position_ids": places,
                 "mm_token_type_ids": types}
-    if masked:
-        return {**batch, "pixel_values": torch.ones(1, 1, 3, high * patch, wide * patch),
-                "pixel_attention_mask": torch.ones(1, 1, high * patch, wide * patch)}
     pixels = torch.ones(1, 3, high * patch, wide * patch)
     if model["model_type"] == "llama4":
         pixels = pixels.to(dtype_of(case))

@@ -933,7 +933,7 @@ SHOWN = {
     **without(shown("idefics3", IDEFICS3, SEEING, [], text="model.text_model.", projector="model.connector."),
               "idefics3-checkpoint-reentrant"),
     **without(shown("smolvlm", SMOLVLM, SEEING, [], text="model.text_model.", projector="model.connector."),
-              *(f"smolvlm-{one}" for one in ("projector", "checkpoint", "checkpoint-both", "checkpoint-reentrant", "lora", "eager"))),
+              *(f"smolvlm-{one}" for one in ("autocast", "projector", "checkpoint", "checkpoint-both", "checkpoint-reentrant", "lora", "eager"))),
     "internvl-one": case(INTERNVL, seq=96, images=1),
     "internvl-one-accumulate": case(INTERNVL, seq=96, images=1, grad_accum=2),
     "internvl-one-checkpoint": case(INTERNVL, seq=96, images=1, checkpoint="full", dtype="fp32", autocast="bf16"),

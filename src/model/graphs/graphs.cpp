@@ -339,6 +339,15 @@ bool has_adapters_of_patches(const ModelSpec& model) {
                      [](const Module& one) { return one.path.ends_with("patch_embedding.linear.base_layer"); });
 }
 
+// What a projector is given lies row by row where it is a copy.
+std::optional<std::string> autocast_unsupported(const TowerParts& tower) {
+  if (tower.by_block)
+    return "autocast of smolvlm, whose pictures PyTorch does not put among embeddings of another dtype";
+  const bool copied = tower.projection == ProjectorKind::Connected;
+  if (tower.class_token || tower.tokens == 0 || copied) return std::nullopt;
+  return "autocast of siglip's hidden states, which lie column by column, under a projector";
+}
+
 // What a tower adds to what its language model asks of kernels. An operator joins no more than 64 pictures.
 std::optional<std::string> tower_unsupported(const ModelSpec& model, const Training& training) {
   const TowerParts* tower = model.parts == nullptr ? nullptr : model.parts->tower.get();
@@ -359,10 +368,7 @@ std::optional<std::string> tower_unsupported(const ModelSpec& model, const Train
   if (!tower->class_token && std::any_of(groups.begin(), groups.end(), nested)) {
     return "reentrant checkpoints of siglip's layers, whose hidden states lie column by column";
   }
-  const bool copied = tower->projection == ProjectorKind::Connected;  // What the product is given.
-  if (!tower->class_token && tower->tokens > 0 && training.autocast && !copied) {
-    return "autocast of siglip's hidden states, which lie column by column, under a projector";
-  }
+  if (const auto other = training.autocast ? autocast_unsupported(*tower) : std::nullopt) return other;
   if (tower->sees_itself && tower->image_token >= model.dims.vocab) {
     return "a picture's token that is no word of the vocabulary";
   }

@@ -87,9 +87,9 @@ TensorId by_block(GraphBuilder& g, const TowerParts& tower, TensorId flags, Tens
 TensorId in_turn(GraphBuilder& g, TensorId flags, TensorId embedded, TensorId features) {
   const Shape all = g.shape(flags);
   const TensorId column = g.view(flags, Shape{all.dims[0], all.dims[1], 1});
-  const TensorId out =
-      g.make(Op::MaskedScatter, g.shape(embedded), g.dtype(embedded), {embedded, column, features}, true);
-  g.drop({column, embedded});
+  const TensorId own = g.cast(features, g.dtype(embedded));
+  const TensorId out = g.make(Op::MaskedScatter, g.shape(embedded), g.dtype(embedded), {embedded, column, own}, true);
+  g.drop({column, own, embedded});
   return out;
 }
 
