@@ -30,7 +30,7 @@ REASONS = [
     ),
     (r"/pictures-llama-4-", "not traced: into which free blocks tensors are put from the first; what is asked for is equal"),
     (
-        r"/(pictures|chance-6)-(llava|mistral-small-3)",
+        r"/(pictures|chance-6|families)-(llava|mistral-small-3)",
         "the dry device runs operators on small whole numbers a second time where a model sees pictures, and holds an operator's operands "
         "until it has returned: into which free blocks tensors are put",
     ),
@@ -63,6 +63,7 @@ REASONS = [
     ),
     (r"/chance-6-bart-", "init alone: the root's own buffer is registered behind its model, and ours before it"),
     (r"/chance-6-vit-", "not traced: one rounded block of a step"),
+    (r"/chance-7-m2m100-", "layers are left out at random (layerdrop): the steps that are predicted run all of them, and take more"),
     (r"/chance-7-bart-", "init alone: the root's own buffer is registered behind its model, and ours before it"),
     (r"/chance-7-xlm-roberta-", "init alone: an encoder's embeddings make their buffers behind their tables, and ours before them"),
     (r"/(chance-7-(bert-base|granite-4.0-h)|families-idefics3-8b-s1100)-", "not traced: into which free blocks tensors are put; what is asked for is equal"),
@@ -81,7 +82,7 @@ REASONS = [
         "not traced: as much as three masks of eager attention, in forward",
     ),
     (r"/chance-8-vit-", "the workspace of a convolution's backward, which cuDNN alone knows"),
-    (r"/chance-8-camembert-", "init alone: an encoder's embeddings make their buffers behind their tables, and ours before them"),
+    (r"/(chance-8|families)-camembert-", "init alone: an encoder's embeddings make their buffers behind their tables, and ours before them"),
     (
         r"/chance-8-(mistral-small-3|qwen2-vl|qwen2.5-vl|internvl)",
         "into which free blocks tensors are put behind a convolution's workspace, which cuDNN alone knows",

@@ -119,10 +119,11 @@ def pytorch():
 DECODERS = """aya-23-8b command-r7b olmo-2-1b granite-3.1-2b glm-4-9b gpt-oss-20b deepseek-v2-lite moonlight-16b-a3b
 qwen3-30b-a3b qwen1.5-moe-a2.7b granite-3.1-1b-a400m glm-4.5-air ernie-4.5-0.3b smollm3-3b exaone-4.0-1.2b stablelm-2-1.6b
 starcoder2-3b phi-1.5 phi-3-mini gemma-2b gemma-3-1b falcon-7b falcon-rw-1b bloom-560m opt-1.3b pythia-1b
-llama-4-scout-text gemma-4-31b-text gemma-4-26b-a4b-text starcoderbase-1b starcoder lfm2-1.2b lfm2-2.6b vaultgemma-1b""".split()
+llama-4-scout-text gemma-4-31b-text gemma-4-26b-a4b-text starcoderbase-1b starcoder lfm2-1.2b lfm2-2.6b vaultgemma-1b
+minicpm3-4b glm-4-9b-chat solar-open-100b""".split()
 
 
-ENCODERS = "deberta-v3-small deberta-v3-base deberta-v3-large".split()
+ENCODERS = "deberta-v3-small deberta-v3-base deberta-v3-large camembert-base".split()
 TRANSLATORS = "bart-base bart-large-cnn mbart-large-50 nllb-200-distilled-600m pegasus-xsum".split()
 
 
@@ -148,6 +149,10 @@ def families():
         yield one(1300, 1)
         yield one(1100, 2, checkpoint="full", name="full")
         yield one(777, 1, model_init="host", name="host")
+    one = functools.partial(job, "families", "llava-1.5-7b", attention=None, change=FEW, images=1)
+    yield one(700, 2)  # As it comes from the hub: its tower's last layer is trained, and no loss reaches it.
+    yield one(1100, 3, checkpoint="full", name="full")
+    yield one(777, 2, grad_accum=2, max_grad_norm=1.0, model_init="host", name="accum2")
     for model in ENCODERS:
         yield job("families", model, 512, 8, attention=None, whole=True)
         yield job("families", model, 333, 3, attention=None, whole=True, checkpoint="full", name="full")
