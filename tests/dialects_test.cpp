@@ -1342,7 +1342,9 @@ TEST_CASE("programs: adapters and defaults") {
   reads("base_model: a\nadapter: lora\nlora_r: 4\nlora_target_linear: true\nload_in_8bit: true\n",
         "--quantization: int8");
   reads("base_model: a\nadapter: qlora\nload_in_4bit: true\nlora_r: 4\nlora_target_linear: true\n",
-        "which it turns on by itself, are not modelled yet over packed weights");
+        "--lora-kernels: all");
+  reads("base_model: a\nadapter: lora\nlora_r: 4\nlora_target_linear: true\nload_in_8bit: true\nlora_o_kernel: true\n",
+        "over 8-bit weights: axolotl refuses them");
   reads("base_model: a\nadapter: lora\nlora_target_linear: true\nlora_mlp_kernel: false\n", "without a rank");
   reads("base_model: a\nadapter: lora\nlora_r: 1\nlora_mlp_kernel: false\n", "without names of modules");
   reads("base_model: a\nadapter: lora\nlora_r: 1\nlora_target_modules: [\".*q_proj\"]\nlora_mlp_kernel: false\n",

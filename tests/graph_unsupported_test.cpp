@@ -210,7 +210,7 @@ TEST_CASE("unsupported: Liger's kernels are in the families that were compared, 
         "Liger's kernels in the gemma family (they are in llama, mistral, qwen2 and qwen3)");
 }
 
-TEST_CASE("unsupported: axolotl's kernels are for adapters over whole weights in 16 bits, in the families compared") {
+TEST_CASE("unsupported: axolotl's kernels are for adapters over weights in 16 bits or 4, in the families compared") {
   ModelSpec llama = model_named("llama", "");
   const auto reason = [](const ModelSpec& model, const std::function<void(Training&)>& change) {
     Training training = training_with(change);
@@ -223,11 +223,15 @@ TEST_CASE("unsupported: axolotl's kernels are for adapters over whole weights in
   CHECK(reason(llama, [](Training& t) { t.zero.stage = 3; }) == "axolotl's kernels over sharded parameters");
   ModelSpec relu = llama;
   relu.dims.activation = "relu";
-  CHECK(reason(relu, [](Training&) {}) == "axolotl's kernel of an MLP with another activation than silu");
-  ModelSpec gemma = llama;
-  gemma.family = "gemma";
-  CHECK(reason(gemma, [](Training&) {}) ==
-        "axolotl's kernels in the gemma family (they are in llama, mistral, qwen2 and qwen3)");
+  CHECK(reason(relu, [](Training&) {}) == "axolotl's kernel of an MLP with relu; it has silu and gelu");
+  ModelSpec other = llama;
+  other.family = "phi3";
+  CHECK(reason(other, [](Training&) {}) == "axolotl's kernels in the phi3 family, not compared with its own yet");
+  CHECK(reason(other, [](Training& t) { t.lora_kernels.o = true; }) ==
+        "axolotl's kernels in the phi3 family, where its patch does not find the code that it replaces and axolotl "
+        "ends (lora_mlp_kernel: false turns all of them off)");
+  CHECK(reason(llama, [](Training& t) { t.autocast = DType::Float16; }) ==
+        "axolotl's kernels over weights in bf16 under autocast in fp16");
 }
 
 TEST_CASE("unsupported: Liger's loss is that of 16-bit weights, in the families that it patches") {

@@ -353,6 +353,7 @@ TEST_CASE("resolve: optimizers") {
   CHECK(run(wished("adamw_bnb_8bit")).training.optimizer.kind == OptimizerKind::Adam8bit);
   CHECK(run(wished("adafactor")).training.optimizer.kind == OptimizerKind::Adafactor);
   says(wished("adamww"), "--optimizer: error: optimizer \"adamww\" is not known; did you mean \"adamw\"?");
+  says(wished("adamw_hf"), "optimizer \"adamw_hf\": transformers 5 has its own AdamW no longer; write \"adamw_torch\"");
   says(wished("galore_adamw"),
        "optimizer \"galore_adamw\" (GaLore, whose gradients are projected) is not modelled yet; \"adamw_torch\" is");
   const auto is = [&](const char* name, OptimizerKind kind, bool paged, bool embeddings_32bit) {

@@ -34,6 +34,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoConfig, AutoModelForCausalLM
 
+import adapter_kernels
 import known_values
 from memory_cases import CASES
 
@@ -192,7 +193,7 @@ def model_of(case, meter):
     if "lora" in training:
         model = with_adapters(model, training["lora"], "CAUSAL_LM" if not class_of(case) else None)
     if "lora_kernels" in training:
-        with_adapter_kernels(model, training["lora_kernels"])
+        adapter_kernels.put(model, training["lora_kernels"])
     frozen = training.get("freeze", [])
     if frozen:
         import fnmatch
@@ -627,38 +628,8 @@ def with_liger_kernels(model, wished):
 MODELING = {}  # What the modules of transformers held before Liger put its own names there.
 
 
-def with_adapter_kernels(model, wished):
-    """What axolotl puts in place of peft's modules: its own patch of the attention's source and of the model. Its Triton
-    kernels are operators of their own, which a fake tensor does not run."""
-    for name in ("callbacks", "callbacks.models", "dict"):  # Of which the patch needs a name each, and they half of PyPI.
-        sys.modules.setdefault("axolotl.utils." + name, types.ModuleType(name))
-    sys.modules["axolotl.utils.callbacks.models"].get_causal_lm_model_cls_prefix = None
-    sys.modules["axolotl.utils.dict"].DictDefault = dict
-    from axolotl.monkeypatch import lora_kernels
-    kinds = wished.split(",")
-    names = ("qkv", "o", "mlp", "embedding")
-    wanted = types.SimpleNamespace(**{f"lora_{one}_kernel": one in kinds for one in names},
-                                   use_scattermoe=False, use_sonicmoe=False, fused_attn_kernel=False)
-    config = model.config
-    kind = config.model_type
-    modeling = importlib.import_module(f"transformers.models.{kind}.modeling_{kind}")
-    attention = next(value for name, value in vars(modeling).items() if name.endswith("Attention"))
-    FORWARDS[attention] = attention.forward
-    lora_kernels.get_attention_cls_from_config = lambda wanted: attention
-    if wanted.lora_qkv_kernel or wanted.lora_o_kernel:  # loaders/patch_manager.py
-        lora_kernels.patch_self_attn_lora(wanted)
-    lora_kernels.apply_lora_kernel_patches(model, wanted)
-
-
-FORWARDS = {}
-
-
 def without_kernels():
-    for attention, forward in FORWARDS.items():
-        attention.forward = forward
-        if hasattr(attention, "_original_forward"):
-            del attention._original_forward
-    FORWARDS.clear()
+    adapter_kernels.take_back()
     without_liger_kernels()
 
 

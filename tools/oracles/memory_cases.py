@@ -760,6 +760,20 @@ def adapter_kernels():
                               input_require_grads=True, grad_accum=2, **bf16),
         "qwen2-adapted": of(QWEN2, micro_batch=2, seq=64, lora={"dropout": 0.05}, **bf16),
         "qwen3-adapted": of(QWEN3, micro_batch=2, seq=72, **bf16),
+        "gemma-adapted": of(GEMMA, micro_batch=2, seq=72, **bf16),
+        "gemma2-adapted": of(GEMMA2, micro_batch=2, seq=64, attention="eager", lora={"dropout": 0.05}, **bf16),
+        "gemma3-adapted": of(GEMMA3, micro_batch=2, seq=72, lora={"dropout": 0.05}, **bf16),
+        "gemma3-adapted-checkpoint": of(GEMMA3, micro_batch=2, seq=64, checkpoint="full", reentrant=True,
+                                        input_require_grads=True, **bf16),
+        "glm4-adapted": of(GLM4, micro_batch=2, seq=72, lora={"targets": ALL_LINEAR[:4] + ["gate_up_proj", "down_proj"]},
+                           **bf16),
+        "granite-adapted": of(GRANITE, micro_batch=2, seq=72, **bf16),
+        "smollm3-adapted": of(SMOLLM3, micro_batch=2, seq=72, **bf16),
+        "ernie4_5-adapted": of(ERNIE4_5, micro_batch=2, seq=72, **bf16),
+        "seed-oss-adapted": of(SEED_OSS, micro_batch=2, seq=72, **bf16),
+        "hunyuan-dense-adapted": of(HUNYUAN, micro_batch=2, seq=72, **bf16),
+        "exaone4-adapted": of(EXAONE4, micro_batch=2, seq=72, **bf16),
+        "ministral-adapted": of(MINISTRAL, micro_batch=2, seq=72, **bf16),
     }
 
 

@@ -7,6 +7,7 @@ Each case is a process of its own, for bitsandbytes asks the device when it is i
 the right shapes that is a hole in a file, prepare_model_for_kbit_training (unless kbit_prepare is false, as in TRL and
 LLaMA-Factory; with "casts_back" what is not packed is cast back, as in axolotl), get_peft_model, two steps of AdamW. A row for
 each phase: peaks of requested, allocated and reserved bytes since the phase began, and what is requested at its end.
+Cases with "lora_kernels" want axolotl 0.19.0's package on PYTHONPATH, without what it depends on.
 --events writes the allocator's events with the Python that asked for them.
 """
 
@@ -18,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 
+import adapter_kernels
 from two_steps import Phases, fused_adam
 
 TINY = {"model_type": "llama", "vocab_size": 1024, "hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 2,
@@ -26,6 +28,10 @@ NF4 = {"quantization": "nf4", "double_quant": True, "quant_compute_dtype": "bf16
 INT8 = {"quantization": "int8"}
 ALL = {"r": 8, "targets": "all-linear"}
 UNPREPARED = {"kbit_prepare": False, "autocast": "bf16", "checkpoint": "full", "dtype": "bf16"}
+AXOLOTL = {**NF4, "quant_storage": "bf16", **UNPREPARED, "checkpoint_impl": "reentrant", "casts_back": True}
+KERNELS = {"lora_kernels": "qkv,o,mlp"}  # axolotl's.
+QWEN3 = {"seq": 777, "lora": {**ALL, "dropout": 0.05}}
+QWEN3_CONFIG = {"model_type": "qwen3", "head_dim": 128, "tie_word_embeddings": True}
 
 
 def case(training, config=None):
@@ -73,8 +79,7 @@ CASES = {
                                      {"model_type": "qwen2", "tie_word_embeddings": True}),
     "int8-save": case({**INT8, "lora": {**ALL, "save": ["lm_head", "embed_tokens"]}}),
     "int8-axolotl": case({**INT8, **UNPREPARED, "checkpoint_impl": "reentrant", "casts_back": True}),
-    "axolotl-save": case({**NF4, "quant_storage": "bf16", **UNPREPARED, "checkpoint_impl": "reentrant", "casts_back": True,
-                          "lora": {**ALL, "save": ["lm_head", "embed_tokens"]}}),
+    "axolotl-save": case({**AXOLOTL, "lora": {**ALL, "save": ["lm_head", "embed_tokens"]}}),
     "dora": case({**NF4, "lora": {**ALL, "dora": True}}),
     "dora-qwen2-autocast": case({**NF4, "double_quant": False, "autocast": "bf16", "lora": {**ALL, "dora": True}},
                                 {"model_type": "qwen2", "tie_word_embeddings": True}),
@@ -86,7 +91,22 @@ CASES = {
                                 "lora": {**ALL, "dora": True}}),
     "dora-int8": case({**INT8, "lora": {**ALL, "dora": True}}),
     "dora-int8-autocast": case({**INT8, "autocast": "bf16", "lora": {**ALL, "dropout": 0.05, "dora": True}}),
-    "axolotl": case({**NF4, "quant_storage": "bf16", **UNPREPARED, "checkpoint_impl": "reentrant", "casts_back": True}),
+    "axolotl": case(AXOLOTL),
+    "kernels": case({**AXOLOTL, **KERNELS}),
+    "kernels-one-scale": case({**AXOLOTL, **KERNELS, "double_quant": False, "lora": {**ALL, "dropout": 0.05}}),
+    "kernels-fp4": case({**AXOLOTL, **KERNELS, "quantization": "fp4", "micro_batch": 2, "seq": 500}),
+    "kernels-non-reentrant": case({**AXOLOTL, **KERNELS, "checkpoint_impl": "non_reentrant"}),
+    "kernels-no-checkpoint": case({**{k: v for k, v in AXOLOTL.items() if k != "checkpoint_impl"}, **KERNELS, "checkpoint": "none",
+                                   "lora": {**ALL, "dropout": 0.1}}),
+    "kernels-qwen2-biases": case({**AXOLOTL, **KERNELS}, {"model_type": "qwen2", "tie_word_embeddings": True}),
+    "kernels-qwen3": case({**{k: v for k, v in AXOLOTL.items() if k != "casts_back"}, **KERNELS, **QWEN3}, QWEN3_CONFIG),
+    "kernels-qwen3-cast-back": case({**AXOLOTL, **KERNELS, **QWEN3}, QWEN3_CONFIG),
+    "kernels-mistral-qkv": case({**AXOLOTL, "lora_kernels": "qkv"}, {"model_type": "mistral"}),
+    "kernels-o-mlp": case({**AXOLOTL, "lora_kernels": "o,mlp", "double_quant": False, "lora": {**ALL, "dropout": 0.1}}),
+    "kernels-q-v": case({**AXOLOTL, **KERNELS, "quant_storage": "uint8",
+                         "lora": {"r": 16, "targets": ["q_proj", "v_proj", "o_proj"]}}),
+    "kernels-gemma": case({**AXOLOTL, **KERNELS}, {"model_type": "gemma", "head_dim": 64, "tie_word_embeddings": True,
+                                                   "hidden_act": "gelu_pytorch_tanh"}),
 }
 NAMES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "uint8": "uint8"}
 
@@ -151,9 +171,10 @@ def build(job, mark):
     mark("load")
     kind = training.get("checkpoint_impl")
     how = {"use_reentrant": kind == "reentrant"} if kind else None
+    checkpoints = training.get("checkpoint", "full") != "none"
     if training.get("kbit_prepare", True) or training.get("casts_back"):
         model = prepare_model_for_kbit_training(
-            model, use_gradient_checkpointing=training.get("checkpoint", "full") != "none", gradient_checkpointing_kwargs=how)
+            model, use_gradient_checkpointing=checkpoints, gradient_checkpointing_kwargs=how)
     if training.get("casts_back"):
         for name, module in model.named_modules():
             if "norm" in name or name.endswith(("embed_tokens", "lm_head")):
@@ -162,13 +183,15 @@ def build(job, mark):
     model = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", r=lora["r"], lora_alpha=2 * lora["r"],
                                              lora_dropout=lora.get("dropout", 0.0), target_modules=lora["targets"],
                                              modules_to_save=lora.get("save"), use_dora=lora.get("dora", False)))
-    if not training.get("kbit_prepare", True) and not training.get("casts_back"):
+    if checkpoints and not training.get("kbit_prepare", True) and not training.get("casts_back"):
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=how)
         model.enable_input_require_grads()
     if "dtype" in lora:
         for parameter in model.parameters():
             if parameter.requires_grad:
                 parameter.data = parameter.data.to(getattr(torch, NAMES[lora["dtype"]]))
+    if "lora_kernels" in training:
+        adapter_kernels.put(model, training["lora_kernels"])
     model.train()
     mark("peft")
     return model

@@ -235,6 +235,9 @@ constexpr DialectKey kAxolotlRefused[] = {
     refused("gpu_memory_limit", "a limit of memory (say --capacity)"),
     refused("overrides_of_model_config", "another configuration than the model's own"),
     refused("overrides_of_model_kwargs", "another configuration than the model's own"),
+    // What they are called in files (utils/schemas/deprecated.py, RemappedParameters).
+    refused("model_config", "another configuration than the model's own"),
+    refused("model_kwargs", "another configuration than the model's own"),
     refused("rope_scaling", "another scaling of positions than the model's own"),
     refused("base_model_config", "another configuration than the model's own"),
     refused("cls_model_config", "another class than the model's own"),
@@ -285,6 +288,8 @@ constexpr Names kAxolotlInert[] = {
      "fsdp_config.sharding_strategy fsdp_config.fsdp_sharding_strategy fsdp_config.limit_all_gathers "
      "fsdp_config.fsdp_limit_all_gathers fsdp_config.forward_prefetch fsdp_config.fsdp_forward_prefetch "
      "fsdp_config.backward_prefetch fsdp_config.fsdp_backward_prefetch"},
+    {"it is of earlier releases: axolotl's schema has no such key, and drops it",
+     "gptq_groupsize gptq_model_v1 gptq_disable_exllama base_model_ignore_patterns sample_packing_seq_len_multiplier"},
     {"axolotl hands it to nobody: the policy is that of bf16 and fp16",
      "fsdp_config.mixed_precision_policy fsdp_config.fsdp_mixed_precision_policy"},
     {"it is for what is saved when training is over",
@@ -312,7 +317,8 @@ constexpr Names kAxolotlInert[] = {
     {kFiles,
      "output_dir save_steps saves_per_epoch save_strategy save_total_limit save_first_step save_only_model "
      "save_safetensors resume_from_checkpoint auto_resume_from_checkpoints load_best_model_at_end hub_model_id "
-     "hub_strategy hub_revision hf_use_auth_token axolotl_config_path revision_of_model trust_remote_code "
+     "hub_strategy hub_revision hf_use_auth_token axolotl_config_path revision_of_model model_revision "
+     "trust_remote_code "
      "low_cpu_mem_usage type_of_model merge_lora merge_method dynamic_checkpoint strict is_falcon_derived_model "
      "is_llama_derived_model is_mistral_derived_model is_qwen_derived_model experimental_skip_move_to_device "
      "quantization"},

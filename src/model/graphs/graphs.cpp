@@ -151,21 +151,45 @@ std::optional<std::string> attention_unsupported(const ModelSpec& model, const T
   return kernel_unsupported(model, training, tp);
 }
 
-// Compared with axolotl's own in these families alone. Its functions read parameters without calling their modules, for
-// which ZeRO-3 and fully_shard gather.
+// monkeypatch/lora_kernels.py of axolotl 0.19, QKV_PATCHES and find_mlp_in_layer: its own rewriting of the attention's
+// source, which ends where it does not find what it replaces, and an MLP of three projections.
+std::optional<std::string> adapter_kernels_family(const ModelSpec& model, const AdapterKernels& kernels) {
+  constexpr std::array<std::string_view, 15> kFamilies{
+      "ernie4_5", "exaone4", "gemma",     "gemma2", "gemma3_text", "glm4",     "granite", "hunyuan_v1_dense",
+      "llama",    "mistral", "ministral", "qwen2",  "qwen3",       "seed_oss", "smollm3"};
+  constexpr std::array<std::string_view, 9> kOwnCode{"cohere", "llava",    "olmo",       "olmo2",   "phi",
+                                                     "phi3",   "stablelm", "qwen2_5_vl", "qwen2_vl"};
+  if ((kernels.qkv || kernels.o) && std::find(kOwnCode.begin(), kOwnCode.end(), model.family) != kOwnCode.end()) {
+    return formatted(
+        "axolotl's kernels in the {} family, where its patch does not find the code that it replaces and axolotl ends "
+        "(lora_mlp_kernel: false turns all of them off)",
+        model.family);
+  }
+  if (std::find(kFamilies.begin(), kFamilies.end(), model.family) == kFamilies.end()) {
+    return formatted("axolotl's kernels in the {} family, not compared with its own yet", model.family);
+  }
+  const std::string& activation = model.dims.activation;
+  if (kernels.mlp && activation != "silu" && activation.find("gelu") == std::string::npos) {
+    return formatted("axolotl's kernel of an MLP with {}; it has silu and gelu", activation);
+  }
+  return std::nullopt;
+}
+
+// Its functions read parameters without calling their modules, for which ZeRO-3 and fully_shard gather.
 std::optional<std::string> adapter_kernels_unsupported(const ModelSpec& model, const Training& training) {
   if (!training.lora_kernels.any() || model.causal == 0) return std::nullopt;
-  constexpr std::array<std::string_view, 4> kFamilies{"llama", "mistral", "qwen2", "qwen3"};
-  if (std::find(kFamilies.begin(), kFamilies.end(), model.family) == kFamilies.end()) {
-    return formatted("axolotl's kernels in the {} family (they are in llama, mistral, qwen2 and qwen3)", model.family);
-  }
-  if (training.lora_kernels.mlp && model.dims.activation != "silu") {
-    return "axolotl's kernel of an MLP with another activation than silu";
-  }
+  if (auto reason = adapter_kernels_family(model, training.lora_kernels)) return reason;
   if (has_magnitudes(model)) return "axolotl's kernels with DoRA";
+  const auto packing = packing_of(model);
+  if (packing && packing->eight_bits()) return "axolotl's kernels over 8-bit weights, which axolotl refuses";
+  // Its products take a norm's result with the unpacked weight, of one dtype.
+  if (packing && packing->prepared) return "axolotl's kernels beside norms in fp32 (kbit_prepare: axolotl casts back)";
   if (training.dtype == DType::Float32) return "axolotl's kernels over fp32 weights";
+  if (training.autocast && *training.autocast != training.dtype) {
+    return formatted("axolotl's kernels over weights in {} under autocast in {}", name(training.dtype),
+                     name(*training.autocast));
+  }
   if (is_fsdp(training.runtime) || training.zero.stage == 3) return "axolotl's kernels over sharded parameters";
-  if (packing_of(model)) return "axolotl's kernels over packed weights";
   return std::nullopt;
 }
 
@@ -220,6 +244,21 @@ std::int64_t rows_that_unpack(const ModelSpec& model, const Quantization& packin
   return small ? 1537 : 513;
 }
 
+// axolotl's functions unpack for any number of rows.
+bool unpacks_in_functions(const ModelSpec& model, const AdapterKernels& kernels) {
+  constexpr std::string_view kBase = ".base_layer";
+  return std::all_of(model.modules.begin(), model.modules.end(), [&](const Module& module) {
+    if (!packing_of(module)) return true;
+    std::string_view path = module.path;
+    if (!path.ends_with(kBase)) return false;
+    path.remove_suffix(kBase.size());
+    const std::string_view name = path.substr(path.rfind('.') + 1);
+    if (name == "q_proj" || name == "k_proj" || name == "v_proj") return kernels.qkv;
+    if (name == "o_proj") return kernels.o;
+    return kernels.mlp && (name == "gate_proj" || name == "up_proj" || name == "down_proj");
+  });
+}
+
 std::optional<std::string> packed_unsupported(const ModelSpec& model, const Training& training) {
   const std::optional<Quantization> packing = packing_of(model);
   if (!packing) return std::nullopt;
@@ -235,7 +274,7 @@ std::optional<std::string> packed_unsupported(const ModelSpec& model, const Trai
   if (training.autocast && *training.autocast != packing->compute && packing->compute != DType::Float32) {
     return "4-bit products in another dtype than autocast's";
   }
-  const std::int64_t least = rows_that_unpack(model, *packing);
+  const std::int64_t least = unpacks_in_functions(model, training.lora_kernels) ? 0 : rows_that_unpack(model, *packing);
   for (std::size_t k = 0; k < std::max<std::size_t>(1, training.seq_list.size()); ++k) {
     if (training.rows() * training.seq_of(static_cast<std::int64_t>(k)) < least) {
       return formatted("4-bit products of fewer than {} rows, for which bitsandbytes has another kernel", least);

@@ -1,4 +1,5 @@
 // Linear modules, with LoRA adapters or without.
+#include "core/format.h"
 #include "model/catalogue_rules.h"
 #include "model/graphs/graphs.h"
 #include "model/quantized.h"
@@ -285,10 +286,18 @@ TensorId linear_module(GraphBuilder& g, ModuleId module, TensorId x, std::int64_
 
 namespace {
 
+// axolotl patches the language model's layers alone (monkeypatch/lora_kernels.py, get_layers).
+bool in_tower(const ModelSpec& model, ModuleId module) {
+  if (model.parts == nullptr || model.parts->tower == nullptr) return false;
+  const std::string& path = model.modules[static_cast<std::size_t>(module)].path;
+  return path.find(formatted("{}.", model.parts->tower->module)) != std::string::npos;
+}
+
 // Those of `op`, with the dropout of the first projection; empty where a module has no adapters.
 std::vector<TensorId> functions_of(GraphBuilder& g, Op op, std::span<const Projection> projections, TensorId x) {
   for (const Projection& one : projections) {
     if (g.options().reference || g.model().child(one.module, "base_layer") == kNone) return {};
+    if (in_tower(g.model(), one.module)) return {};
   }
   const Factors first = factors_of(g, projections[0].module);
   std::vector<TensorId> inputs{x};

@@ -1,6 +1,9 @@
 #include "planner/predict/footprint.h"
 
 #include <algorithm>
+#include <initializer_list>
+#include <string>
+#include <string_view>
 
 #include "core/error.h"
 #include "core/module_graph.h"
@@ -374,6 +377,29 @@ bool multiplies_rows(const ModelSpec& model, const Module& module) {
   return whole && module.layer == kNone && (below("classifier") || below("pooler."));
 }
 
+// axolotl's functions add a bias to what they made (kernels/lora.py, matmul_lora). A function stands where each of its
+// projections has adapters, in the language model alone.
+bool adds_in_function(const ModelSpec& model, const AdapterKernels& kernels, const Module& module) {
+  constexpr std::string_view kBase = ".base_layer";
+  const std::string_view path = module.path;
+  const TowerParts* tower = model.parts == nullptr ? nullptr : model.parts->tower.get();
+  if (!kernels.any() || !path.ends_with(kBase)) return false;
+  if (tower != nullptr && path.find(std::string(tower->module) + ".") != std::string_view::npos) return false;
+  const std::string_view wrapper = path.substr(0, path.size() - kBase.size());
+  const std::string_view around = wrapper.substr(0, wrapper.rfind('.') + 1);
+  const std::string_view name = wrapper.substr(around.size());
+  const auto together = [&](std::initializer_list<std::string_view> names) {
+    return std::find(names.begin(), names.end(), name) != names.end() &&
+           std::all_of(names.begin(), names.end(), [&](std::string_view one) {
+             const std::string base = std::string(around).append(one).append(kBase);
+             return std::any_of(model.modules.begin(), model.modules.end(),
+                                [&](const Module& other) { return other.path == base; });
+           });
+  };
+  return (kernels.qkv && together({"q_proj", "k_proj", "v_proj"})) || (kernels.o && together({"o_proj"})) ||
+         (kernels.mlp && together({"gate_proj", "up_proj", "down_proj"}));
+}
+
 // The modules that multiply with a bias: a weight of two dimensions stands beside it. Under ZeRO-3, DeepSpeed replaces
 // nn.functional.linear by a function that calls addmm for rows alone, and adds the bias apart elsewhere; GPT-2's Conv1D
 // calls addmm itself. Falcon's linear is `@`, then a sum; bitsandbytes multiplies 8-bit weights with a handle of its
@@ -388,6 +414,7 @@ std::vector<const Module*> biased_products(const ModelSpec& model, const Job& jo
     const Module& module = model.modules[static_cast<std::size_t>(bias.module)];
     if (module.path.find(".audio_tower.") != std::string::npos) continue;  // No batch has sound.
     if (module.type == "FalconLinear" || module.type.starts_with("Linear8bitLt")) continue;
+    if (adds_in_function(model, t.lora_kernels, module)) continue;
     if (rows_only && !multiplies_rows(model, module)) continue;
     const bool multiplies = std::any_of(model.parameters.begin(), model.parameters.end(), [&](const Parameter& weight) {
       return weight.module == bias.module && weight.shape.rank == 2;

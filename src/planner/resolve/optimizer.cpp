@@ -104,6 +104,10 @@ std::optional<Implementation> implementation_named(std::string_view text) {
 }
 
 void unknown_name(Resolver& resolver, const Place& place, const std::string& text) {
+  if (in_lower_case(text) == "adamw_hf") {
+    return resolver.fault(place, formatted("optimizer \"{}\": transformers 5 has its own AdamW no longer", text),
+                          "write \"adamw_torch\", or \"adamw_torch_fused\", its default");
+  }
   for (const Elsewhere& one : kElsewhere) {
     if (one.text != in_lower_case(text)) continue;
     const std::string what = one.what.empty() ? std::string() : formatted(" ({})", one.what);

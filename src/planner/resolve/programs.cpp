@@ -56,15 +56,13 @@ void pack_rows(const ForeignInput& foreign, Request& request) {
 
 // check_auto_enable_lora_kernels (utils/schemas/config.py).
 void choose_adapter_kernels(const ForeignInput& foreign, const Place& usual, Request& request, Diagnostics& faults) {
-  const std::int64_t bits = foreign.bits.value_or(0);
+  const bool rows = foreign.bits.value_or(0) == 8;
   const bool flat = request.runtime.value_or({}) == "fsdp1";
   const bool usually = !foreign.lora_kernels.given() && !foreign.trainer.given() && !flat;  // With `rl` none by itself.
-  if (usually && bits != 8) request.lora_kernels = {"all", usual};
-  if (bits == 0 || request.lora_kernels.value_or("none") == "none") return;
-  faults.add(
-      foreign.adapters.place.says(formatted("axolotl's kernels for adapters{} are not modelled yet over packed weights",
-                                            usually ? ", which it turns on by itself," : ""),
-                                  "say lora_mlp_kernel: false, which turns all of them off"));
+  if (usually && !rows) request.lora_kernels = {"all", usual};
+  if (!rows || request.lora_kernels.value_or("none") == "none") return;
+  faults.add(foreign.lora_kernels.place.says("axolotl's kernels for adapters over 8-bit weights: axolotl refuses them",
+                                             "say lora_mlp_kernel: false, which turns all of them off"));
 }
 
 bool has_plugin(const ForeignInput& foreign, std::string_view name) {

@@ -1,6 +1,9 @@
 #include "planner/resolve/resolve.h"
 
 #include <algorithm>
+#include <string>
+#include <string_view>
+#include <utility>
 
 #include "core/format.h"
 #include "model/lora.h"
@@ -68,6 +71,30 @@ ModelSpec as_preferred(ModelSpec model, const Request& request) {
   return with_reference(model, kept ? model.stored_dtype : std::nullopt);
 }
 
+// prepare_model_for_kbit_training leaves biases in fp32, and Linear4bit's first forward brings them to the products'
+// dtype; axolotl's functions call none, where each of their projections has adapters.
+void keep_biases_of_functions(ModelSpec& model, const std::string& kernels) {
+  constexpr std::pair<std::string_view, std::string_view> kFunctions[] = {
+      {"qkv", "q_proj k_proj v_proj"}, {"o", "o_proj"}, {"mlp", "gate_proj up_proj down_proj"}};
+  const std::string words = kernels == "all" ? ",qkv,o,mlp," : "," + kernels + ",";
+  const auto named = [](std::string_view path, std::string_view names) {
+    const std::string_view name = path.substr(path.rfind('.') + 1);
+    return name.ends_with("_proj") && names.find(name) != std::string_view::npos;
+  };
+  for (const auto& [function, names] : kFunctions) {
+    if (words.find("," + std::string(function) + ",") == std::string::npos) continue;
+    const bool bare = std::any_of(model.modules.begin(), model.modules.end(),
+                                  [&](const Module& one) { return packing_of(one) && named(one.path, names); });
+    if (bare) continue;
+    for (Parameter& bias : model.parameters) {
+      const Module& module = model.modules[static_cast<std::size_t>(bias.module)];
+      const std::string_view path = module.path;
+      if (!bias.name.ends_with(".bias") || !path.ends_with(".base_layer") || !packing_of(module)) continue;
+      if (named(path.substr(0, path.rfind('.')), names)) bias.dtype = DType::Float32;
+    }
+  }
+}
+
 }  // namespace
 
 ModelSpec model_of(ModelSpec model, const Request& request) {
@@ -83,6 +110,8 @@ ModelSpec model_of(ModelSpec model, const Request& request) {
     model = with_adapters(model, lora, request.lora.place);
   }
   if (quantization) model = with_packed_weights(model, *quantization, request.quantization.place);
+  const std::string kernels = request.lora_kernels.value_or("none");
+  if (quantization && !quantization->eight_bits()) keep_biases_of_functions(model, kernels);
   return as_preferred(std::move(model), request);
 }
 
