@@ -447,7 +447,7 @@ TEST_CASE("an allocator that goes along while a schedule is written is asked the
 namespace {
 
 // The same with a marker behind each event, which keeps buffers from following each other.
-Schedule apart(const Schedule& schedule) {
+Schedule set_apart(const Schedule& schedule) {
   Schedule result = schedule;
   result.events.clear();
   for (const Event& event : schedule.events) {
@@ -539,7 +539,7 @@ TEST_CASE("buffers that follow each other are placed as one by one") {
   for (int round = 0; round < 60; ++round) {
     CAPTURE(round);
     const Schedule together = Runs(random).schedule();
-    const Schedule alone = apart(together);
+    const Schedule alone = set_apart(together);
     for (const StreamFrees frees : {StreamFrees::AtSync, StreamFrees::Immediate}) {
       for (const char* conf : {"", "expandable_segments:True"}) {
         PlacementOptions options;
@@ -549,7 +549,10 @@ TEST_CASE("buffers that follow each other are placed as one by one") {
         check_same(asked.asked, place(alone, options));
         options.limit = options.device = Bytes(asked.asked.peak.reserved.value() - (2 + 40 * (round % 3)) * kMiB);
         const Placement again = place_again(together, asked, options);
-        check_same(again, place(alone, options));
+        const Placement apart = place(alone, options);
+        check_same(again, apart);
+        check_same(place_until(false, together, asked, options), apart);
+        CHECK(place_until(true, together, asked, options).marks.empty());
         retried += again.retries > 0 ? 1 : 0;
         failed += again.failed_event ? 1 : 0;
       }

@@ -1,6 +1,7 @@
 #include "planner/predict/verdict.h"
 
 #include <algorithm>
+#include <atomic>
 #include <utility>
 
 #include "core/format.h"
@@ -150,7 +151,8 @@ bool fails_with_less(const Readings& readings, const DeviceRoom& room, Placement
   return options.limit < limit && place_again(readings.schedule, readings.placements, options).failed_event;
 }
 
-// By what the allocator takes, without a limit and, where that may matter, under it.
+// By what the allocator takes, without a limit and, where that may matter, under it. A screen does not say how else it
+// would fail.
 Judgement judge_device(const Readings& readings, const ModelSpec& model, const Job& job, const DeviceRoom& room,
                        const VerdictLimit& limit, Bytes doubt) {
   const BothPlacements& unlimited = readings.placements;
@@ -166,9 +168,10 @@ Judgement judge_device(const Readings& readings, const ModelSpec& model, const J
   Placement asked = readings.limited.value_or(Placement());
   std::int64_t retries_low = 0;
   std::optional<std::int64_t> retries_expected;
+  std::atomic<bool> needless = false;
   const auto retries_of = [&](const std::optional<Placement>& without_limit, const PlacementOptions& how) {
     const bool fits = !fraction && without_limit && most_reserved(*without_limit) <= limit.limit;
-    return fits ? 0 : place_again(readings.schedule, unlimited, how).retries;
+    return fits ? 0 : place_until(needless, readings.schedule, unlimited, how).retries;
   };
   const bool over = readings.fails();  // Nobody asks how else it would fail.
   const bool other = unlimited.asked.waited && options.frees == StreamFrees::AtSync && !over;
@@ -176,6 +179,7 @@ Judgement judge_device(const Readings& readings, const ModelSpec& model, const J
   in_parallel({[&] {
                  if (!readings.limited) asked = place_again(readings.schedule, unlimited, options);
                  if (!asked.failed_event && asked.retries > 0) tight = fails_with_less(readings, room, options, doubt);
+                 if (asked.failed_event && readings.detail == Detail::Screen) needless = true;
                },
                [&] {
                  if (other) retries_low = retries_of(unlimited.other, other_end(options));
@@ -187,9 +191,9 @@ Judgement judge_device(const Readings& readings, const ModelSpec& model, const J
                  retries_expected = retries_of(readings.expected, timed);
                }},
               readings.schedule.events.size() > kWorthThreads);
-  if (!other || !asked.waited) retries_low = asked.retries;
+  if (!other || !asked.waited || needless) retries_low = asked.retries;
   Judgement judged = judge_limited(readings, model, asked, retries_low);
-  judged.retries_expected = retries_expected;
+  if (!needless) judged.retries_expected = retries_expected;
   if (tight) judged.verdict = Verdict::Tight;
   return judged;
 }

@@ -197,16 +197,25 @@ std::vector<Variable> GradientReducer::cast_own_gradients() {
 // A tensor of its own for each gap behind a parameter's end, until reduce_scatter_coalesced returns.
 Variables GradientReducer::make_padding() {
   const DType type = training_.communication_dtype;
-  std::int64_t first = sharding_.world();  // Of the ranks whose part some parameter does not fill.
-  for (const Entry& entry : entries_) first = std::min(first, shard(entry).elements / shard(entry).part);
+  struct Gap {
+    std::int64_t rank;  // The first whose part its parameter does not fill.
+    Bytes there;
+    Bytes behind;  // Of each rank behind that one.
+  };
+  std::vector<Gap> gaps;
+  std::int64_t first = sharding_.world();
+  for (const Entry& entry : entries_) {
+    const Shard& of = shard(entry);
+    const std::int64_t rank = of.elements / of.part;
+    gaps.push_back({rank, storage(Elements(of.part - of.elements % of.part), type), storage(Elements(of.part), type)});
+    first = std::min(first, rank);
+  }
   Variables padding;
   for (std::int64_t r = first; r < sharding_.world(); ++r) {
-    for (const Entry& entry : entries_) {
-      const Shard& of = shard(entry);
-      const std::int64_t real = std::clamp(of.elements - checked_mul(of.part, r), std::int64_t{0}, of.part);
-      if (real == of.part) continue;
+    for (const Gap& gap : gaps) {
+      if (r < gap.rank) continue;
       padding.append(eager_.empty(
-          storage(Elements(of.part - real), type), type,
+          r == gap.rank ? gap.there : gap.behind, type,
           {Role::RuntimeBuffers, "padding of gradients", "comm/coalesced_collectives.py, reduce_scatter_coalesced"}));
       eager_.emitter().mark_scratch(padding.ids().back());
     }
