@@ -101,8 +101,8 @@ REASONS = [
         "not traced: as much as the vocabulary's gradient, in backward",
     ),
     (
-        r"/chance-9-nllb-200-",
-        "not traced: 8-bit Lion and a hook that compresses in DistributedDataParallel, from the second step on",
+        r"/chance-9-(nllb-200|olmo-1b)-",
+        "not traced: 8-bit Lion beside a hook that compresses in DistributedDataParallel, from the second step on",
     ),
     (
         r"/chance-9-(llama-3.2-1b|gpt-bigcode)-",
