@@ -1,7 +1,7 @@
 """Jobs that nobody chose, of what people seldom say: every family by turns, checkpoints that are offloaded or selective, heads that
 classify, every key that moves a byte under DeepSpeed, confs of the allocator, worlds of 1 to 512. A seed gives the same jobs for ever."""
 
-from . import chance_launchers, model_config
+from . import chance, chance_launchers, chance_others, chance_outside, model_config
 from .chance import Draw, implemented, of_fsdp, weights_of
 from .chance_others import picture
 from .chance_outside import CONFS, LIGER, REENTRANT, adapters, depth, tight
@@ -74,6 +74,10 @@ pegasus-large
 vit-small vit-base-patch32-384 vit-large
 whisper-tiny.en whisper-small distil-whisper-large-v3
 xlm-roberta-base""".splitlines()]
+NEWER = [line.split() for line in """starcoderbase-1b tiny-starcoder-py gpt-bigcode-santacoder
+lfm2-350m lfm2-1.2b lfm2-2.6b
+vaultgemma-1b
+gemma-4-e2b-text gemma-4-e4b-text""".splitlines()]
 CLASSIFIED = {"bert": "Bert", "roberta": "Roberta", "distilbert": "DistilBert", "electra": "Electra", "modernbert": "ModernBert",
               "xlm-roberta": "XLMRoberta", "camembert": "Camembert", "deberta-v2": "DebertaV2",
               "llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3", "gemma2": "Gemma2", "phi3": "Phi3"}
@@ -250,15 +254,15 @@ def headed(draw, family):
     return {"change": {"architectures": [f"{CLASSIFIED[family]}For{over}Classification"], "pad_token_id": 0, **labels}}
 
 
-def decoder(draw, number, turn):
+def decoder(draw, number, turn, among=DECODERS):
     kind = draw.one(["pytorch"] * 4 + ["ddp"] * 2 + ["deepspeed"] * 6 + ["shards", "qlora"])
     while True:
-        model = draw.one(DECODERS[turn % len(DECODERS)])
+        model = draw.one(among[turn % len(among)])
         config = model_config.config({"model": model})
         if kind != "qlora" or config["model_type"] in chance_launchers.GATED:
             break
         turn += 1
-    change = depth(draw, config)
+    change = {} if config.get("num_kv_shared_layers") else depth(draw, config)  # Whose last layers read what others keep: whole.
     config = {**config, **change}
     seq, batch = shape(draw, config)
     world, told = ranks(draw, kind)
@@ -309,3 +313,24 @@ def jobs(make, stratum, seed, count, towers):
             what, more = kind(draw, number, turns[at])
             turns[at] += 1
         yield make(stratum, *what, **{**more, "whole": True, "device": draw.one(DEVICES)})
+
+
+def newer(draw, number):
+    return decoder(draw, number, draw.below(len(NEWER)), NEWER)
+
+
+# What every draw before drew, each with its share, and some of it on the PyTorch of last year.
+SHARES = {decoder: 5, newer: 2, chance_outside.decoder: 5, other: 3, chance_launchers.one: 3, chance.one_shared: 2, chance_others.adapted: 1, picture: 1}
+
+
+def of_everything(make, stratum, seed, count, towers):
+    draw = Draw(seed)
+    turns = {decoder: draw.below(len(DECODERS)), other: draw.below(len(OTHERS))}
+    for number in range(count):
+        kind = draw.one([kind for kind, share in SHARES.items() for _ in range(share)])
+        told = {picture: (towers,), decoder: (turns[decoder],), other: (turns[other],)}.get(kind, ())
+        what, more = kind(draw, number, *told)
+        turns.update({kind: turns[kind] + 1} if kind in turns else {})
+        older = draw.one([""] * 13 + ["torch-2.8", "torch-2.8", "torch-2.6"])  # The environment that measures it.
+        name = "-".join(filter(None, [more["name"], older]))
+        yield make(stratum, *what, **{**more, "whole": True, "device": draw.one(DEVICES), "name": name})

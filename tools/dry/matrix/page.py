@@ -92,6 +92,23 @@ REASONS = [
         r"/chance-8-(whisper-tiny|mamba2-130m|qwen3-next|mt5|deepseek|minimax)",
         "not traced: into which free blocks tensors are put; what is asked for is equal",
     ),
+    (r"/chance-9-.*-dora-", "init alone: what DoRA's magnitudes are computed from, where peft puts adapters into a model on the device"),
+    (
+        r"/chance-9-gemma-2b-.*-qlora",
+        "two bytes: the embedding's factor stays in the dtype that packed weights were loaded beside, and is in fp32 here",
+    ),
+    (
+        r"/chance-9-bert-large-",
+        "not traced: as much as the vocabulary's gradient, in backward",
+    ),
+    (
+        r"/chance-9-(nllb-200|olmo-1b)-",
+        "not traced: 8-bit Lion beside a hook that compresses in DistributedDataParallel, from the second step on",
+    ),
+    (
+        r"/chance-9-(llama-3.2-1b|gpt-bigcode)-",
+        "not traced: into which free blocks tensors are put; what is asked for is equal",
+    ),
     (r"/chance-5-falcon-7b-", "not traced: into which free blocks tensors are put"),
     (r"^heldout/", "not traced: rests of free blocks under ZeRO-3 on 32 ranks"),
 ]

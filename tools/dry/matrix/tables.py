@@ -1662,6 +1662,7 @@ def jobs():
         *chance_others.jobs(job, "chance-6", 7, 70, TOWERS),
         *chance_outside.jobs(job, "chance-7", 8, 130),
         *chance_rare.jobs(job, "chance-8", 9, 120, TOWERS),
+        *chance_rare.of_everything(job, "chance-9", 10, 80, TOWERS),
     ]
     names = [row["name"] for row in made]
     twice = {name for name in names if names.count(name) > 1}
