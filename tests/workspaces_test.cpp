@@ -184,3 +184,62 @@ TEST_CASE("workspaces move the fingerprint by their sizes, not by the device's n
   efficient.training.attention = Attention::MemoryEfficient;
   CHECK(fingerprint(model, on(efficient, "sm_80")) != fingerprint(model, on(efficient, "sm_89")));
 }
+
+namespace {
+
+// Of the words and of the numbers of the tokens, which goes first.
+std::vector<std::string> released(const ModelSpec& model) {
+  const Job job = lowered::job(-1, 1);
+  const Schedule schedule = lower(model, job, build_shapes(model, job), 0);
+  std::vector<std::string> found;
+  for (const Event& event : schedule.events) {
+    const auto* gone = std::get_if<Release>(&event);
+    if (gone == nullptr) continue;
+    const Buffer& buffer = schedule.buffers[gone->buffer];
+    const bool numbers = std::string_view(buffer.label) == "add_scalar" && buffer.dtype == DType::Int64;
+    const bool told = numbers || std::string_view(buffer.label) == "embedding";
+    const bool before = std::find(found.begin(), found.end(), buffer.label) != found.end();
+    if (buffer.role == Role::Activations && told && !before) found.emplace_back(buffer.label);
+  }
+  return found;
+}
+
+}  // namespace
+
+// As PyTorch's events say of qwen2-0.5b: inputs_embeds, then position_ids, both of which `mask_kwargs` holds; llama has
+// no such variable, and its arguments go in their order. AddScalar: the numbers of the tokens (arange +
+// past_seen_tokens).
+TEST_CASE("a body lets go of its arguments, or of what it gathered for its masks") {
+  const auto of = [](const char* type, const char* trained) {
+    return lowered::inlined(type, std::string(R"({"model_type": ")") + type + R"(", "architectures": [")" + trained +
+                                      R"("], "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+      "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 97})");
+  };
+  using Labels = std::vector<std::string>;
+  CHECK(released(of("qwen2", "Qwen2ForCausalLM")) == Labels{"embedding", "add_scalar"});
+  CHECK(released(of("llama", "LlamaForCausalLM")) == Labels{"add_scalar", "embedding"});
+}
+
+// bloom-560m's events: under autocast the weights of attention are in the query's dtype when they meet the values.
+TEST_CASE("bloom under autocast brings attention's weights back to the query's dtype") {
+  const ModelSpec model = lowered::inlined("bloom", R"({"model_type": "bloom", "architectures": ["BloomForCausalLM"],
+    "hidden_size": 32, "n_layer": 1, "n_head": 4, "vocab_size": 97})");
+  Job job = lowered::job(-1, 1);
+  lowered::set_dtype(job, DType::Float32);
+  job.training.autocast = DType::BFloat16;
+  const Schedule schedule = lower(model, job, build_shapes(model, job), 0);
+  const auto count = [&](std::string_view label, Bytes size) {
+    return std::count_if(schedule.buffers.begin(), schedule.buffers.end(), [&](const Buffer& buffer) {
+      return buffer.role == Role::Activations && buffer.label == label && buffer.size == size;
+    });
+  };
+  constexpr Bytes kScores(2 * 4 * 16 * 16 * 2);
+  CHECK(count("softmax", kScores * 2) > 0);
+  CHECK(count("to", kScores) == count("softmax", kScores * 2));
+  // Places of rows and of columns, spread over the mask of ones: a kernel's own.
+  const auto copies = std::count_if(schedule.buffers.begin(), schedule.buffers.end(), [&](const Buffer& buffer) {
+    return buffer.role == Role::Temporaries && std::string_view(buffer.label) == "index" &&
+           buffer.size == Bytes(2 * 16 * 8);
+  });
+  CHECK(copies == 2 * count("index", Bytes(2 * 16)));
+}

@@ -261,6 +261,12 @@ FlashParts flash_parts(const AttentionSizes& sizes, const DeviceThreads& device)
           floats({parts, sizes.batch, sizes.heads, sizes.queries, width})};
 }
 
+Bytes efficient_forward_workspace(const AttentionSizes& sizes, bool half, const DeviceThreads& device) {
+  constexpr std::int64_t kInRegisters = 128;
+  if (device.capability == 0 || !half || std::max(sizes.width, sizes.value_width()) <= kInRegisters) return Bytes(0);
+  return floats({sizes.batch, sizes.queries, sizes.heads, sizes.value_width()});
+}
+
 Bytes efficient_backward_workspace(const AttentionSizes& sizes, bool half, const DeviceThreads& device) {
   constexpr std::int64_t kKeys = 64;    // Of one block.
   constexpr std::int64_t kLock = 16;    // Bytes before each piece of the queries' gradient.

@@ -110,6 +110,10 @@ struct FlashParts {
 };
 [[nodiscard]] FlashParts flash_parts(const AttentionSizes& sizes, const DeviceThreads& device);
 
+// The memory-efficient kernel, forward: in half precision an output of more columns than stay in registers is summed in
+// fp32 (mem_eff_attention/kernel_forward.h, kNeedsOutputAccumulatorBuffer).
+[[nodiscard]] Bytes efficient_forward_workspace(const AttentionSizes& sizes, bool half, const DeviceThreads& device);
+
 // The memory-efficient kernel, backward: the queries' gradient by blocks, and in half precision with wide heads those
 // of keys and values, in fp32. Which kernel it is, and so the blocks, depends on how much shared memory a block may
 // have (mem_eff_attention/kernel_backward.h, kernels/cutlassB.h; attention_backward.cu).

@@ -158,10 +158,14 @@ void memory_efficient_attention(Writer& w) {
   const Bytes kept = w.node().requires_grad ? per_row(w, 32) : Bytes(0);
   const Bytes random(w.options().fake ? 8 : 0);
   forward(w, {kept, random, random, {"_saved_log_sumexp", "_saved_philox_seed", "_saved_philox_offset"}});
-  w.kernel();
-  if (!w.node().requires_grad) return;
   const AttentionSizes sizes = sizes_of(w);
   const bool half = w.in(0).dtype == DType::Float16 || w.in(0).dtype == DType::BFloat16;
+  const Bytes sums = efficient_forward_workspace(sizes, half, w.options().device);
+  std::optional<std::uint8_t> made;
+  if (sums > Bytes(0)) made = w.forward_temporary(sums, DType::Float32, Visibility::Kernel);
+  w.kernel();
+  if (made) w.forward_drop(*made);
+  if (!w.node().requires_grad) return;
   gradients(w);
   bias_gradient(w);
   if (half) {
