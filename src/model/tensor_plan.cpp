@@ -31,6 +31,8 @@ constexpr std::array kPlans = {
     Plan{"gpt_neox"},
     Plan{"granite", true},
     Plan{"helium"},
+    Plan{"hyperclovax"},
+    Plan{"jais2"},
     Plan{"llama"},
     Plan{"llava", false, false, true},
     Plan{"minicpm3", true},
