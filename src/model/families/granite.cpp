@@ -50,7 +50,7 @@ ModelSpec build_hyperclovax(ConfigReader& config) {
   DecoderParts& parts = decoder.parts;
   parts.attention_scale = config.maybe_number("attention_multiplier").value_or(0);
   parts.logits_multiplier = std::exchange(parts.logits_divisor, 0);
-  if (!config.flag("use_post_norm", true)) return finish_decoder(config, decoder);
+  decoder.idle_post_norms = !config.flag("use_post_norm", true);
   decoder.norms.insert(decoder.norms.end(), {"post_norm1", "post_norm2"});
   parts.after_attention = "post_norm1";
   parts.after_mlp = "post_norm2";
