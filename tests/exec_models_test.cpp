@@ -213,7 +213,7 @@ std::vector<double> windowed_gradients(bool eager, int window) {
 
 // Those that are predicted: some families have but one.
 std::vector<const char*> attentions_of(const ModelSpec& model) {
-  if (eager_alone(model) || model.family == "t5") return {"eager"};
+  if (eager_alone(model) || model.family.ends_with("t5")) return {"eager"};
   if (shares_one_head(model)) return {"math"};
   if (always_masked(model)) return {"flash"};
   return {own_value_width(model) ? "efficient" : "flash", "eager"};

@@ -36,7 +36,7 @@ Rules rules_of(const ModelSpec& model) {
   if (family == "deberta-v2") return {"deberta.", whole};
   if (family == "modernbert") return {"model.", whole};
   if (family == "vit") return {"vit.", model.graph_class != "ViTModel"};
-  if (family == "t5" || family == "mt5") return {"", false};
+  if (model.family.ends_with("t5")) return {"", false};
   return {"model.", true};
 }
 
@@ -195,7 +195,7 @@ bool is_passed_over(const ModelSpec& model, std::string_view name) {
   if (family == "electra") return name.starts_with("discriminator_") || name.starts_with("generator_");
   if (is_roberta(model)) return name.starts_with("lm_head.") || name.starts_with("roberta.pooler.");
   if (family == "deepseek_v3") return name.starts_with("model.layers.61.");
-  if (family == "t5" || family == "mt5")
+  if (model.family.ends_with("t5"))
     return name == "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight";
   return false;
 }

@@ -39,7 +39,7 @@ LATENT = {"q_lora_rank": 8, "kv_lora_rank": 8, "qk_nope_head_dim": 4, "qk_rope_h
 ENCODES = {"layer_norm_eps": 1e-6, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
            "type_vocab_size": 2}
 # Those that take nothing of SMALL.
-OWN = ("gpt_bigcode", "distilbert", "t5", "vit", "bart", "mbart", "marian", "m2m_100", "pegasus")
+OWN = ("gpt_bigcode", "distilbert", "t5", "umt5", "vit", "bart", "mbart", "marian", "m2m_100", "pegasus")
 ENCODERS = ("distilbert", "modernbert")
 TRANSLATES = {"vocab_size": 19, "d_model": 16, "encoder_ffn_dim": 12, "decoder_ffn_dim": 20, "encoder_layers": 2, "decoder_layers": 2,
               "encoder_attention_heads": 4, "decoder_attention_heads": 4, "max_position_embeddings": 16, "dropout": 0.0,
@@ -52,7 +52,9 @@ FAMILIES = {
     "phi3": {}, "gpt_neox": {"rotary_pct": 0.5, "layer_norm_eps": 1e-6}, "smollm3": {"no_rope_layer_interval": 2},
     "starcoder2": {"norm_epsilon": 1e-6},
     "olmo": {}, "exaone4": KINDS, "nemotron": {"norm_eps": 1e-6}, "hunyuan_v1_dense": {"head_dim": 4},
-    "arcee": {}, "seed_oss": {"head_dim": 4, "attention_dropout": 0.0, "residual_dropout": 0.0},
+    "arcee": {}, "jais2": {"layer_norm_eps": 1e-6},
+    "hyperclovax": {"embedding_multiplier": 3.0, "residual_multiplier": 0.4, "attention_multiplier": 0.3, "logits_scaling": 0.5},
+    "flex_olmo": {**MIXED, "intermediate_size": 32}, "seed_oss": {"head_dim": 4, "attention_dropout": 0.0, "residual_dropout": 0.0},
     "cwm": {"head_dim": 4, **KINDS, **PLAIN}, "ministral": {"head_dim": 4, **KINDS},
     "gemma2": {"head_dim": 4, "attn_logit_softcapping": None, "final_logit_softcapping": 5.0, **KINDS},
     "vaultgemma": {"head_dim": 4, "attn_logit_softcapping": None, "final_logit_softcapping": 5.0, **KINDS},
@@ -101,6 +103,9 @@ FAMILIES = {
     "t5.gated": {"vocab_size": 19, "d_model": 12, "d_kv": 6, "d_ff": 16, "num_layers": 1, "num_decoder_layers": 2,
                  "num_heads": 2, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False, "dropout_rate": 0.0,
                  "pad_token_id": 3, "decoder_start_token_id": 2, "architectures": ["T5ForConditionalGeneration"]},
+    "umt5": {"vocab_size": 19, "d_model": 12, "d_kv": 4, "d_ff": 16, "num_layers": 2, "num_decoder_layers": 2, "num_heads": 4,
+             "relative_attention_num_buckets": 8, "relative_attention_max_distance": 12, "dropout_rate": 0.0, "pad_token_id": 0,
+             "decoder_start_token_id": 0, "architectures": ["UMT5ForConditionalGeneration"]},
     "electra": {**ENCODES, "embedding_size": 8, "architectures": ["ElectraForMaskedLM"], "pad_token_id": 0},
     "bart": {**TRANSLATES, "encoder_layers": 1, "architectures": ["BartForConditionalGeneration"]},
     "mbart": {**TRANSLATES, "scale_embedding": True, "architectures": ["MBartForConditionalGeneration"]},
@@ -126,7 +131,7 @@ def line(name, tensor):
 def model(config):
     """Loss, gradients of all parameters, and of what the token embedding gives."""
     config._experts_implementation = "eager"  # The grouped product takes no float64.
-    attention = "eager" if config.model_type in ("t5", "gpt_oss", "bloom") else "sdpa"
+    attention = "eager" if config.model_type in ("t5", "umt5", "gpt_oss", "bloom") else "sdpa"
     named = getattr(transformers, config.architectures[0])._from_config if config.architectures else \
         transformers.AutoModelForCausalLM.from_config
     made = named(config, attn_implementation=attention).double().train()

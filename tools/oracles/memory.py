@@ -490,7 +490,7 @@ class Run:
     def asks_for_biases(self):
         """A kernel's answer that was kept does not say which gradients were asked for: that of a bias would be missed,
         or made for nobody."""
-        return self.case["config"]["model_type"] in ("t5", "mt5")
+        return self.case["config"]["model_type"] in ("t5", "mt5", "umt5")
 
     def indexes_by_lists(self):
         """What becomes a tensor on the device; in the engine's own thread that asks for a driver."""

@@ -179,6 +179,7 @@ LLAMA4 = config("llama4_text", vocab_size=857, head_dim=16, intermediate_size=48
 
 T5 = {"model_type": "t5", "architectures": ["T5ForConditionalGeneration"], "d_model": 64, "d_kv": 16, "d_ff": 176,
       "num_layers": 2, "num_heads": 4, "vocab_size": 859, "decoder_start_token_id": 0, "pad_token_id": 0}
+UMT5 = {**T5, "model_type": "umt5", "architectures": ["UMT5ForConditionalGeneration"], "feed_forward_proj": "gated-gelu"}
 MT5 = {**T5, "model_type": "mt5", "architectures": ["MT5ForConditionalGeneration"], "feed_forward_proj": "gated-gelu"}
 
 WHISPER = {"model_type": "whisper", "architectures": ["WhisperForConditionalGeneration"], "d_model": 64,
@@ -314,6 +315,10 @@ MINICPM3 = config("minicpm3", vocab_size=967, q_lora_rank=24, kv_lora_rank=40, q
 MINIMAX_M2 = config("minimax_m2", vocab_size=971, head_dim=16, num_local_experts=6, num_experts_per_tok=2,
                     bos_token_id=0, eos_token_id=1)
 
+JAIS2 = {**without(config("jais2", vocab_size=1013, hidden_act="relu2"), "rms_norm_eps"), "layer_norm_eps": 1e-05}
+HYPERCLOVAX = config("hyperclovax", vocab_size=1019, embedding_multiplier=10.0, residual_multiplier=0.3,
+                     logits_scaling=0.125, attention_multiplier=0.0625)
+FLEX_OLMO = config("flex_olmo", vocab_size=1021, num_experts=6, num_experts_per_tok=2, pad_token_id=0)
 VAULTGEMMA = {**GEMMA2, "model_type": "vaultgemma", "vocab_size": 971}
 GRANITEMOE_SHARED = {**GRANITEMOE, "model_type": "granitemoeshared", "vocab_size": 977, "shared_intermediate_size": 80}
 LFM2 = {**without(config("lfm2", vocab_size=983, block_auto_adjust_ff_dim=False, tie_word_embeddings=True,
@@ -519,6 +524,10 @@ FAMILIES = {
     **family("mt5", MT5, targets=("q", "v"), frozen=("shared.*", "encoder.block.0.*"), attention="eager", eager=False,
              target_seq=40, odd={"feed_forward_proj": "relu", "num_decoder_layers": 3, "d_kv": 8, "dropout_rate": 0.0},
              dtype="bf16"),
+    **family("umt5", UMT5, targets=("q", "v"), frozen=("shared.*", "encoder.block.0.*"), attention="mem-efficient",
+             target_seq=40, odd={"d_kv": 8, "num_heads": 5, "feed_forward_proj": "relu", "dropout_rate": 0.0}, dtype="bf16"),
+    "umt5-sdpa": case(UMT5, micro_batch=2, seq=64, target_seq=40, attention="math+mem-efficient"),
+    "umt5-sdpa-checkpoint": case(UMT5, micro_batch=2, seq=64, target_seq=40, checkpoint="full", attention="math+mem-efficient"),
     "mt5-efficient": case(MT5, micro_batch=2, seq=64, target_seq=40, attention="mem-efficient"),
     **of_sound(family("whisper", WHISPER, frozen=("model.encoder.*",), dtype="bf16",
                       odd={"dropout": 0.1, "attention_dropout": 0.1, "max_source_positions": 61, "decoder_layers": 3,
@@ -583,6 +592,9 @@ FAMILIES = {
     "falcon-rw-fp32": case(FALCON_RW, micro_batch=2, seq=70, dtype="fp32", attention="mem-efficient"),
     "bloom-fp32": case(BLOOM, micro_batch=2, seq=70, dtype="fp32", attention="eager"),
     "falcon-rw-parallel": case({**FALCON_RW, "parallel_attn": True}, seq=64, attention="mem-efficient"),
+    **family("jais2", JAIS2, odd={"num_key_value_heads": 4, "attention_bias": False, "mlp_bias": False}),
+    **family("hyperclovax", HYPERCLOVAX, odd={"num_key_value_heads": 4, "use_post_norm": False, "attention_bias": True}),
+    **family("flex-olmo", FLEX_OLMO, experts=True, odd={"num_key_value_heads": 4, "norm_topk_prob": True}),
     **family("arcee", ARCEE, odd={"num_key_value_heads": 4, "attention_bias": True, "mlp_bias": True}),
     **family("seed-oss", SEED_OSS, odd={"num_key_value_heads": 4, "residual_dropout": 0.0, "attention_out_bias": True,
                                         "attention_bias": False, "mlp_bias": True, "attention_dropout": 0.0}),

@@ -192,7 +192,8 @@ const std::vector<ConfigKey>& family_keys() {
       {"gpt_neox", "attention_probs_dropout_prob", kInert, "", "attention_dropout says it"},
       {"gpt_neox", "hidden_dropout_prob", kInert, "", "hidden_dropout says it"},
       {"gpt_neox", "rotary_emb_base", kInert, "", "values of the rotary tables"},
-      {"mixtral qwen2_moe qwen3_moe granitemoe granitemoeshared granitemoehybrid qwen3_next gpt_oss olmoe ernie4_5_moe "
+      {"mixtral qwen2_moe qwen3_moe granitemoe granitemoeshared granitemoehybrid qwen3_next gpt_oss olmoe flex_olmo "
+       "ernie4_5_moe "
        "minimax_m2 "
        "qwen3_vl_moe qwen3_5_moe qwen3_5_moe_text",
        "router_aux_loss_coef", kInert, "", "a factor of the router's loss, which output_router_logits switches on"},
@@ -201,7 +202,8 @@ const std::vector<ConfigKey>& family_keys() {
       {"qwen3_moe", "max_window_layers", kInert, "",
        "which layers have a window, where use_sliding_window gives them one"},
       {"qwen3_moe", "layer_types", kInert, "", "the model has one mask for all layers"},
-      {"mixtral qwen2_moe qwen3_moe granitemoe granitemoeshared granitemoehybrid qwen3_next gpt_oss olmoe ernie4_5_moe "
+      {"mixtral qwen2_moe qwen3_moe granitemoe granitemoeshared granitemoehybrid qwen3_next gpt_oss olmoe flex_olmo "
+       "ernie4_5_moe "
        "minimax_m2 "
        "qwen3_vl_moe qwen3_5_moe qwen3_5_moe_text",
        "output_router_logits", kGraph, "false", "a loss of the router's own"},
@@ -296,7 +298,7 @@ const std::vector<ConfigKey>& mixer_keys() {
 // Encoders of text, sound and pictures, and models that have one.
 const std::vector<ConfigKey>& encoder_keys() {
   static const std::vector<ConfigKey> kRows{
-      {"bert roberta xlm-roberta camembert electra t5 mt5", "is_decoder", kRefused, "null|false",
+      {"bert roberta xlm-roberta camembert electra t5 mt5 umt5", "is_decoder", kRefused, "null|false",
        "an encoder as a decoder"},
       {"bert", "directionality", kInert, "", "of TensorFlow's models"},
       {"bert", "pooler_fc_size", kInert, "", "of TensorFlow's models"},

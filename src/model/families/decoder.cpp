@@ -22,6 +22,8 @@ struct Names {
 void register_norm(ModelBuilder& b, const Decoder& decoder, const Names& names, std::string_view name,
                    const Shape& shape) {
   const NormKind kind = decoder.parts.norm;
+  const bool behind = name == decoder.parts.after_attention || name == decoder.parts.after_mlp;
+  if (behind && decoder.idle_post_norms) return b.leaf(name, "Identity");
   const bool layer_norm = kind == NormKind::Layer;
   const auto scope = b.module(name, layer_norm ? std::string_view("LayerNorm") : std::string_view(names.norm));
   if (kind == NormKind::LayerBare) return;

@@ -41,6 +41,7 @@ struct Decoder {
   bool norms_before_mlp = false;            // Registered so.
   std::string_view norm_class = "RMSNorm";  // Behind the prefix; of NormKind::Layer there is none.
   bool norm_bias = true;                    // NormKind::Layer, LayerPlusOne.
+  bool idle_post_norms = false;             // Those behind attention and MLP are Identities (hyperclovax).
   std::string_view body_class = "Model";
   std::string_view mlp_class;  // Where it has another prefix.
 };

@@ -55,6 +55,9 @@ std::vector<Family> text_decoders() {
       {"ernie4_5", build_ernie4_5, true},
       {"hunyuan_v1_dense", build_hunyuan_v1_dense, true},
       {"arcee", build_arcee, true},
+      {"jais2", build_jais2, true},
+      {"hyperclovax", build_hyperclovax, true},
+      {"flex_olmo", build_flex_olmo, true},
       {"seed_oss", build_seed_oss, true},
       {"olmo", build_olmo, true},
       {"olmoe", build_olmoe, true},
@@ -91,6 +94,7 @@ std::vector<Family> encoders_and_towers() {
       {"modernbert", build_modernbert, true},
       {"t5", build_t5, true, {"T5WithLMHeadModel"}},  // Its name in transformers 2.
       {"mt5", build_mt5, true},
+      {"umt5", build_umt5, true},
       {"whisper", build_whisper, true},
       {"bart", build_bart, true},
       {"mbart", build_mbart, true},
@@ -188,7 +192,7 @@ std::int64_t usual_padding(std::string_view family) {
   };
   constexpr Own kOwn[] = {
       {" bert distilbert electra gemma gemma2 vaultgemma gemma3_text gemma4_text cohere cohere2 ernie4_5 "
-       "hunyuan_v1_dense hunyuan_v1_moe lfm2 t5 pegasus ",
+       "hunyuan_v1_dense hunyuan_v1_moe lfm2 t5 umt5 pegasus ",
        0},
       {" roberta xlm-roberta camembert bart mbart m2m_100 opt olmo olmo2 olmo3 olmoe seed_oss ", 1},
       {" helium ", 3},
@@ -196,6 +200,7 @@ std::int64_t usual_padding(std::string_view family) {
       {" modernbert ", 50283},
       {" whisper ", 50256},
       {" marian ", 58100},
+      {" flex_olmo ", 100277},
       {" smollm3 ", 128004},
       {" glm glm4 ", 151329}};
   for (const Own& own : kOwn) {

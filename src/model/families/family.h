@@ -61,6 +61,9 @@ struct Family {
 [[nodiscard]] ModelSpec build_ernie4_5(ConfigReader& config);
 [[nodiscard]] ModelSpec build_hunyuan_v1_dense(ConfigReader& config);
 [[nodiscard]] ModelSpec build_arcee(ConfigReader& config);
+[[nodiscard]] ModelSpec build_jais2(ConfigReader& config);
+[[nodiscard]] ModelSpec build_hyperclovax(ConfigReader& config);
+[[nodiscard]] ModelSpec build_flex_olmo(ConfigReader& config);
 [[nodiscard]] ModelSpec build_seed_oss(ConfigReader& config);
 [[nodiscard]] ModelSpec build_olmo(ConfigReader& config);
 [[nodiscard]] ModelSpec build_olmoe(ConfigReader& config);
@@ -101,6 +104,7 @@ struct Family {
 [[nodiscard]] ModelSpec build_pegasus(ConfigReader& config);
 [[nodiscard]] ModelSpec build_modernbert(ConfigReader& config);
 [[nodiscard]] ModelSpec build_mt5(ConfigReader& config);
+[[nodiscard]] ModelSpec build_umt5(ConfigReader& config);
 [[nodiscard]] ModelSpec build_t5(ConfigReader& config);
 [[nodiscard]] ModelSpec build_vit(ConfigReader& config);
 [[nodiscard]] ModelSpec build_clip_vision_model(ConfigReader& config);

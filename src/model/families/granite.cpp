@@ -1,5 +1,8 @@
 // granite: Llama's shape with factors on the embedding, on what joins the residual stream, and on the logits;
-// granitemoe: the same with experts; granitemoeshared: and an MLP beside them.
+// granitemoe: the same with experts; granitemoeshared: and an MLP beside them; hyperclovax: granite with norms behind
+// attention and MLP as well.
+#include <utility>
+
 #include "model/families/decoder.h"
 #include "model/families/family.h"
 
@@ -38,6 +41,19 @@ Decoder read_granitemoe(ConfigReader& config, std::string_view prefix, std::stri
 ModelSpec build_granite(ConfigReader& config) {
   Decoder decoder = read_granite(config, "Granite");
   decoder.mlp_bias = config.flag("mlp_bias", false);
+  return finish_decoder(config, decoder);
+}
+
+ModelSpec build_hyperclovax(ConfigReader& config) {
+  Decoder decoder = read_granite(config, "HyperCLOVAX");
+  decoder.mlp_bias = config.flag("mlp_bias", false);
+  DecoderParts& parts = decoder.parts;
+  parts.attention_scale = config.maybe_number("attention_multiplier").value_or(0);
+  parts.logits_multiplier = std::exchange(parts.logits_divisor, 0);
+  decoder.idle_post_norms = !config.flag("use_post_norm", true);
+  decoder.norms.insert(decoder.norms.end(), {"post_norm1", "post_norm2"});
+  parts.after_attention = "post_norm1";
+  parts.after_mlp = "post_norm2";
   return finish_decoder(config, decoder);
 }
 

@@ -1,4 +1,5 @@
-// nemotron: norms with one plus their weight, half of each head turned, an MLP of two products.
+// nemotron: norms with one plus their weight, half of each head turned, an MLP of two products. jais2: the same MLP in
+// Llama's shape, with nn.LayerNorm and biases.
 #include "model/families/decoder.h"
 #include "model/families/family.h"
 
@@ -24,6 +25,24 @@ ModelSpec build_nemotron(ConfigReader& config) {
   parts.rotary.part = RotaryPart::JoinedAtOnce;
   parts.mlp = MlpKind::Plain;
   read_head(config, decoder);
+  return finish_decoder(config, decoder);
+}
+
+ModelSpec build_jais2(ConfigReader& config) {
+  Decoder decoder = read_decoder(config, "Jais2",
+                                 {.vocab = 150272,
+                                  .hidden = 3328,
+                                  .ffn = 26624,
+                                  .heads = 26,
+                                  .positions = 8192,
+                                  .activation = "relu2",
+                                  .epsilon_key = "layer_norm_eps",
+                                  .kv_heads_may_be_null = true,
+                                  .head_dim_may_be_null = true});
+  decoder.qkv_bias = decoder.output_bias = config.flag("attention_bias", true);
+  decoder.mlp_bias = config.flag("mlp_bias", true);
+  decoder.parts.norm = NormKind::Layer;
+  decoder.parts.mlp = MlpKind::Plain;
   return finish_decoder(config, decoder);
 }
 

@@ -1,13 +1,15 @@
-// olmo, olmoe, olmo2 and olmo3. The last two: norms behind attention and MLP only, and over all heads of queries and
-// keys together; positions stay in fp32. olmo3 has windows in three layers of four, with tables by kind of layer.
+// olmo, olmoe, olmo2, olmo3 and flex_olmo, which is olmo2 with experts. The last three: norms behind attention and MLP
+// only, and over all heads of queries and keys together; positions stay in fp32. olmo3 has windows in three layers of
+// four, with tables by kind of layer.
 #include "model/families/decoder.h"
 #include "model/families/family.h"
 
 namespace dsplan {
 namespace {
 
-Decoder read_olmo(ConfigReader& config, std::string_view prefix) {
-  Decoder decoder = read_decoder(config, prefix, {.vocab = 50304, .kv_heads_may_be_null = true});
+Decoder read_olmo(ConfigReader& config, std::string_view prefix,
+                  const DecoderDefaults& usual = {.vocab = 50304, .kv_heads_may_be_null = true}) {
+  Decoder decoder = read_decoder(config, prefix, usual);
   decoder.qkv_bias = decoder.output_bias = config.flag("attention_bias", false);
   decoder.norms = {"post_attention_layernorm", "post_feedforward_layernorm"};
   DecoderParts& parts = decoder.parts;
@@ -19,6 +21,16 @@ Decoder read_olmo(ConfigReader& config, std::string_view prefix) {
   parts.after_attention = "post_attention_layernorm";
   parts.after_mlp = "post_feedforward_layernorm";
   return decoder;
+}
+
+void read_olmo_experts(ConfigReader& config, Decoder& decoder, std::int64_t count, std::int64_t per_token) {
+  ExpertParts& parts = decoder.parts.experts;
+  parts.router = Router::Softmax;
+  parts.normalised = config.flag("norm_topk_prob", false);
+  parts.ffn = decoder.dims.ffn;
+  decoder.experts.count = config.size("num_experts", count, "num_local_experts");
+  decoder.experts.per_token = config.size("num_experts_per_tok", per_token);
+  config.require_at_most("num_experts_per_tok", decoder.experts.per_token, "num_experts", decoder.experts.count);
 }
 
 void judge_clipping(ConfigReader& config) {
@@ -54,15 +66,16 @@ ModelSpec build_olmoe(ConfigReader& config) {
   decoder.qkv_bias = decoder.output_bias = config.flag("attention_bias", false);
   decoder.parts.views_behind = true;
   decoder.parts.head_norm = HeadNorm::Whole;
-  ExpertParts& parts = decoder.parts.experts;
-  parts.router = Router::Softmax;
-  parts.normalised = config.flag("norm_topk_prob", false);
-  parts.ffn = decoder.dims.ffn;
-  decoder.experts.count = config.size("num_experts", 64, "num_local_experts");
-  decoder.experts.per_token = config.size("num_experts_per_tok", 8);
+  read_olmo_experts(config, decoder, 64, 8);
   decoder.experts.router_class = "OlmoeTopKRouter";
-  config.require_at_most("num_experts_per_tok", decoder.experts.per_token, "num_experts", decoder.experts.count);
   judge_clipping(config);
+  return finish_decoder(config, decoder);
+}
+
+ModelSpec build_flex_olmo(ConfigReader& config) {
+  Decoder decoder = read_olmo(config, "FlexOlmo", {.vocab = 100352, .positions = 4096, .kv_heads_may_be_null = true});
+  read_olmo_experts(config, decoder, 7, 5);
+  decoder.experts.router_class = "FlexOlmoTopKRouter";
   return finish_decoder(config, decoder);
 }
 

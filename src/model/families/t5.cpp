@@ -1,5 +1,5 @@
-// t5 and mt5: an encoder and a decoder stack around one embedding; the first block of each holds the table of relative
-// positions. Checkpointable layers count through: encoder blocks, then decoder blocks.
+// t5, mt5 and umt5: an encoder and a decoder stack around one embedding; the first block of each holds the table of
+// relative positions, of umt5 every block. Checkpointable layers count through: encoder blocks, then decoder blocks.
 #include "core/format.h"
 #include "model/families.h"
 #include "model/families/builder.h"
@@ -14,6 +14,7 @@ struct T5 {
   std::int64_t decoder_layers = 0;
   std::int64_t buckets = 0;
   bool gated = false;
+  bool own_tables = false;  // Of each block.
 };
 
 // "relu", "gelu", ... or "gated-" and an activation; gated-gelu means the tanh form, as T5 1.1 was trained.
@@ -119,7 +120,7 @@ ParameterId register_stack(ModelBuilder& b, const T5& t5, bool decoder, std::int
     for (std::int64_t i = 0; i < layers; ++i) {
       const auto block = b.layer(i, named(t5, "Block"), i == 0 ? forwards.first : forwards.later);
       const auto parts = b.module("layer", "ModuleList");
-      register_attention_layer(b, t5, false, i == 0);
+      register_attention_layer(b, t5, false, i == 0 || t5.own_tables);
       if (decoder) register_attention_layer(b, t5, true, false);
       register_feed_forward(b, t5, decoder);
     }
@@ -135,8 +136,8 @@ ModelSpec build_stacks(ConfigReader& config, const T5& t5) {
     config.refuse("num_decoder_layers",
                   formatted("encoder and decoder together have more than {} layers", grouped(kMostLayers)));
   }
-  const Forwards encoder{block_forward(t5, false, true), block_forward(t5, false, false)};
-  const Forwards decoder{block_forward(t5, true, true), block_forward(t5, true, false)};
+  const Forwards encoder{block_forward(t5, false, true), block_forward(t5, false, t5.own_tables)};
+  const Forwards decoder{block_forward(t5, true, true), block_forward(t5, true, t5.own_tables)};
   ModelBuilder b(config, named(t5, "ForConditionalGeneration"));
   const ParameterId shared = b.embedding("shared", d.vocab, d.hidden, Split::Vocabulary);
   b.tie(register_stack(b, t5, false, d.layers, encoder), shared);
@@ -160,6 +161,13 @@ ModelSpec build_t5(ConfigReader& config) { return build_stacks(config, read_t5(c
 // What its decoder gives is never scaled.
 ModelSpec build_mt5(ConfigReader& config) {
   return build_stacks(config, read_t5(config, {"MT5", 250112, 1024, 8, 6, "gated-gelu", false}));
+}
+
+// Tied and scaled whatever the config says.
+ModelSpec build_umt5(ConfigReader& config) {
+  T5 t5 = read_t5(config, {"UMT5", 250112, 1024, 8, 6, "gated-gelu"});
+  t5.own_tables = t5.dims.scaled_output = true;
+  return build_stacks(config, t5);
 }
 
 }  // namespace dsplan

@@ -280,7 +280,13 @@ class DecoderGraph {
   }
 
   TensorId norm(ModuleId parent, std::string_view name, TensorId x) {
-    return norm_module(g_, p_.norm, g_.child(parent, name), x);
+    const ModuleId module = g_.child(parent, name);
+    if (g_.model().modules[static_cast<std::size_t>(module)].type != "Identity") {
+      return norm_module(g_, p_.norm, module, x);
+    }
+    g_.enter(module);
+    g_.exit(module);
+    return g_.keep(x);
   }
 
   // The layer's MLP or its mixture.

@@ -135,7 +135,7 @@ std::optional<std::string> attention_unsupported(const ModelSpec& model, const T
   const bool eager = training.attention == Attention::Eager;
   const bool windowed = reaches_window(model, training.seq);
   if (always_masked(model)) return always_masked_unsupported(model, training);
-  if (model.family == "t5" || model.family == "mt5") return biased_unsupported(model, training);
+  if (model.family.ends_with("t5")) return biased_unsupported(model, training);
   if (eager) return std::nullopt;
   if (const auto width = width_unsupported(model, training)) return width;
   if (eager_alone(model)) return formatted("{} has eager attention alone", model.graph_class);
@@ -287,13 +287,14 @@ std::optional<std::string> packed_unsupported(const ModelSpec& model, const Trai
 using GraphOf = Graph (*)(const ModelSpec& model, const GraphOptions& options);
 GraphOf builder_of(const ModelSpec& model) {
   if (model.code == ModelCode::Torchtitan) return build_torchtitan_graph;
-  constexpr std::array<std::pair<std::string_view, GraphOf>, 25> kOwn{{{"gpt2", build_gpt2_graph},
+  constexpr std::array<std::pair<std::string_view, GraphOf>, 26> kOwn{{{"gpt2", build_gpt2_graph},
                                                                        {"gpt_bigcode", build_gpt2_graph},
                                                                        {"bloom", build_bloom_graph},
                                                                        {"falcon", build_falcon_graph},
                                                                        {"opt", build_opt_graph},
                                                                        {"t5", build_t5_graph},
                                                                        {"mt5", build_t5_graph},
+                                                                       {"umt5", build_t5_graph},
                                                                        {"mamba2", build_mamba2_graph},
                                                                        {"whisper", build_whisper_graph},
                                                                        {"bart", build_bart_graph},

@@ -1,7 +1,8 @@
 // t5: transformers' T5ForConditionalGeneration, module by module: an encoder, and a decoder that sees what it made in
 // every block. The first block of each stack makes the biases of relative positions, and the others are given them; of
-// the encoder's tokens the decoder's first block makes biases of zeros.
+// the encoder's tokens the decoder's first block makes biases of zeros. umt5's blocks all make their own.
 #include <cmath>
+#include <utility>
 
 #include "model/graphs/attention.h"
 #include "model/graphs/graphs.h"
@@ -14,10 +15,11 @@ namespace {
 // _relative_position_bucket: of each pair of places, in int64.
 class Buckets {
  public:
-  Buckets(GraphBuilder& g, const Shape& pairs, std::int64_t buckets, bool both_sides)
+  Buckets(GraphBuilder& g, const Shape& pairs, std::int64_t buckets, bool both_sides, bool named_ratio)
       : g_(g),
         shape_(pairs),
         both_sides_(both_sides),
+        named_ratio_(named_ratio),
         buckets_(static_cast<double>(both_sides ? buckets / 2 : buckets)),
         exact_(std::floor(buckets_ / 2)) {}
 
@@ -35,6 +37,7 @@ class Buckets {
       out = number(Op::AddScalar, chosen, DType::Int64, 0);
     }
     g_.drop({chosen, far, near, apart});
+    if (ratio_ != kNone) g_.drop({ratio_});
     return out;
   }
 
@@ -70,6 +73,7 @@ class Buckets {
     x = next(Op::Log, x, DType::Float32);
     x = next(Op::DivScalar, x, DType::Float32, farthest);
     x = next(Op::MulScalar, x, DType::Float32, buckets_ - exact_);
+    if (named_ratio_) ratio_ = g_.keep(x);
     x = next(Op::Cast, x, DType::Int64);
     x = next(Op::AddScalar, x, DType::Int64, exact_);
     const TensorId last = g_.filled(shape_, DType::Int64, buckets_ - 1);
@@ -81,6 +85,8 @@ class Buckets {
   GraphBuilder& g_;
   Shape shape_;
   bool both_sides_;
+  bool named_ratio_;  // The logarithm is a variable (umt5).
+  TensorId ratio_ = kNone;
   double buckets_;  // Of one side.
   double exact_;    // So many of them are of one distance each.
 };
@@ -88,7 +94,7 @@ class Buckets {
 class T5Graph {
  public:
   T5Graph(const ModelSpec& model, const GraphOptions& options)
-      : options_(options), g_(model, options_), d_(model.dims) {}
+      : options_(options), g_(model, options_), d_(model.dims), own_tables_(model.family == "umt5") {}
 
   Graph build() {
     const Shape target{options_.micro_batch, options_.target_seq};
@@ -170,7 +176,7 @@ class T5Graph {
     const TensorId relative = g_.make(Op::Sub, Shape{queries, keys}, DType::Int64, {columns, rows});
     const ModuleId table = g_.child(attention, "relative_attention_bias");
     const std::int64_t count = g_.shape(g_.parameter_of(table, "weight")).dims[0];
-    const TensorId buckets = Buckets(g_, Shape{queries, keys}, count, both_sides).of(relative);
+    const TensorId buckets = Buckets(g_, Shape{queries, keys}, count, both_sides, own_tables_).of(relative);
     g_.enter(table);
     const TensorId values = embedding(g_, g_.parameter("weight"), buckets, d_.heads > 1);
     g_.exit(table);
@@ -183,7 +189,7 @@ class T5Graph {
   // Zeros that are given a gradient where the model is checkpointed (T5Attention.gradient_checkpointing).
   TensorId empty_bias(std::int64_t queries, std::int64_t keys) {
     const TensorId zeros = g_.filled(Shape{1, d_.heads, queries, keys}, options_.autocast.value_or(options_.dtype), 0);
-    if (options_.inputs_require_grad) g_.require_grad(zeros);
+    if (options_.inputs_require_grad && !own_tables_) g_.require_grad(zeros);
     return zeros;
   }
 
@@ -210,10 +216,12 @@ class T5Graph {
     call.scale = 1;
     call.dropout = d_.attention_dropout;
     call.softmax = SoftmaxKind::Bare;
-    call.full = cross || encodes;
+    // Nobody tells umt5's decoder that it is causal: of its own accord sdpa makes no mask.
+    call.full = cross || encodes || (own_tables_ && !options_.eager_attention);
     Attended attended = attend(g_, call);
     const TensorId out = linear_module(g_, g_.child(module, "o"), attended.flat, d_.hidden);
     g_.drop({attended.flat, call.q, call.k, call.v});
+    if (own_tables_) g_.drop({std::exchange(bias, kNone)});
     g_.exit(module);
     return {out, attended.weights};
   }
@@ -313,6 +321,7 @@ class T5Graph {
   GraphOptions options_;
   GraphBuilder g_;
   const Dimensions& d_;
+  bool own_tables_ = false;
   bool mask_free_ = true;  // In the encoder, where each token sees every other.
   TensorId weights_ = kNone;
 };

@@ -120,7 +120,8 @@ DECODERS = """aya-23-8b command-r7b olmo-2-1b granite-3.1-2b glm-4-9b gpt-oss-20
 qwen3-30b-a3b qwen1.5-moe-a2.7b granite-3.1-1b-a400m glm-4.5-air ernie-4.5-0.3b smollm3-3b exaone-4.0-1.2b stablelm-2-1.6b
 starcoder2-3b phi-1.5 phi-3-mini gemma-2b gemma-3-1b falcon-7b falcon-rw-1b bloom-560m opt-1.3b pythia-1b
 llama-4-scout-text gemma-4-31b-text gemma-4-26b-a4b-text starcoderbase-1b starcoder lfm2-1.2b lfm2-2.6b vaultgemma-1b
-minicpm3-4b glm-4-9b-chat solar-open-100b""".split()
+minicpm3-4b glm-4-9b-chat solar-open-100b
+jais-2-8b hyperclovax-seed-think-14b flex-olmo-7x7b""".split()
 
 
 ENCODERS = "deberta-v3-small deberta-v3-base deberta-v3-large camembert-base".split()
@@ -176,6 +177,9 @@ def learned_biases(one):
         yield one(model, 500, 3, target_seq=100, device="a100-sxm-80", name="sdpa-a100")
         yield one(model, 333, 3, target_seq=200, checkpoint="full", name="sdpa-full")
         yield one(model, 256, 2, target_seq=77, dtype="fp32", autocast="bf16", name="sdpa-autocast")
+    yield one("umt5-small", 512, 4, target_seq=128, name="sdpa")
+    yield one("umt5-small", 333, 3, target_seq=200, checkpoint="full", name="sdpa-full")
+    yield one("umt5-small", 77, 8, target_seq=40, model_init="host", name="sdpa-host")
     yield one("t5-base", 256, 2, target_seq=64, dtype="fp32", name="sdpa-fp32")
     for stage, model in ((2, "t5-base"), (3, "flan-t5-base")):
         yield one(model, 512, 2, target_seq=128, name=f"sdpa-zero{stage}", world=8, rank=3, deepspeed=engine(stage))
