@@ -40,8 +40,10 @@ class Placer : public Ignores<Enter, Exit> {
   void on(std::size_t at, const Release& event) {
     if (at < behind_run_ || over(at) || allocator_.block(event.buffer) == kNullBlock) return;
     const StreamSet waits_for = streams_.releasing(event.buffer, allocator_.block(event.buffer));
-    note({static_cast<std::uint32_t>(at), event.buffer, AllocatorRequest::What::Release, 0, waits_for});
-    if (waits_for == 0 && is_next(at, event, kRun - 1)) return drop_run(at, event);
+    const bool run = waits_for == 0 && is_next(at, event, kRun - 1);
+    note({static_cast<std::uint32_t>(at), event.buffer, AllocatorRequest::What::Release, 0, waits_for,
+          static_cast<std::uint8_t>(run ? 1 : 0)});
+    if (run) return drop_run(at, event);
     allocator_.release(at, event.buffer, waits_for);
   }
   void on(std::size_t at, const Mark& event) {
