@@ -92,8 +92,8 @@ struct AllocatorRequest {
   What what = What::Mark;
   StreamId stream = 0;
   StreamSet waits_for = 0;  // Of a release.
-  // Frees that complete at synchronisation; more than 255 are several requests. Of the others 1 where buffers that
-  // follow this one are asked for, or go, right behind it.
+  // Frees that complete at synchronisation; more than 255 are several requests. Of the others 1 in a run of buffers that
+  // follow each other and are asked for, or go, one right behind the other.
   std::uint8_t count = 0;
 };
 

@@ -23,8 +23,7 @@ void Placer::ask_run(std::size_t at, const Allocate& event) {
     const BufferId buffer(event.buffer.index() + count);
     if (schedule_.buffers[buffer].space != Space::Device) break;
     if (count > 0) streams_.allocating(buffer, event.stream);  // Nothing more completes.
-    note({static_cast<std::uint32_t>(at + count), buffer, AllocatorRequest::What::Allocate, event.stream, 0,
-          static_cast<std::uint8_t>(count == 0 ? 1 : 0)});
+    note({static_cast<std::uint32_t>(at + count), buffer, AllocatorRequest::What::Allocate, event.stream, 0, 1});
   }
   behind_run_ = at + count;
   allocate_run(allocator_, at, event.buffer, count, event.stream);
@@ -37,7 +36,7 @@ void Placer::drop_run(std::size_t at, const Release& event) {
     const BufferId buffer(event.buffer.index() + count);
     if (allocator_.block(buffer) == kNullBlock) break;
     const StreamSet waits_for = streams_.releasing(buffer, allocator_.block(buffer));
-    note({static_cast<std::uint32_t>(at + count), buffer, AllocatorRequest::What::Release, 0, waits_for});
+    note({static_cast<std::uint32_t>(at + count), buffer, AllocatorRequest::What::Release, 0, waits_for, 1});
     if (waits_for == 0) continue;
     behind_run_ = at + count + 1;
     release_run(allocator_, at, event.buffer, count);
@@ -86,7 +85,7 @@ void Repeater::repeat(std::span<const AllocatorRequest> requests) {
         }
         break;
       case AllocatorRequest::What::Release:
-        if (request.count > 0) {
+        if (request.count > 0 && request.waits_for == 0) {
           count = run_of(requests);
           release_run(allocator_, request.event, request.buffer, count);
           break;

@@ -13,7 +13,7 @@
 namespace dsplan {
 
 inline constexpr std::size_t kToTheEnd = std::numeric_limits<std::size_t>::max();
-inline constexpr std::size_t kRun = 4;  // As many of a kind are worth being asked for together.
+inline constexpr std::size_t kRun = 16;  // As many of a kind are worth being asked for together.
 inline constexpr std::size_t kMostKept = std::numeric_limits<std::uint32_t>::max();  // Events whose requests are kept.
 
 // A reader of schedules (core/schedule.h).
