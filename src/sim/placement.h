@@ -92,7 +92,9 @@ struct AllocatorRequest {
   What what = What::Mark;
   StreamId stream = 0;
   StreamSet waits_for = 0;  // Of a release.
-  std::uint8_t count = 0;   // Frees that complete at synchronisation; more than 255 are several requests.
+  // Frees that complete at synchronisation; more than 255 are several requests. Of the others 1 in a run of buffers that
+  // follow each other and are asked for, or go, one right behind the other.
+  std::uint8_t count = 0;
 };
 
 // One block as it decides how an allocator answers: not where it lies, but in which order.

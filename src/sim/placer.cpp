@@ -23,7 +23,7 @@ void Placer::ask_run(std::size_t at, const Allocate& event) {
     const BufferId buffer(event.buffer.index() + count);
     if (schedule_.buffers[buffer].space != Space::Device) break;
     if (count > 0) streams_.allocating(buffer, event.stream);  // Nothing more completes.
-    note({static_cast<std::uint32_t>(at + count), buffer, AllocatorRequest::What::Allocate, event.stream});
+    note({static_cast<std::uint32_t>(at + count), buffer, AllocatorRequest::What::Allocate, event.stream, 0, 1});
   }
   behind_run_ = at + count;
   allocate_run(allocator_, at, event.buffer, count, event.stream);
@@ -36,7 +36,7 @@ void Placer::drop_run(std::size_t at, const Release& event) {
     const BufferId buffer(event.buffer.index() + count);
     if (allocator_.block(buffer) == kNullBlock) break;
     const StreamSet waits_for = streams_.releasing(buffer, allocator_.block(buffer));
-    note({static_cast<std::uint32_t>(at + count), buffer, AllocatorRequest::What::Release, 0, waits_for});
+    note({static_cast<std::uint32_t>(at + count), buffer, AllocatorRequest::What::Release, 0, waits_for, 1});
     if (waits_for == 0) continue;
     behind_run_ = at + count + 1;
     release_run(allocator_, at, event.buffer, count);
@@ -58,10 +58,9 @@ bool is_next(std::span<const AllocatorRequest> requests, std::size_t by) {
          next.what == first.what && next.stream == first.stream && next.waits_for == 0;
 }
 
-// How many follow each other, or 1.
+// How many follow each other.
 std::size_t run_of(std::span<const AllocatorRequest> requests) {
   std::size_t count = 1;
-  if (requests.front().waits_for != 0 || !is_next(requests, kRun - 1)) return count;
   while (is_next(requests, count)) ++count;
   return count;
 }
@@ -78,16 +77,16 @@ void Repeater::repeat(std::span<const AllocatorRequest> requests) {
     switch (request.what) {
       case AllocatorRequest::What::Allocate:
         if (timed) streams.complete();
-        count = run_of(requests);
-        if (count > 1) {
+        if (request.count > 0) {
+          count = run_of(requests);
           allocate_run(allocator_, request.event, request.buffer, count, request.stream);
         } else {
           allocator_.allocate(request.event, request.buffer, request.stream);
         }
         break;
       case AllocatorRequest::What::Release:
-        count = run_of(requests);
-        if (count > 1) {
+        if (request.count > 0 && request.waits_for == 0) {
+          count = run_of(requests);
           release_run(allocator_, request.event, request.buffer, count);
           break;
         }

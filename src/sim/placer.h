@@ -13,7 +13,7 @@
 namespace dsplan {
 
 inline constexpr std::size_t kToTheEnd = std::numeric_limits<std::size_t>::max();
-inline constexpr std::size_t kRun = 4;  // As many of a kind are worth being asked for together.
+inline constexpr std::size_t kRun = 16;  // As many of a kind are worth being asked for together.
 inline constexpr std::size_t kMostKept = std::numeric_limits<std::uint32_t>::max();  // Events whose requests are kept.
 
 // A reader of schedules (core/schedule.h).
@@ -40,8 +40,10 @@ class Placer : public Ignores<Enter, Exit> {
   void on(std::size_t at, const Release& event) {
     if (at < behind_run_ || over(at) || allocator_.block(event.buffer) == kNullBlock) return;
     const StreamSet waits_for = streams_.releasing(event.buffer, allocator_.block(event.buffer));
-    note({static_cast<std::uint32_t>(at), event.buffer, AllocatorRequest::What::Release, 0, waits_for});
-    if (waits_for == 0 && is_next(at, event, kRun - 1)) return drop_run(at, event);
+    const bool run = waits_for == 0 && is_next(at, event, kRun - 1);
+    note({static_cast<std::uint32_t>(at), event.buffer, AllocatorRequest::What::Release, 0, waits_for,
+          static_cast<std::uint8_t>(run ? 1 : 0)});
+    if (run) return drop_run(at, event);
     allocator_.release(at, event.buffer, waits_for);
   }
   void on(std::size_t at, const Mark& event) {
