@@ -188,24 +188,3 @@ TEST_CASE("tables of sines and cosines are computed on the device, where that ma
                                                                          div_floor(kTable, 2), div_floor(kTable, 2)});
   CHECK(scratch("t5-small", ModelInit::Device).empty());
 }
-
-// 16 numbers, their powers, those raised, the base, their inverse, and what is copied where they are computed again:
-// seen in PyTorch's own events of qwen2-0.5b (22 allocations where 11 are kept of another function's).
-TEST_CASE("frequencies of rotary positions are computed on the device, where that makes the model") {
-  const auto taken = [](const char* name, ModelInit init, Version transformers = {5, 17, 0}) {
-    const ModelSpec model = lowered::bundled(name);
-    Job job = lowered::job(-1, 1);
-    job.training.model_init = init;
-    job.training.transformers = transformers;
-    const Schedule schedule = lower(model, job, build_shapes(model, job), 0);
-    CHECK(audit(schedule).empty());
-    return std::count_if(schedule.buffers.begin(), schedule.buffers.end(),
-                         [](const Buffer& buffer) { return std::string_view(buffer.label) == "table of positions"; });
-  };
-  CHECK(taken("qwen2-0.5b", ModelInit::Device) == 11);
-  CHECK(taken("qwen2-0.5b", ModelInit::Host) == 0);
-  CHECK(taken("qwen2-0.5b", ModelInit::Device, {4, 57, 0}) == 0);
-  CHECK(taken("gemma-3-1b", ModelInit::Device) == 22);   // Of two kinds of layers.
-  CHECK(taken("llama-3.2-1b", ModelInit::Device) == 0);  // Scaled: by a function of their own.
-  CHECK(taken("gpt2", ModelInit::Device) == 0);
-}

@@ -1,7 +1,4 @@
 // The catalogue: views, parts and joins of tensors, and what selects elements.
-#include <algorithm>
-#include <vector>
-
 #include "model/catalogue_rules.h"
 
 namespace dsplan::rules {
@@ -115,9 +112,7 @@ namespace {
 // number each, those sorted, where each came from, what that was counted by, and what cub takes.
 void add_rows_in_order(Writer& w) {
   const auto number = [&] { return w.allocate_temporary(w.bytes_in(1), DType::Int64, Visibility::Kernel); };
-  const std::uint8_t whole = number();  // Counted from the first row (wrapIndexOnce).
-  const std::uint8_t places = number();
-  w.drop(whole);
+  const std::uint8_t places = number();  // In the place of what they are computed from.
   const std::uint8_t sorted = number();
   const std::uint8_t sources = number();
   const std::uint8_t range = number();
@@ -131,35 +126,14 @@ void add_rows_in_order(Writer& w) {
   w.drop(places);
 }
 
-// Of several tensors of places, what has another shape than all of them together is spread and copied, so that the
-// kernel finds the same strides in each (TensorAdvancedIndexing.cpp, AdvancedIndex).
-std::vector<std::uint8_t> spread_places(Writer& w) {
-  std::vector<std::uint8_t> copies;
-  if (w.node().input_count < 3) return copies;
-  Shape whole = w.in(1).shape;
-  for (std::size_t i = 2; i < w.node().input_count; ++i) {
-    const Shape& places = w.in(i).shape;
-    if (places.rank != whole.rank) return copies;
-    for (std::size_t d = 0; d < whole.rank; ++d) whole.dims[d] = std::max(whole.dims[d], places.dims[d]);
-  }
-  for (std::size_t i = 1; i < w.node().input_count; ++i) {
-    if (w.in(i).shape == whole) continue;
-    const DType type = w.in(i).dtype;
-    copies.push_back(w.forward_temporary(storage(whole.elements(), type), type, Visibility::Kernel));
-  }
-  return copies;
-}
-
 }  // namespace
 
 // Zeros of the input's size, into which the gradient is put in place (FunctionsManual.cpp, index_backward: only
 // tensor subclasses and dispatch modes take the form that copies).
 void index(Writer& w) {
   for (std::size_t i = 1; i < w.node().input_count; ++i) w.save_input(i, "_saved_indices");
-  const std::vector<std::uint8_t> copies = spread_places(w);
   w.output();
   w.kernel();
-  for (const std::uint8_t copy : copies) w.forward_drop(copy);
   w.gradient(0);
   const bool by_rows = w.node().input_count == 2 && w.in(1).dtype == DType::Int64 && w.in(1).shape.rank == 1;
   if (w.needs(0) && by_rows) add_rows_in_order(w);

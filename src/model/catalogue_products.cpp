@@ -283,9 +283,9 @@ void grouped_matmul(Writer& w) {
   } else {
     w.kernel();
   }
-  w.save_input(1, "_saved_mat2", w.needs(0));  // In the order of their names, in which they are let go of.
-  w.save_input(2, "_saved_offs");
   w.save_input(0, "_saved_self", w.needs(1));
+  w.save_input(1, "_saved_mat2", w.needs(0));
+  w.save_input(2, "_saved_offs");
   for (const std::size_t input : {1U, 0U}) {
     if (!scratch || !w.needs(input)) {
       w.gradient(input);

@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cstdlib>
 #include <string>
+#include <string_view>
 #include <type_traits>
 
 #include "exec/host/strided.h"
@@ -33,10 +35,29 @@ F symbol(void* library, const char* name) {
   return std::bit_cast<F>(dlsym(library, name));
 }
 
+// A processor that is younger than the library is taken for one of 2004 (openblas_get_corename: "Prescott"): products
+// take several times as long, and round more often, for want of fused multiply-adds. Then it is told what this one can
+// do.
+void* open_library() {
+  constexpr const char* kName = "libopenblas.so.0";
+  void* const library = dlopen(kName, RTLD_NOW | RTLD_LOCAL);
+#if defined(__x86_64__)
+  constexpr const char* kKind = "OPENBLAS_CORETYPE";
+  if (library == nullptr || std::getenv(kKind) != nullptr || !__builtin_cpu_supports("fma")) return library;
+  const auto core = symbol<char* (*)()>(library, "openblas_get_corename");
+  if (core == nullptr || std::string_view(core()) != "Prescott") return library;
+  setenv(kKind, "Haswell", 1);
+  dlclose(library);
+  return dlopen(kName, RTLD_NOW | RTLD_LOCAL);
+#else
+  return library;
+#endif
+}
+
 // Ranks are threads already: one product is one thread's work.
 Library load_library() {
   Library found;
-  void* const library = dlopen("libopenblas.so.0", RTLD_NOW | RTLD_LOCAL);
+  void* const library = open_library();
   if (library == nullptr) return found;
   const auto threads = symbol<void (*)(int)>(library, "openblas_set_num_threads");
   const auto config = symbol<char* (*)()>(library, "openblas_get_config");

@@ -209,8 +209,6 @@ void attention(Maker& m) {
   m.output(0, by_token(out));
   const DType sums = accumulating(m.in(0).dtype);
   if (m.node().requires_grad) m.extra(0, dense(sums, {s.batch, s.heads, rounded(s.queries, 32)}));
-  const Bytes wide = efficient_forward_workspace(s, is_half(m.in(0).dtype), m.call().device);
-  if (wide > Bytes(0)) m.temporary(floats_of(wide));
 }
 
 void gradient_or_temporary(Maker& m, std::size_t i, const Described& what) {

@@ -1,6 +1,4 @@
 // What operators make that pick, place, order and count elements, and products of groups of rows.
-#include <algorithm>
-
 #include "core/error.h"
 #include "exec/operators/maker.h"
 
@@ -31,28 +29,13 @@ void sorted(Maker& m) {
   if (cubs > Bytes(0)) m.temporary(dense(DType::UInt8, {cubs.value()}));
 }
 
-// Places of other shapes than all of them together are spread and copied, for a GPU's kernel.
-void indexed(Maker& m) {
-  told_output(m);
-  if (!m.has(2)) return;
-  Layout whole = m.in(1).layout;
-  for (std::size_t i = 2; m.has(i); ++i) {
-    if (m.in(i).layout.rank != whole.rank) return;
-    for (std::size_t d = 0; d < whole.rank; ++d) whole.dims[d] = std::max(whole.dims[d], m.in(i).layout.dims[d]);
-  }
-  whole = contiguous(whole.extents());
-  for (std::size_t i = 1; m.has(i); ++i) {
-    if (m.in(i).layout.dims != whole.dims) m.temporary({m.in(i).dtype, whole});
-  }
-}
-
 // A GPU adds rows in the order of their places: those as numbers, sorted, with where each came from.
 void index_backward(Maker& m) {
   gradient_of_input(m);
   const Described& places = m.in(1);
   if (!m.needs(0) || m.has(2) || places.dtype != DType::Int64 || places.layout.rank != 1) return;
   m.next();
-  for (int i = 0; i < 5; ++i) m.temporary({DType::Int64, contiguous_like(places.layout)});
+  for (int i = 0; i < 4; ++i) m.temporary({DType::Int64, contiguous_like(places.layout)});
   const Bytes cubs = rows_in_order_scratch(places.layout.elements(), m.dim(0, 0), m.call().device);
   m.temporary(dense(DType::UInt8, {cubs.value()}));
 }
@@ -115,9 +98,9 @@ void grouped_backward(Maker& m) {
 
 std::vector<Kept> grouped_kept(const Graph& graph, const Node& node) {
   std::vector<Kept> kept;
+  if (graph.tensor(graph.input(node, 1)).requires_grad) kept.push_back({Kept::Kind::Input, 0});
   if (graph.tensor(graph.input(node, 0)).requires_grad) kept.push_back({Kept::Kind::Input, 1});
   kept.push_back({Kept::Kind::Input, 2});
-  if (graph.tensor(graph.input(node, 1)).requires_grad) kept.push_back({Kept::Kind::Input, 0});
   return kept;
 }
 
@@ -155,7 +138,7 @@ Rules selection(Op op) {
     case Op::Sort: return {sorted, nullptr, nothing};
     case Op::TopK:
     case Op::Max: return {selected, gradient_of_input, places_kept};
-    case Op::Index: return {indexed, index_backward, all_indices_kept};
+    case Op::Index: return {told_output, index_backward, all_indices_kept};
     case Op::Gather: return {told_output, gradient_of_input, gather_kept};
     case Op::Scatter: return {makes_nothing, scatter_backward, scatter_kept};
     case Op::CopyInto: return {makes_nothing, copy_into_backward, nothing};

@@ -2,10 +2,6 @@
 // where a Python variable or frame lets go of a tensor.
 #include "model/graphs/graphs.h"
 
-#include <algorithm>
-#include <array>
-#include <string_view>
-
 #include "core/error.h"
 #include "model/graphs/attention.h"
 #include "model/graphs/decoders/gemma4.h"
@@ -120,25 +116,6 @@ Waves narrowed(GraphBuilder& g, const Waves& given) {
 // kNone where it has no name.
 ModuleId named_child(const GraphBuilder& g, ModuleId parent, std::string_view name) {
   return name.empty() ? kNone : g.model().child(parent, name);
-}
-
-// What a body's forward gathers in `mask_kwargs`, which its frame holds behind the masks: arguments and variables go in
-// the order of their names' first use, position_ids and inputs_embeds among the first where nobody gathers them.
-enum class Gathers { Nothing, Embedding, All };
-Gathers gathers_for_masks(const GraphBuilder& g, ModuleId body) {
-  constexpr std::array kAll{"Cohere2Model",        "CwmModel",
-                            "Dots1Model",          "Exaone4Model",
-                            "Gemma2Model",         "Gemma3TextModel",
-                            "Gemma4TextModel",     "Lfm2Model",
-                            "Llama4TextModel",     "Olmo3Model",
-                            "Qwen2Model",          "Qwen2MoeModel",
-                            "Qwen2VLTextModel",    "Qwen3Model",
-                            "Qwen3NextModel",      "Qwen3_5TextModel",
-                            "Qwen3_5MoeTextModel", "Qwen2_5_VLTextModel",
-                            "SmolLM3Model",        "VaultGemmaModel"};
-  const std::string_view type = g.model().modules[static_cast<std::size_t>(body)].type;
-  if (std::find(kAll.begin(), kAll.end(), type) != kAll.end()) return Gathers::All;
-  return type == "GptOssModel" || type == "GraniteMoeHybridModel" ? Gathers::Embedding : Gathers::Nothing;
 }
 
 class DecoderGraph {
@@ -628,15 +605,8 @@ class DecoderGraph {
     hidden = layers(hidden, own, at, masked);
     const TensorId normed = norm(model_, p_.final_norm, hidden);
     g_.drop({hidden});
-    std::vector<TensorId> held{at.ids, embedded, masked.full, masked.sliding};
-    if (const Gathers gathers = given.masked ? Gathers::Nothing : gathers_for_masks(g_, model_);
-        gathers == Gathers::All) {
-      held = {masked.full, masked.sliding, embedded, at.ids};
-    } else if (gathers == Gathers::Embedding) {
-      held = {at.ids, masked.full, masked.sliding, embedded};
-    }
-    held.insert(held.end(), {at.waves.cos, at.waves.sin, at.sliding.cos, at.sliding.sin});
-    for (const TensorId one : held) {
+    for (TensorId one :  // As the arguments are, then the variables: position_ids comes before inputs_embeds.
+         {at.ids, embedded, masked.full, masked.sliding, at.waves.cos, at.waves.sin, at.sliding.cos, at.sliding.sin}) {
       if (one != kNone) g_.drop({one});
     }
     for (const TensorId one : held_by_body_) g_.drop({one});

@@ -62,10 +62,10 @@ TensorId windowed_flags(GraphBuilder& g, const Indices& at, std::int64_t window)
   const TensorId above = g.make(Op::GreaterEqual, square, DType::Bool, {at.kv, lowest});
   g.drop({lowest});
   const TensorId within = g.make(Op::MaskedFill, square, DType::Bool, {start, above});
-  g.drop({above, start});
+  g.drop({start, above});
   const TensorId causal = causal_flags(g, at);
   const TensorId both = g.make(Op::MaskedFill, square, DType::Bool, {within, causal});
-  g.drop({causal, within});
+  g.drop({within, causal});
   return both;
 }
 
@@ -82,10 +82,10 @@ TensorId near_flags(GraphBuilder& g, const Indices& at, std::int64_t window) {
   const TensorId near = g.make(Op::Less, square, DType::Bool, {distance}, false, static_cast<double>(window + 1));
   g.drop({distance});
   const TensorId within = g.make(Op::MaskedFill, square, DType::Bool, {start, near});
-  g.drop({near, start});
+  g.drop({start, near});
   const TensorId any = g.make(Op::GreaterEqual, Shape{1, 1, seq, 1}, DType::Bool, {rows});
   const TensorId both = g.make(Op::MaskedFill, square, DType::Bool, {within, any});
-  g.drop({any, within, rows, columns});
+  g.drop({within, any, rows, columns});
   return both;
 }
 
@@ -111,22 +111,21 @@ TensorId chunk_flags(GraphBuilder& g, const Indices& at, TensorId padding, std::
   g.drop({same, start});
   const TensorId causal = causal_flags(g, at);
   const TensorId both = g.make(Op::MaskedFill, square, DType::Bool, {within, causal});
-  g.drop({causal, within});
+  g.drop({within, causal});
   return both;
 }
 
-// Causal flags, and those of the tokens that count: a mask of ones is looked up for each pair of positions. In
-// `result = result & mask(...)` the mask goes before what `result` was (masking_utils.py, and_masks).
+// Causal flags, and those of the tokens that count: a mask of ones is looked up for each pair of positions.
 TensorId padded_flags(GraphBuilder& g, const Indices& at, TensorId ones) {
   const std::int64_t seq = g.options().seq;
   const std::int64_t batch = g.options().micro_batch;
   const TensorId start = g.filled(Shape{}, DType::Bool, 1);
   const TensorId causal = causal_flags(g, at);
   const TensorId first = g.make(Op::MaskedFill, Shape{1, 1, seq, seq}, DType::Bool, {start, causal});
-  g.drop({causal, start});
+  g.drop({start, causal});
   const TensorId counts = g.make(Op::Index, Shape{batch, 1, 1, seq}, DType::Bool, {ones, at.rows, at.kv});
   const TensorId both = g.make(Op::MaskedFill, Shape{batch, 1, seq, seq}, DType::Bool, {first, counts});
-  g.drop({counts, first});
+  g.drop({first, counts});
   return both;
 }
 
@@ -310,9 +309,8 @@ TensorId alibi_biases(GraphBuilder& g, TensorId ones, DType dtype, bool narrow) 
   g.drop({factors, row});
   const TensorId flat = g.view(biases, Shape{rows.dims[0] * heads, 1, rows.dims[1]});
   const TensorId out = g.cast(flat, dtype);
-  g.drop({flat, held[0], held[1], slopes});  // As its variables are: base, powers and slopes before the rest.
-  for (std::size_t i = 2; i < held.size(); ++i) g.drop({held[i]});
-  g.drop({places, biases});
+  g.drop({flat, biases, places, slopes});
+  for (TensorId one : held) g.drop({one});
   return out;
 }
 
@@ -400,7 +398,7 @@ TensorId mask_of_places(GraphBuilder& g, TensorId counts, bool all) {
   const TensorId start = g.filled(Shape{}, DType::Bool, 1);
   const TensorId any = g.make(Op::GreaterEqual, Shape{1, 1, seq, 1}, DType::Bool, {at.q});
   const TensorId first = g.make(Op::MaskedFill, Shape{1, 1, seq, 1}, DType::Bool, {start, any});
-  g.drop({any, start});
+  g.drop({start, any});
   const TensorId seen = g.make(Op::Index, Shape{rows, 1, 1, seq}, DType::Bool, {counts, at.rows, at.kv});
   const TensorId flags = g.make(Op::MaskedFill, Shape{rows, 1, seq, seq}, DType::Bool, {first, seen});
   g.drop({seen, first, at.rows, at.heads, at.q, at.kv});

@@ -83,8 +83,9 @@ void keep_biases_of_functions(ModelSpec& model, const std::string& kernels) {
   };
   for (const auto& [function, names] : kFunctions) {
     if (words.find("," + std::string(function) + ",") == std::string::npos) continue;
-    const bool bare = std::any_of(model.modules.begin(), model.modules.end(),
-                                  [&](const Module& one) { return packing_of(one) && named(one.path, names); });
+    const bool bare = std::any_of(model.modules.begin(), model.modules.end(), [&, list = names](const Module& one) {
+      return packing_of(one) && named(one.path, list);
+    });
     if (bare) continue;
     for (Parameter& bias : model.parameters) {
       const Module& module = model.modules[static_cast<std::size_t>(bias.module)];

@@ -185,24 +185,22 @@ void make_waiting(Waiting& waiting, std::size_t module, const std::function<void
   }
 }
 
-// Positions as sines and cosines, and the frequencies of rotary ones, which transformers computes on the device: where
-// the module is made, as a buffer, and when the stack around it has been made (modeling_utils.py, post_init; each
-// model's _init_weights).
+// Positions as sines and cosines, which transformers computes on the device: where the module is made, as a buffer, and
+// when the stack around it has been made (modeling_utils.py, post_init; each model's _init_weights).
 class Sinusoids {
  public:
   Sinusoids(Emitter& emitter, const ModelSpec& model, const Training& training, DType kept)
       : eager_(emitter), model_(model), kept_(kept), again_(training.transformers >= Version{5, 0, 0}) {}
 
   // A buffer's table is computed around `make`, which makes what is kept of it.
-  void construct(ModuleId module, const BuffersOf& make) {
-    if (again_ && turns(module)) {
-      frequencies(module, &make);
-    } else if (is_table(module) && buffer(module) != nullptr) {
-      counted(module, [&] { make(module); });
+  void construct(ModuleId module, const std::function<void()>& make) {
+    if (!is_table(module)) return make();
+    if (has_buffer(module)) {
+      counted(module, make);
     } else {
-      make(module);
+      make();
     }
-    if (again_ && (turns(module) || is_table(module))) waiting_.push_back(module);
+    if (again_) waiting_.push_back(module);
   }
   // `next` is about to be made: stacks that it does not lie in are there.
   void leave(ModuleId next) {
@@ -229,13 +227,7 @@ class Sinusoids {
     }
     return nullptr;
   }
-  // Frequencies that are not scaled: those have functions of their own (modeling_rope_utils.py), which are not
-  // followed.
-  [[nodiscard]] bool turns(ModuleId module) const {
-    const ModelBuffer* found = buffer(module);
-    return found != nullptr && at(module).type.ends_with("RotaryEmbedding") && found->shape.rank == 1 &&
-           !model_.recording;
-  }
+  [[nodiscard]] bool has_buffer(ModuleId module) const { return buffer(module) != nullptr; }
   [[nodiscard]] Shape shape(ModuleId module) const {
     if (const ModelBuffer* found = buffer(module)) return found->shape;
     for (const Parameter& parameter : model_.parameters) {
@@ -254,45 +246,13 @@ class Sinusoids {
   }
 
   void initialize(ModuleId module) {
-    if (turns(module)) {
-      frequencies(module, nullptr);
-    } else if (buffer(module) != nullptr) {
+    if (has_buffer(module)) {
       counted(module, {});
     } else if (of_whisper(module)) {
       waves(module);
     } else {
       halves(module);
     }
-  }
-
-  // 1.0 / (base ** (torch.arange(0, dim, 2, dtype=torch.float) / dim)), and a clone (modeling_llama.py,
-  // compute_default_rope_parameters); of each kind of layers that has its own. Without `make`, copied into what is
-  // there.
-  void frequencies(ModuleId module, const BuffersOf* make) {
-    Variable last;
-    for (const ModelBuffer& buffer : model_.buffers) {
-      if (buffer.module != module) continue;
-      const auto keep = [&] { (*make)(module, buffer.name); };
-      if (buffer.name.ends_with("original_inv_freq") || buffer.converted) {
-        if (make != nullptr) keep();
-      } else if (make != nullptr) {
-        (void)inverted(buffer.shape.elements().value(), keep);
-      } else {
-        last = inverted(buffer.shape.elements().value(), {});
-      }
-    }
-  }
-  [[nodiscard]] Variable inverted(std::int64_t count, const std::function<void()>& keep) {
-    Variable numbers = made(count, DType::Float32);
-    Variable powers = made(count, DType::Float32, {&numbers});
-    numbers.reset();
-    const Variable raised = made(count, DType::Float32, {&powers});
-    made(1, DType::Float64).reset();  // The base.
-    powers.reset();
-    const Variable inverse = made(count, DType::Float32, {&raised});
-    if (!keep) return made(count, DType::Float32, {&inverse});
-    keep();
-    return {};
   }
 
   // modeling_m2m_100.py, get_embedding: in fp32, then in the default dtype. `keep` makes the buffer of it; without, it
@@ -374,7 +334,7 @@ void ModelLoading::build_on_device(const ModelSpec& model, const BuffersOf& buff
   Waiting waiting;
   Sinusoids sinusoids(eager_.emitter(), model, training_, made(model.parameters.front(), 0).dtype);
   const auto make_due = [&](std::size_t module) {
-    make_waiting(waiting, module, [&](ModuleId due) { sinusoids.construct(due, buffers_of); });
+    make_waiting(waiting, module, [&](ModuleId due) { sinusoids.construct(due, [&] { buffers_of(due); }); });
   };
   for (std::size_t module = 0; module < model.modules.size(); ++module) {
     make_due(module);
