@@ -263,7 +263,7 @@ FlashParts flash_parts(const AttentionSizes& sizes, const DeviceThreads& device)
 
 Bytes efficient_forward_workspace(const AttentionSizes& sizes, bool half, const DeviceThreads& device) {
   constexpr std::int64_t kInRegisters = 128;
-  if (device.capability == 0 || !half || std::max(sizes.width, sizes.value_width()) <= kInRegisters) return Bytes(0);
+  if (device.capability == 0 || !half || sizes.value_width() <= kInRegisters) return Bytes(0);  // Queries may be wider.
   return floats({sizes.batch, sizes.queries, sizes.heads, sizes.value_width()});
 }
 
