@@ -184,3 +184,22 @@ TEST_CASE("workspaces move the fingerprint by their sizes, not by the device's n
   efficient.training.attention = Attention::MemoryEfficient;
   CHECK(fingerprint(model, on(efficient, "sm_80")) != fingerprint(model, on(efficient, "sm_89")));
 }
+
+// bloom-560m's events: under autocast the weights of attention are in the query's dtype when they meet the values.
+TEST_CASE("bloom under autocast brings attention's weights back to the query's dtype") {
+  const ModelSpec model = lowered::inlined("bloom", R"({"model_type": "bloom", "architectures": ["BloomForCausalLM"],
+    "hidden_size": 32, "n_layer": 1, "n_head": 4, "vocab_size": 97})");
+  Job job = lowered::job(-1, 1);
+  lowered::set_dtype(job, DType::Float32);
+  job.training.autocast = DType::BFloat16;
+  job.training.attention = Attention::Eager;
+  const Schedule schedule = lower(model, job, build_shapes(model, job), 0);
+  const auto count = [&](std::string_view label, Bytes size) {
+    return std::count_if(schedule.buffers.begin(), schedule.buffers.end(), [&](const Buffer& buffer) {
+      return buffer.role == Role::Activations && buffer.label == label && buffer.size == size;
+    });
+  };
+  constexpr Bytes kScores(2 * 4 * 16 * 16 * 2);
+  CHECK(count("softmax", kScores * 2) > 0);
+  CHECK(count("to", kScores) == count("softmax", kScores * 2));
+}

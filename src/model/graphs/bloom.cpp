@@ -66,13 +66,14 @@ class Bloom {
     return out;
   }
 
-  // softmax(dtype=float32).to(dtype), of which the fp16 kernel makes fp32 itself; the scores live on.
-  TensorId probabilities(TensorId weights) {
-    const DType narrow = g_.dtype(weights);
-    const TensorId upcast = narrow == DType::Float16 ? g_.keep(weights) : g_.cast(weights, DType::Float32);
+  // softmax(dtype=float32).to(query.dtype), of which the fp16 kernel makes fp32 itself; the scores live on. Under
+  // autocast a mask in fp32 has made them wider than the query is.
+  TensorId probabilities(TensorId weights, DType as) {
+    const bool reads = g_.dtype(weights) == DType::Float16;
+    const TensorId upcast = reads ? g_.keep(weights) : g_.cast(weights, DType::Float32);
     const TensorId wide = g_.make(Op::Softmax, g_.shape(weights), DType::Float32, {upcast}, true);
     g_.drop({upcast});
-    const TensorId out = g_.cast(wide, narrow);
+    const TensorId out = g_.cast(wide, as);
     g_.drop({wide});
     return out;
   }
@@ -102,14 +103,14 @@ class Bloom {
     const TensorId viewed = g_.view(scores, scores_shape);
     const TensorId weights = g_.binary(Op::Add, viewed, mask);
     g_.drop({viewed});
-    const TensorId soft = probabilities(weights);
+    const TensorId soft = probabilities(weights, g_.dtype(q));
     const TensorId kept = dropout_module(g_, g_.child(module, "attention_dropout"), soft, d_.attention_dropout);
     g_.drop({soft});
     const TensorId rows = g_.view(kept, Shape{batch * d_.heads, seq, seq});
     const TensorId context = product(rows, v, kNone, 1);
     const TensorId flat = merged_heads(g_, context);
     const TensorId out = joined(linear_module(g_, g_.child(module, "dense"), flat, d_.hidden), residual);
-    g_.drop({flat, fused, q, k, turned, v, scores, weights, rows});
+    g_.drop({fused, q, k, turned, v, scores, weights, rows, flat});
     g_.exit(module);
     return {out, kept};
   }
