@@ -188,7 +188,7 @@ TEST_CASE("workspaces move the fingerprint by their sizes, not by the device's n
 // bloom-560m's events: under autocast the weights of attention are in the query's dtype when they meet the values.
 TEST_CASE("bloom under autocast brings attention's weights back to the query's dtype") {
   const ModelSpec model = lowered::inlined("bloom", R"({"model_type": "bloom", "architectures": ["BloomForCausalLM"],
-    "hidden_size": 32, "n_layer": 1, "n_head": 4, "vocab_size": 97})");
+    "hidden_size": 48, "n_layer": 1, "n_head": 4, "vocab_size": 97, "attention_dropout": 0.1})");
   Job job = lowered::job(-1, 1);
   lowered::set_dtype(job, DType::Float32);
   job.training.autocast = DType::BFloat16;
@@ -201,5 +201,7 @@ TEST_CASE("bloom under autocast brings attention's weights back to the query's d
   };
   constexpr Bytes kScores(2 * 4 * 16 * 16 * 2);
   CHECK(count("softmax", kScores * 2) > 0);
-  CHECK(count("to", kScores) == count("softmax", kScores * 2));
+  // What is dropped out is as narrow as the values that it will meet.
+  CHECK(count("dropout", kScores) > 0);
+  CHECK(count("dropout", kScores * 2) == 0);
 }
