@@ -150,6 +150,14 @@ void flash_attention(Writer& w) {
   std::for_each(made.rbegin(), made.rend(), [&](std::uint8_t one) { w.drop(one); });
 }
 
+// The kernel of the forward, with what it takes while it runs, if anything.
+void forward_kernel(Writer& w, Bytes taken, DType dtype) {
+  std::optional<std::uint8_t> made;
+  if (taken > Bytes(0)) made = w.forward_temporary(taken, dtype, Visibility::Kernel);
+  w.kernel();
+  if (made) w.forward_drop(*made);
+}
+
 // Log-sum-exp padded to 32 rows; seed and offset lie on the host unless a CUDA graph is captured. Backward's delta,
 // the sum of gradient times output by row, is the kernel's work in half precision, else composed of a product, a sum
 // and its copy head by head (aten/src/ATen/native/transformers/cuda/attention.cu, attention_backward.cu).
@@ -161,10 +169,7 @@ void memory_efficient_attention(Writer& w) {
   const AttentionSizes sizes = sizes_of(w);
   const bool half = w.in(0).dtype == DType::Float16 || w.in(0).dtype == DType::BFloat16;
   const Bytes sums = efficient_forward_workspace(sizes, half, w.options().device);
-  std::optional<std::uint8_t> made;
-  if (sums > Bytes(0)) made = w.forward_temporary(sums, DType::Float32, Visibility::Kernel);
-  w.kernel();
-  if (made) w.forward_drop(*made);
+  forward_kernel(w, sums, DType::Float32);
   if (!w.node().requires_grad) return;
   gradients(w);
   bias_gradient(w);
@@ -197,10 +202,7 @@ void cudnn_attention(Writer& w) {
   const AttentionSizes sizes = sizes_of(w);
   const bool dropout = w.node().number > 0;
   const Bytes workspace = cudnn_forward_workspace(sizes, dropout, w.options().device);
-  std::optional<std::uint8_t> made;
-  if (workspace > Bytes(0)) made = w.forward_temporary(workspace, DType::UInt8, Visibility::Kernel);
-  w.kernel();
-  if (made) w.forward_drop(*made);
+  forward_kernel(w, workspace, DType::UInt8);
   if (!w.node().requires_grad) return;
   gradients(w);
   w.allocate_temporary(cudnn_backward_workspace(sizes, dropout, w.options().device), DType::UInt8, Visibility::Kernel);
