@@ -60,17 +60,15 @@ void take_remarks(const Document& config, const ConfigRemarks& remarks, Request&
          {}});
   }
   for (const ConfigRemarks::Key& gap : remarks.gaps) {
-    if (gap.key.ends_with("layerdrop")) {  // A step that draws no layer is one of those that will be, and the largest.
-      request.notices.push_back(
-          {Notice::Kind::Announcement,
-           place_of(config, gap.offset),
-           formatted("\"{}\" leaves layers out at random: the steps told are those that run all of "
-                     "them, which take most",
-                     gap.key),
-           {}});
-      continue;
-    }
     request.not_modelled.push_back({place_of(config, gap.offset), When::Always, gap.key, gap.message});
+  }
+  for (const ConfigRemarks::Key& chance : remarks.chances) {
+    request.notices.push_back(
+        {Notice::Kind::Announcement,
+         place_of(config, chance.offset),
+         formatted("\"{}\" {}: the steps told are those that run all of them, which take most", chance.key,
+                   chance.message),
+         {}});
   }
 }
 

@@ -15,10 +15,11 @@ struct ConfigRemarks {
   struct Key {
     std::string key;
     std::size_t offset;   // In the document: of the key, or of the value that makes the gap.
-    std::string message;  // The nearest key that is known, or nothing; what no graph models.
+    std::string message;  // The nearest key that is known, or nothing; what no graph models; what depends on chance.
   };
   std::vector<Key> unknown;  // That neither builder nor configuration class knows.
   std::vector<Key> gaps;     // Of a family with a graph, which is another one for such a value.
+  std::vector<Key> chances;  // By which some steps take less than the graph does.
 };
 // As build_model(config, name), and fills `remarks`. Keys that make another model than the one that is built are refused
 // there as well, and `architectures` of another class.

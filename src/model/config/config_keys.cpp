@@ -10,6 +10,7 @@ namespace {
 
 constexpr KeyEffect kInert = KeyEffect::Inert;
 constexpr KeyEffect kGraph = KeyEffect::Graph;
+constexpr KeyEffect kChance = KeyEffect::Chance;
 constexpr KeyEffect kRefused = KeyEffect::Refused;
 
 constexpr std::string_view kValues = "values of weights, which no byte depends on";
@@ -176,7 +177,7 @@ const std::vector<ConfigKey>& family_keys() {
       {"gpt2", "predict_special_tokens", kInert, "", kOldField},
       {"gpt2 t5", "output_past", kInert, "", kOldField},
       {"opt", "init_std", kInert, "", kValues},
-      {"opt", "layerdrop", kGraph, "0|null", "layers that are left out"},
+      {"opt", "layerdrop", kChance, "0|null", "leaves layers out at random"},
       {"opt", "activation_dropout", kInert, "", kOldField},
       {"bloom falcon", "apply_residual_connection_post_layernorm", kGraph, "false", "a residual behind the norm"},
       {"bloom", "slow_but_exact", kGraph, "false", "products in slices"},
@@ -328,8 +329,8 @@ const std::vector<ConfigKey>& encoder_keys() {
       {"distilbert", "qa_dropout", kInert, "", kHeads},
       {"bart mbart marian m2m_100 pegasus", "init_std", kInert, "", kValues},
       {"whisper", "activation_dropout", kGraph, "0", "dropout behind the activation"},
-      {"whisper", "encoder_layerdrop", kGraph, "0", "layers that are left out"},
-      {"whisper", "decoder_layerdrop", kGraph, "0", "layers that are left out"},
+      {"whisper", "encoder_layerdrop", kChance, "0", "leaves layers out at random"},
+      {"whisper", "decoder_layerdrop", kChance, "0", "leaves layers out at random"},
       {"whisper", "apply_spec_augment", kGraph, "false", "a spectrum of which parts are masked"},
       {"whisper", "mask_time_prob", kInert, "", kMasked},
       {"whisper", "mask_time_length", kInert, "", kMasked},
@@ -567,8 +568,9 @@ std::vector<UnknownKey> judge_other_keys(ConfigReader& reader, std::string_view 
                    hint_for_unknown(nearest_known(reader, family, member->key)));
     } else if (row->effect == KeyEffect::Inert || is_usual(member->value, row->usual)) {
       continue;
-    } else if (row->effect == KeyEffect::Graph) {
-      reader.gaps.push_back({&member->value, member->key, std::string(row->reason)});
+    } else if (row->effect != KeyEffect::Refused) {
+      reader.gaps.push_back(
+          {&member->value, member->key, std::string(row->reason), row->effect == KeyEffect::Chance});
     } else {
       reader.fault(member->value, formatted("\"{}\": {} is not modelled yet", member->key, row->reason));
     }

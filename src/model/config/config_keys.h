@@ -15,6 +15,7 @@ namespace dsplan {
 enum class KeyEffect : std::uint8_t {
   Inert,    // No byte depends on it.
   Graph,    // Activations depend on it; graphs are those of the usual values.
+  Chance,   // What a step takes depends on it and on chance; graphs are those of the steps that take most.
   Refused,  // Parameters, buffers or who computes them depend on it; only the usual values are built.
 };
 

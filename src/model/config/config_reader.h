@@ -20,6 +20,7 @@ struct ConfigGap {
   const Value* value;
   std::string key;
   std::string what;
+  bool by_chance = false;  // The graph is that of the steps that take most: told, and predicted.
 };
 
 struct UnknownKey {

@@ -246,7 +246,8 @@ ModelSpec build_model(const Document& config, std::string name, ConfigRemarks& r
     remarks.unknown.push_back({key.member->key, key.member->key_offset, std::string(key.nearest)});
   }
   for (const ConfigGap& gap : reader.gaps) {
-    if (family.has_graph) remarks.gaps.push_back({gap.key, gap.value->offset, gap.what});
+    if (!family.has_graph) break;
+    (gap.by_chance ? remarks.chances : remarks.gaps).push_back({gap.key, gap.value->offset, gap.what});
   }
   spec.name = std::move(name);
   spec.family = family.model_type;
