@@ -9,7 +9,7 @@
 #include <sstream>
 
 #include "core/format.h"
-#include "model/catalogue_describe.h"
+#include "model/catalogue/describe.h"
 #include "operator_cases.h"
 #include "paths.h"
 #include "report/operator_comparison.h"

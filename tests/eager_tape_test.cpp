@@ -8,7 +8,6 @@
 #include "eager/of_job.h"
 #include "io/text.h"
 #include "model/families.h"
-#include "model/graphs/graphs.h"
 #include "planner/lower/lower.h"
 
 using namespace dsplan;

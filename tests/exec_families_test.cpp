@@ -3,7 +3,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "model/graphs/graphs.h"
+#include "model/traits.h"
 #include "paths.h"
 #include "running.h"
 
@@ -32,7 +32,7 @@ Job small_job(int stage, Attention attention) {
 // Some have no fused kernel that is predicted, and some nothing but one.
 Attention attention_of(const ModelSpec& model, bool eager) {
   if (shares_one_head(model)) return Attention::Math;
-  const bool composed = eager_alone(model) || model.family.ends_with("t5");
+  const bool composed = eager_alone(model) || biases_positions(model);
   if ((eager || composed) && !always_masked(model)) return Attention::Eager;
   return model.family.starts_with("deepseek") || always_masked(model) ? Attention::MemoryEfficient : Attention::Flash;
 }

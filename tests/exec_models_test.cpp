@@ -18,7 +18,7 @@
 #include "model/families.h"
 #include "model/families/family.h"
 #include "model/graphs/graphs.h"
-#include "model/parts.h"
+#include "model/traits.h"
 #include "paths.h"
 #include "planner/predict/schedules.h"
 
@@ -213,7 +213,7 @@ std::vector<double> windowed_gradients(bool eager, int window) {
 
 // Those that are predicted: some families have but one.
 std::vector<const char*> attentions_of(const ModelSpec& model) {
-  if (eager_alone(model) || model.family.ends_with("t5")) return {"eager"};
+  if (eager_alone(model) || biases_positions(model)) return {"eager"};
   if (shares_one_head(model)) return {"math"};
   if (always_masked(model)) return {"flash"};
   return {own_value_width(model) ? "efficient" : "flash", "eager"};

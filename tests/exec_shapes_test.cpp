@@ -6,6 +6,7 @@
 
 #include "exec_walk.h"
 #include "model/graphs/graphs.h"
+#include "model/traits.h"
 #include "paths.h"
 #include "running.h"
 
@@ -58,7 +59,7 @@ GraphOptions options_for(const ModelSpec& model, Draw& draw) {
   options.target_seq = draw.between(2, 12);
   constexpr DType kDTypes[] = {DType::Float32, DType::BFloat16, DType::Float16};
   options.dtype = kDTypes[draw.between(0, 2)];
-  const bool composed = eager_alone(model) || model.family.ends_with("t5");
+  const bool composed = eager_alone(model) || biases_positions(model);
   options.eager_attention = !always_masked(model) && (composed || draw.coin());
   options.math_attention = shares_one_head(model);
   options.attention = own_value_width(model) ? AttentionKernel::MemoryEfficient : AttentionKernel::Flash;

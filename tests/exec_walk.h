@@ -13,7 +13,7 @@
 #include "core/graph.h"
 #include "exec/host/kernels.h"
 #include "exec/operators/operators.h"
-#include "model/catalogue.h"
+#include "model/catalogue/catalogue.h"
 
 namespace walking {
 

@@ -11,6 +11,7 @@
 #include "model/families.h"
 #include "model/graphs/graphs.h"
 #include "model/parts.h"
+#include "model/traits.h"
 #include "paths.h"
 #include "recorder.h"
 
@@ -27,7 +28,7 @@ Graph graph_of(const ModelSpec& model) {
   const bool sound = model.family == "whisper";
   options.seq = model.dims.image > 0 || sound ? model.dims.max_positions : 8;
   options.target_seq = model.dims.decoder_layers > 0 ? 8 : 0;
-  if (model.family.ends_with("t5")) options.attention = AttentionKernel::MemoryEfficient;
+  if (biases_positions(model)) options.attention = AttentionKernel::MemoryEfficient;
   if (const TowerParts* tower = sized_tower(model)) {
     options.image_size = {2 * tower->patch * tower->merge, 3 * tower->patch * tower->merge};
   }

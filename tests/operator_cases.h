@@ -7,7 +7,7 @@
 
 #include "core/error.h"
 #include "io/text.h"
-#include "model/operator_words.h"
+#include "model/catalogue/operator_words.h"
 #include "report/operators_receipt.h"
 
 namespace dsplan::testing {

@@ -10,7 +10,7 @@
 #include "cli/report_comparison.h"
 #include "core/format.h"
 #include "io/text.h"
-#include "model/catalogue.h"
+#include "model/catalogue/catalogue.h"
 #include "paths.h"
 #include "report/operator_comparison.h"
 #include "report/operators_receipt.h"

@@ -6,7 +6,7 @@
 #include "core/format.h"
 #include "io/locate.h"
 #include "io/machine_files.h"
-#include "model/catalogue.h"
+#include "model/catalogue/catalogue.h"
 
 namespace dsplan {
 namespace {

@@ -11,7 +11,7 @@
 #include "core/model.h"
 #include "core/training.h"
 #include "core/units.h"
-#include "model/catalogue_describe.h"
+#include "model/catalogue/describe.h"
 #include "planner/predict/formulas.h"
 
 namespace dsplan {

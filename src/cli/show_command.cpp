@@ -14,7 +14,7 @@
 #include "io/deepspeed.h"
 #include "io/locate.h"
 #include "io/text.h"
-#include "model/catalogue_describe.h"
+#include "model/catalogue/describe.h"
 #include "planner/predict/footprint.h"
 #include "planner/resolve/resolve.h"
 #include "report/operator_comparison.h"

@@ -8,7 +8,7 @@
 #include <unordered_map>
 
 #include "core/format.h"
-#include "model/graphs/graphs.h"
+#include "model/traits.h"
 
 namespace dsplan {
 namespace {
@@ -36,7 +36,7 @@ Rules rules_of(const ModelSpec& model) {
   if (family == "deberta-v2") return {"deberta.", whole};
   if (family == "modernbert") return {"model.", whole};
   if (family == "vit") return {"vit.", model.graph_class != "ViTModel"};
-  if (model.family.ends_with("t5")) return {"", false};
+  if (biases_positions(model)) return {"", false};
   return {"model.", true};
 }
 
@@ -195,8 +195,7 @@ bool is_passed_over(const ModelSpec& model, std::string_view name) {
   if (family == "electra") return name.starts_with("discriminator_") || name.starts_with("generator_");
   if (is_roberta(model)) return name.starts_with("lm_head.") || name.starts_with("roberta.pooler.");
   if (family == "deepseek_v3") return name.starts_with("model.layers.61.");
-  if (model.family.ends_with("t5"))
-    return name == "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight";
+  if (biases_positions(model)) return name == "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight";
   return false;
 }
 

@@ -10,7 +10,7 @@
 #include "core/model.h"
 #include "core/module_graph.h"
 #include "core/training.h"
-#include "model/catalogue.h"
+#include "model/catalogue/catalogue.h"
 #include "model/graphs/builder.h"
 
 namespace dsplan {

@@ -7,8 +7,8 @@
 #include "core/error.h"
 #include "core/format.h"
 #include "io/json_text.h"
-#include "model/catalogue.h"
-#include "model/operator_words.h"
+#include "model/catalogue/catalogue.h"
+#include "model/catalogue/operator_words.h"
 #include "planner/lower/runtimes/gradient_scaling.h"
 #include "planner/lower/runtimes/optimizer_step.h"
 

@@ -13,7 +13,7 @@
 #include "core/graph.h"
 #include "core/operator_runs.h"
 #include "core/schedule.h"
-#include "model/catalogue_describe.h"
+#include "model/catalogue/describe.h"
 
 namespace dsplan {
 

@@ -10,7 +10,8 @@
 #include <limits>
 
 #include "core/error.h"
-#include "model/graphs/graphs.h"
+#include "model/graphs/masks.h"
+#include "model/traits.h"
 
 namespace dsplan {
 namespace {

@@ -2,10 +2,12 @@
 // ones; attention is composed of products, of which the first adds its biases (baddbmm).
 #include <cmath>
 
-#include "model/catalogue_rules.h"
+#include "model/catalogue/rules.h"
 #include "model/graphs/attention.h"
-#include "model/graphs/graphs.h"
+#include "model/graphs/by_family.h"
+#include "model/graphs/linear.h"
 #include "model/graphs/loss.h"
+#include "model/graphs/masks.h"
 #include "model/graphs/pieces.h"
 
 namespace dsplan {

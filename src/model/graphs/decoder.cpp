@@ -1,16 +1,17 @@
 // Decoders as a choice of parts (model/parts.h). The functions follow transformers' modules one by one; a `drop` stands
 // where a Python variable or frame lets go of a tensor.
-#include "model/graphs/graphs.h"
-
 #include "core/error.h"
 #include "model/graphs/attention.h"
+#include "model/graphs/by_family.h"
 #include "model/graphs/decoders/gemma4.h"
-#include "model/graphs/grid_tower.h"
+#include "model/graphs/linear.h"
 #include "model/graphs/loss.h"
+#include "model/graphs/masks.h"
 #include "model/graphs/pairs/preference.h"
 #include "model/graphs/pictures/gemma4_tower.h"
+#include "model/graphs/pictures/grid_tower.h"
+#include "model/graphs/pictures/tower.h"
 #include "model/graphs/pieces.h"
-#include "model/graphs/tower.h"
 #include "model/graphs/trl.h"
 
 namespace dsplan {

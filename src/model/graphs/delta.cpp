@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "model/graphs/attention.h"
-#include "model/graphs/graphs.h"
+#include "model/graphs/linear.h"
 #include "model/graphs/pieces.h"
 
 namespace dsplan {

@@ -2,10 +2,14 @@
 // by module.
 #include <algorithm>
 
+#include "model/graphs/activations.h"
 #include "model/graphs/attention.h"
-#include "model/graphs/graphs.h"
+#include "model/graphs/by_family.h"
+#include "model/graphs/linear.h"
 #include "model/graphs/loss.h"
+#include "model/graphs/masks.h"
 #include "model/graphs/pieces.h"
+#include "model/traits.h"
 
 namespace dsplan {
 namespace {

@@ -1,8 +1,10 @@
 // GPT-2 and gpt_bigcode: transformers' GPT2LMHeadModel and GPTBigCodeForCausalLM, module by module.
 #include "core/error.h"
 #include "model/graphs/attention.h"
-#include "model/graphs/graphs.h"
+#include "model/graphs/by_family.h"
+#include "model/graphs/linear.h"
 #include "model/graphs/loss.h"
+#include "model/graphs/masks.h"
 #include "model/graphs/pieces.h"
 
 namespace dsplan {

@@ -1,6 +1,6 @@
 // Attention from latents, as deepseek_v2 and deepseek_v3 have it: queries through a rank of their own or directly, keys
 // and values from one latent, and a rotated part of the key that all heads share.
-#include "model/graphs/graphs.h"
+#include "model/graphs/linear.h"
 #include "model/graphs/pieces.h"
 
 namespace dsplan {

@@ -1,7 +1,9 @@
 // Linear modules, with LoRA adapters or without.
+#include "model/graphs/linear.h"
+
 #include "core/format.h"
-#include "model/catalogue_rules.h"
-#include "model/graphs/graphs.h"
+#include "model/catalogue/rules.h"
+#include "model/parts.h"
 #include "model/quantized.h"
 
 namespace dsplan {

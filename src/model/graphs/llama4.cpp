@@ -3,7 +3,7 @@
 // those that were not chosen.
 #include <limits>
 
-#include "model/graphs/graphs.h"
+#include "model/graphs/builder.h"
 #include "model/graphs/pieces.h"
 
 namespace dsplan {

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "model/graphs/graphs.h"
+#include "model/graphs/linear.h"
 #include "model/graphs/pieces.h"
 
 namespace dsplan {

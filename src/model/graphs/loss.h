@@ -7,6 +7,9 @@
 
 namespace dsplan {
 
+// A label that does not count (torch.nn.functional.cross_entropy, ignore_index).
+inline constexpr double kIgnoredLabel = -100;
+
 // From hidden states to logits: the model's lm_head.
 using Head = std::function<TensorId(TensorId hidden)>;
 

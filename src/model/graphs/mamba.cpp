@@ -2,8 +2,10 @@
 // causal_conv1d is installed (modeling_mamba2.py: Mamba2Mixer, causal_conv1d_fn, mamba2_chunk_scan).
 #include <limits>
 
+#include "model/graphs/activations.h"
 #include "model/graphs/attention.h"
-#include "model/graphs/graphs.h"
+#include "model/graphs/by_family.h"
+#include "model/graphs/linear.h"
 #include "model/graphs/loss.h"
 #include "model/graphs/pieces.h"
 

@@ -1,10 +1,10 @@
 // What transformers computes before the first layer to learn how attention is masked (masking_utils.py).
+#include "model/graphs/masks.h"
+
 #include <bit>
 #include <cmath>
 #include <limits>
 #include <vector>
-
-#include "model/graphs/graphs.h"
 
 namespace dsplan {
 namespace {

@@ -1,8 +1,11 @@
 // modernbert under each of its heads: pre-norm layers of decoders' parts, in which each token sees all others or, in
 // the layers of a window, those near it on both sides.
+#include "model/graphs/activations.h"
 #include "model/graphs/attention.h"
-#include "model/graphs/graphs.h"
+#include "model/graphs/by_family.h"
+#include "model/graphs/linear.h"
 #include "model/graphs/loss.h"
+#include "model/graphs/masks.h"
 #include "model/graphs/pieces.h"
 
 namespace dsplan {

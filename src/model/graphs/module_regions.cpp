@@ -1,7 +1,7 @@
 // Checkpoints around modules instead of layers: the regions of a graph are cut anew.
 #include <algorithm>
 
-#include "model/graphs/graphs.h"
+#include "model/graphs/by_family.h"
 
 namespace dsplan {
 namespace {

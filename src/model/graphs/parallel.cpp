@@ -1,7 +1,7 @@
 // Layers of a model under Megatron's tensor parallelism (megatron/core/tensor_parallel/layers.py), as they replace
 // those of transformers: what is cut along its outputs reads a copy of its input, what is cut along its inputs sums its
 // outputs over the ranks.
-#include "model/graphs/graphs.h"
+#include "model/graphs/linear.h"
 
 namespace dsplan {
 namespace {

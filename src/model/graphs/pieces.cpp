@@ -2,8 +2,9 @@
 // as transformers' modules compute them.
 #include "model/graphs/pieces.h"
 
+#include "model/graphs/activations.h"
 #include "model/graphs/attention.h"
-#include "model/graphs/graphs.h"
+#include "model/graphs/linear.h"
 
 namespace dsplan {
 

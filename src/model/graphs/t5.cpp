@@ -5,8 +5,10 @@
 #include <utility>
 
 #include "model/graphs/attention.h"
-#include "model/graphs/graphs.h"
+#include "model/graphs/by_family.h"
+#include "model/graphs/linear.h"
 #include "model/graphs/loss.h"
+#include "model/graphs/masks.h"
 #include "model/graphs/pieces.h"
 
 namespace dsplan {

@@ -2,7 +2,8 @@
 // compared with 0.1.0, 0.2.0 and 0.2.1), and what its train.py makes of their logits (components/loss.py). A `drop`
 // stands where a Python variable or frame lets go of a tensor.
 #include "model/graphs/attention.h"
-#include "model/graphs/graphs.h"
+#include "model/graphs/by_family.h"
+#include "model/graphs/linear.h"
 #include "model/graphs/loss.h"
 #include "model/graphs/pieces.h"
 

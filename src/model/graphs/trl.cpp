@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "model/graphs/graphs.h"
+#include "model/graphs/loss.h"
 #include "model/graphs/pairs/tagged.h"
 
 namespace dsplan {

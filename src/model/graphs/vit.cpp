@@ -1,7 +1,8 @@
 // ViT under its classifier: patches through a convolution, a class token before them, then layers with norms before
 // their sublayers. A picture is its patches and that token, so that the sequence's length is the model's own.
 #include "model/graphs/attention.h"
-#include "model/graphs/graphs.h"
+#include "model/graphs/by_family.h"
+#include "model/graphs/linear.h"
 #include "model/graphs/loss.h"
 #include "model/graphs/pieces.h"
 

@@ -3,9 +3,11 @@
 // head. Its main input is no tokens, so that checkpointing asks no embedding for gradients
 // (PreTrainedModel.gradient_checkpointing_enable).
 #include "model/graphs/attention.h"
+#include "model/graphs/by_family.h"
 #include "model/graphs/encoders/sublayers.h"
-#include "model/graphs/graphs.h"
+#include "model/graphs/linear.h"
 #include "model/graphs/loss.h"
+#include "model/graphs/masks.h"
 #include "model/graphs/pieces.h"
 
 namespace dsplan {

@@ -4,7 +4,7 @@
 #include <unordered_map>
 
 #include "core/format.h"
-#include "model/catalogue.h"
+#include "model/catalogue/catalogue.h"
 #include "model/op_graphs/op_graph_builder.h"
 
 namespace dsplan {

@@ -3,7 +3,7 @@
 #include <unordered_set>
 
 #include "core/format.h"
-#include "model/catalogue.h"
+#include "model/catalogue/catalogue.h"
 #include "model/op_graphs/op_graph_builder.h"
 
 namespace dsplan {

@@ -6,7 +6,6 @@
 #include <string>
 
 #include "core/error.h"
-#include "model/graphs/graphs.h"
 #include "planner/lower/loop.h"
 
 namespace dsplan {

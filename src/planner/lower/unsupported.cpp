@@ -7,6 +7,7 @@
 #include "model/lora.h"
 #include "model/parts.h"
 #include "model/quantized.h"
+#include "model/traits.h"
 #include "planner/fsdp/flat_facts.h"
 #include "planner/fsdp/fsdp_facts.h"
 #include "planner/lower/runtimes/named_parameters.h"

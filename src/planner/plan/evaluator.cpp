@@ -7,7 +7,6 @@
 #include "core/format.h"
 #include "core/machine/in_parallel.h"
 #include "core/text/whole_numbers.h"
-#include "model/graphs/graphs.h"
 #include "model/parts.h"
 #include "planner/libraries/library_memory.h"
 #include "planner/lower/lower.h"

@@ -5,10 +5,10 @@
 
 #include "core/document.h"
 #include "core/format.h"
-#include "model/graphs/graphs.h"
 #include "model/lora.h"
 #include "model/pictures.h"
 #include "model/quantized.h"
+#include "model/traits.h"
 #include "planner/resolve/checkpointing.h"
 #include "planner/resolve/resolver.h"
 
@@ -120,7 +120,7 @@ struct Kernel {
 bool masked(const Resolver& resolver) {
   const bool windowed = reaches_window(resolver.model, resolver.job.training.seq);
   return (windowed && !masks_some_layers(resolver.model)) || always_masked(resolver.model) ||
-         resolver.model.family.ends_with("t5");
+         biases_positions(resolver.model);
 }
 
 bool before_ampere(const Resolver& resolver) {
@@ -155,7 +155,7 @@ bool prefers_cudnn(const Resolver& resolver) {
 // t5 makes its bias of positions by turning [Sq, Sk, H] round: neighbours lie a head's count apart, and the fused
 // kernels ask for rows without gaps (check_last_dim_stride_equals_1_dense of sdp_utils_cpp.h).
 bool has_strided_bias(const Resolver& resolver) {
-  return resolver.model.family.ends_with("t5") && resolver.model.dims.heads > 1;
+  return biases_positions(resolver.model) && resolver.model.dims.heads > 1;
 }
 
 // torchtitan's sdpa_kernel(set_priority=True) asks for cuDNN first, then flash, then math, before 0.2.2 for the

@@ -7,6 +7,7 @@
 #include "core/format.h"
 #include "model/graphs/graphs.h"
 #include "model/parts.h"
+#include "model/traits.h"
 #include "planner/resolve/program_parts.h"
 #include "planner/resolve/sharding_plugin.h"
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "model/catalogue.h"
+#include "model/catalogue/catalogue.h"
 
 namespace dsplan {
 namespace {

@@ -5,6 +5,7 @@
 #include "core/error.h"
 #include "core/format.h"
 #include "model/graphs/graphs.h"
+#include "model/traits.h"
 #include "planner/lower/shapes.h"
 
 namespace dsplan {

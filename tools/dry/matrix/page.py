@@ -1,4 +1,4 @@
-"""The generated part of docs/dry-device.md: how many rows of the committed receipts are equal, and why the others part."""
+"""The part of docs/accuracy.md that is of the dry device: how many rows of the committed receipts are equal, and why the others part."""
 
 import re
 import statistics

@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "model/graphs/graphs.h"
+#include "model/graphs/linear.h"
 #include "model/graphs/mixtures/experts.h"
 
 namespace dsplan {

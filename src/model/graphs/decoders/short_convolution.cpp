@@ -1,6 +1,6 @@
 // lfm2's mixer: a convolution over time between two gates, as transformers runs it where causal_conv1d is not installed
 // (modeling_lfm2.py: Lfm2ShortConv, causal_conv1d_fn).
-#include "model/graphs/graphs.h"
+#include "model/graphs/linear.h"
 #include "model/graphs/pieces.h"
 
 namespace dsplan {

@@ -1,7 +1,9 @@
 // deberta-v2 under each of its heads: transformers' DisentangledSelfAttention, module by module. A score is the product
 // of query and key, plus what a query says of the distance (c2p), plus what the distance says of the key (p2c).
+#include "model/graphs/activations.h"
 #include "model/graphs/attention.h"
-#include "model/graphs/graphs.h"
+#include "model/graphs/by_family.h"
+#include "model/graphs/linear.h"
 #include "model/graphs/loss.h"
 #include "model/graphs/pieces.h"
 

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "model/graphs/graphs.h"
+#include "model/graphs/linear.h"
 #include "model/graphs/pieces.h"
 
 namespace dsplan {

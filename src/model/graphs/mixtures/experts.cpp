@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "core/error.h"
-#include "model/graphs/graphs.h"
+#include "model/graphs/builder.h"
 #include "model/graphs/pieces.h"
 
 namespace dsplan {

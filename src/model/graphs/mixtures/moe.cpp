@@ -3,7 +3,7 @@
 #include <tuple>
 
 #include "core/error.h"
-#include "model/graphs/graphs.h"
+#include "model/graphs/linear.h"
 #include "model/graphs/mixtures/experts.h"
 #include "model/graphs/pieces.h"
 

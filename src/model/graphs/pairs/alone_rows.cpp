@@ -3,7 +3,6 @@
 #include <array>
 #include <vector>
 
-#include "model/graphs/graphs.h"
 #include "model/graphs/loss.h"
 #include "model/graphs/pairs/preference.h"
 #include "model/graphs/trl.h"

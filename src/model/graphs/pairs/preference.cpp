@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "model/graphs/graphs.h"
+#include "model/graphs/loss.h"
 #include "model/graphs/trl.h"
 
 namespace dsplan {

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "model/graphs/graphs.h"
+#include "model/graphs/builder.h"
 #include "model/graphs/pairs/preference.h"
 #include "model/graphs/pairs/tagged.h"
 #include "model/graphs/trl.h"

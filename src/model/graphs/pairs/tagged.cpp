@@ -1,11 +1,12 @@
 // LLaMA-Factory 0.9.5: train/kto/trainer.py; kto_loss of TRL 0.24.0. Rows are desirable or not, as their tags say: the
 // first half is taken as such. What the trainer computes for its logs is left out.
+#include "model/graphs/pairs/tagged.h"
+
 #include <array>
 #include <vector>
 
-#include "model/graphs/graphs.h"
+#include "model/graphs/builder.h"
 #include "model/graphs/pairs/preference.h"
-#include "model/graphs/pairs/tagged.h"
 
 namespace dsplan {
 namespace {

@@ -1,7 +1,7 @@
 // LLaMA-Factory 0.9.5: train/rm/trainer.py; ValueHead and AutoModelForCausalLMWithValueHead of TRL 0.24.0.
 #include <vector>
 
-#include "model/graphs/graphs.h"
+#include "model/graphs/linear.h"
 #include "model/graphs/pairs/preference.h"
 #include "model/graphs/pieces.h"
 #include "model/graphs/trl.h"

@@ -6,7 +6,8 @@
 #include <cmath>
 #include <limits>
 
-#include "model/graphs/graphs.h"
+#include "model/graphs/linear.h"
+#include "model/graphs/masks.h"
 #include "model/graphs/pieces.h"
 
 namespace dsplan {

@@ -1,7 +1,7 @@
 // How gemma4 is shown pictures, each of as many patches as the largest may have; for src/model/graphs/*.cpp only.
 #pragma once
 
-#include "model/graphs/grid_tower.h"
+#include "model/graphs/pictures/grid_tower.h"
 
 namespace dsplan {
 

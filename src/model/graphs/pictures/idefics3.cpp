@@ -3,10 +3,10 @@
 // modules one by one; a `drop` stands where a Python variable or frame lets go of a tensor.
 #include <cmath>
 
-#include "model/graphs/graphs.h"
-#include "model/graphs/grid_tower.h"
+#include "model/graphs/linear.h"
+#include "model/graphs/pictures/grid_tower.h"
+#include "model/graphs/pictures/tower.h"
 #include "model/graphs/pieces.h"
-#include "model/graphs/tower.h"
 
 namespace dsplan {
 namespace {

@@ -1,9 +1,10 @@
 // The tower of llama4: patches by unfolding and one product, a class token behind them, places turned by a table, and
 // at its end two by two places side by side. The functions follow transformers' modules one by one; a `drop` stands
 // where a Python variable or frame lets go of a tensor.
-#include "model/graphs/graphs.h"
+#include "model/graphs/activations.h"
+#include "model/graphs/linear.h"
+#include "model/graphs/pictures/tower.h"
 #include "model/graphs/pieces.h"
-#include "model/graphs/tower.h"
 
 namespace dsplan {
 namespace {

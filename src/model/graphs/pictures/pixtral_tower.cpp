@@ -1,10 +1,11 @@
 // The tower of mistral3, which takes pictures of all sizes: all patches of a batch are one row, whose mask lets those
 // of one picture see each other. The functions follow transformers' modules one by one (models/pixtral,
 // models/mistral3); a `drop` stands where a Python variable or frame lets go of a tensor.
-#include "model/graphs/graphs.h"
-#include "model/graphs/grid_tower.h"
+#include "model/graphs/linear.h"
+#include "model/graphs/masks.h"
+#include "model/graphs/pictures/grid_tower.h"
+#include "model/graphs/pictures/tower.h"
 #include "model/graphs/pieces.h"
-#include "model/graphs/tower.h"
 #include "model/pictures.h"
 
 namespace dsplan {

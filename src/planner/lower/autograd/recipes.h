@@ -7,7 +7,7 @@
 
 #include "core/graph.h"
 #include "core/training.h"
-#include "model/catalogue.h"
+#include "model/catalogue/catalogue.h"
 
 namespace dsplan {
 

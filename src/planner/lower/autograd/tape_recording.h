@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "model/catalogue.h"
+#include "model/catalogue/catalogue.h"
 #include "planner/lower/autograd/storages.h"
 
 namespace dsplan {

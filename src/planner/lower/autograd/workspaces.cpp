@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "model/catalogue.h"
+#include "model/catalogue/catalogue.h"
 
 namespace dsplan {
 

@@ -11,7 +11,7 @@
 #include <string>
 
 #include "core/error.h"
-#include "model/catalogue.h"
+#include "model/catalogue/catalogue.h"
 #include "planner/plan/recompute/from_model.h"
 #include "planner/time/rates.h"
 

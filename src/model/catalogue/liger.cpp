@@ -1,6 +1,6 @@
 // The catalogue: Liger's kernels, version 0.8.5, as transformers' use_liger_kernel puts them in the place of a model's
 // own operators. Their backward writes over what it is given.
-#include "model/catalogue_rules.h"
+#include "model/catalogue/rules.h"
 
 namespace dsplan::rules {
 namespace {

@@ -1,8 +1,8 @@
 // The tower of internvl, whose layers scale what they add. The functions follow transformers' modules one by one; a
 // `drop` stands where a Python variable or frame lets go of a tensor.
-#include "model/graphs/graphs.h"
+#include "model/graphs/builder.h"
+#include "model/graphs/pictures/tower.h"
 #include "model/graphs/pieces.h"
-#include "model/graphs/tower.h"
 
 namespace dsplan {
 namespace {

@@ -2,9 +2,10 @@
 // follow transformers' modules one by one; a `drop` stands where a Python variable or frame lets go of a tensor.
 #include <cmath>
 
-#include "model/graphs/graphs.h"
+#include "model/graphs/activations.h"
+#include "model/graphs/linear.h"
+#include "model/graphs/pictures/tower.h"
 #include "model/graphs/pieces.h"
-#include "model/graphs/tower.h"
 
 namespace dsplan {
 // A product of places that are no matrix as they lie: of a copy, or, where the weight takes no gradient, picture by

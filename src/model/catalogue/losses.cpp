@@ -3,7 +3,7 @@
 #include <array>
 #include <bit>
 
-#include "model/catalogue_rules.h"
+#include "model/catalogue/rules.h"
 
 namespace dsplan::rules {
 namespace {

@@ -1,7 +1,7 @@
 // The catalogue: normalisation.
 #include <algorithm>
 
-#include "model/catalogue_rules.h"
+#include "model/catalogue/rules.h"
 
 namespace dsplan::rules {
 namespace {

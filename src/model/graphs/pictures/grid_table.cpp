@@ -1,7 +1,7 @@
 // A square table of learned positions, resampled to the size of each picture (qwen3_vl): which four of its rows a patch
 // reads, and their weights, worked out in integers on the device (vision_utils.py,
 // get_vision_interpolation_indices_and_weights).
-#include "model/graphs/grid_tower.h"
+#include "model/graphs/pictures/grid_tower.h"
 
 namespace dsplan {
 namespace {

@@ -1,10 +1,10 @@
-#include "model/catalogue.h"
+#include "model/catalogue/catalogue.h"
 
 #include <array>
 
 #include "core/error.h"
 #include "core/format.h"
-#include "model/catalogue_rules.h"
+#include "model/catalogue/rules.h"
 #include "model/recorded.h"
 
 namespace dsplan {

@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-#include "model/catalogue_rules.h"
+#include "model/catalogue/rules.h"
 
 namespace dsplan::rules {
 namespace {

@@ -1,4 +1,4 @@
-#include "model/catalogue_describe.h"
+#include "model/catalogue/describe.h"
 
 #include <algorithm>
 #include <utility>

@@ -2,7 +2,7 @@
 // torch/csrc/autograd/FunctionsManual.cpp; the temporaries of a C++ expression live until the expression ends.
 #include <array>
 
-#include "model/catalogue_rules.h"
+#include "model/catalogue/rules.h"
 
 namespace dsplan::rules {
 

@@ -1,6 +1,6 @@
 // The catalogue: what Megatron's tensor parallelism adds (megatron/core/tensor_parallel/mappings.py and
 // cross_entropy.py). Collectives work in place on a contiguous tensor; none of them takes memory of its own.
-#include "model/catalogue_rules.h"
+#include "model/catalogue/rules.h"
 
 namespace dsplan::rules {
 

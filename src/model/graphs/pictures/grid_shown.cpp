@@ -1,7 +1,7 @@
 // How a language model is shown pictures of all sizes: tokens among the text's, and positions along three axes
 // (Qwen2_5_VLModel of transformers).
-#include "model/graphs/graphs.h"
-#include "model/graphs/grid_tower.h"
+#include "model/graphs/builder.h"
+#include "model/graphs/pictures/grid_tower.h"
 #include "model/pictures.h"
 
 namespace dsplan {

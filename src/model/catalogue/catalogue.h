@@ -2,7 +2,7 @@
 //
 // A recipe is a little program over slots. `Make` allocates a slot, `Kernel` runs everything made since the last
 // kernel, `Drop` frees a temporary early; temporaries still alive at the end die with the operator. It follows
-// PyTorch's eager semantics; the source of each row is stated beside its rule (catalogue_rules.h).
+// PyTorch's eager semantics; the source of each row is stated beside its rule (rules.h).
 #pragma once
 
 #include <cstdint>

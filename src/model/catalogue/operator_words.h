@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "core/operator_runs.h"
-#include "model/catalogue.h"
+#include "model/catalogue/catalogue.h"
 
 namespace dsplan {
 

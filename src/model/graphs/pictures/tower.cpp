@@ -1,8 +1,9 @@
 // Towers that see pictures (clip, siglip), alone under a classifier and beside a language model. The functions follow
 // transformers' modules one by one; a `drop` stands where a Python variable or frame lets go of a tensor.
-#include "model/graphs/tower.h"
+#include "model/graphs/pictures/tower.h"
 
-#include "model/graphs/graphs.h"
+#include "model/graphs/by_family.h"
+#include "model/graphs/linear.h"
 #include "model/graphs/loss.h"
 #include "model/graphs/pieces.h"
 

@@ -4,7 +4,7 @@
 #include <array>
 #include <vector>
 
-#include "model/catalogue_rules.h"
+#include "model/catalogue/rules.h"
 
 namespace dsplan::rules {
 namespace {

@@ -1,5 +1,5 @@
 // The catalogue: views, parts and joins of tensors, and what selects elements.
-#include "model/catalogue_rules.h"
+#include "model/catalogue/rules.h"
 
 namespace dsplan::rules {
 

@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "core/graph.h"
-#include "model/catalogue.h"
+#include "model/catalogue/catalogue.h"
 
 namespace dsplan {
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "model/catalogue.h"
+#include "model/catalogue/catalogue.h"
 
 namespace dsplan {
 

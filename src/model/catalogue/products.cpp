@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "core/cudnn/convolution_scratch.h"
-#include "model/catalogue_rules.h"
+#include "model/catalogue/rules.h"
 
 namespace dsplan {
 

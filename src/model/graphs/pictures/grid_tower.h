@@ -3,8 +3,8 @@
 #pragma once
 
 #include "model/graphs/builder.h"
+#include "model/graphs/pictures/tower.h"
 #include "model/graphs/pieces.h"
-#include "model/graphs/tower.h"
 #include "model/parts.h"
 #include "model/pictures.h"
 

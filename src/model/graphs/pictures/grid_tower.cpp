@@ -1,12 +1,13 @@
 // Towers that take pictures of all sizes (qwen2_vl, qwen2_5_vl, qwen3_vl): all patches of a batch are one row, and each
 // picture, or each window of one, attends by itself. The functions follow transformers' modules one by one
 // (models/qwen2_5_vl, vision_utils.py); a `drop` stands where a Python variable or frame lets go of a tensor.
-#include "model/graphs/grid_tower.h"
+#include "model/graphs/pictures/grid_tower.h"
 
 #include <algorithm>
 #include <array>
 
-#include "model/graphs/graphs.h"
+#include "model/graphs/activations.h"
+#include "model/graphs/linear.h"
 #include "model/graphs/pieces.h"
 #include "model/pictures.h"
 

@@ -1,4 +1,4 @@
-#include "model/operator_words.h"
+#include "model/catalogue/operator_words.h"
 
 #include <algorithm>
 

@@ -2,7 +2,7 @@
 // torch/csrc/autograd/FunctionsManual.cpp.
 #include <algorithm>
 
-#include "model/catalogue_rules.h"
+#include "model/catalogue/rules.h"
 
 namespace dsplan::rules {
 namespace {

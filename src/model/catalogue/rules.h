@@ -2,11 +2,11 @@
 // follows which; the source of each rule is stated where it is defined. For src/model/catalogue*.cpp only.
 #pragma once
 
-#include "model/catalogue_writer.h"
+#include "model/catalogue/writer.h"
 
 namespace dsplan::rules {
 
-// catalogue_elementwise.cpp
+// elementwise.cpp
 void without_gradient(Writer& w);
 void unary(Writer& w);
 // Node::number of Op::Gelu where it is a torch.autograd.Function of Python's own (transformers: bloom, GeLUFunction).
@@ -28,7 +28,7 @@ void power(Writer& w);
 void clamp(Writer& w);
 void dropout(Writer& w);
 
-// catalogue_reductions.cpp
+// reductions.cpp
 void sum_dim(Writer& w);
 void extreme_value(Writer& w);
 void largest(Writer& w);
@@ -41,7 +41,7 @@ void cumulative_sum(Writer& w);
 void cumulative_product(Writer& w);
 void softmax(Writer& w);
 
-// catalogue_indexing.cpp
+// indexing.cpp
 void view(Writer& w);
 void cat(Writer& w);
 void part(Writer& w);
@@ -67,7 +67,7 @@ void repeat_interleave(Writer& w);
 void max_pool(Writer& w);
 void average_pool(Writer& w);
 
-// catalogue_products.cpp
+// products.cpp
 // Node::number of a Linear over a packed weight: the dtype that backward unpacks it to, and this where its scales are
 // quantized as well. Every other Linear has 0 there.
 inline constexpr double kNestedScales = 100;
@@ -81,7 +81,7 @@ void convolution(Writer& w);
 void unfold(Writer& w);
 void solve_triangular(Writer& w);
 
-// catalogue_norms.cpp
+// norms.cpp
 void layer_norm(Writer& w);
 void group_norm(Writer& w);
 void batch_norm(Writer& w);
@@ -90,11 +90,11 @@ void liger_rms_norm(Writer& w);
 void liger_rotary(Writer& w);
 void liger_silu_mul(Writer& w);
 
-// catalogue_adapters.cpp
+// adapters.cpp
 void adapted_linear(Writer& w);
 void adapted_gated(Writer& w);
 
-// catalogue_losses.cpp
+// losses.cpp
 void nll_loss(Writer& w);
 void l1_loss(Writer& w);
 void pair_loss(Writer& w);
@@ -104,12 +104,12 @@ void kl_div(Writer& w);
 void fused_linear_cross_entropy(Writer& w);
 void chunked_log_prob(Writer& w);
 
-// catalogue_parallel.cpp
+// parallel.cpp
 void all_reduce(Writer& w);
 void copy_to_parallel(Writer& w);
 void parallel_cross_entropy(Writer& w);
 
-// catalogue_attention.cpp
+// attention.cpp
 void attention(Writer& w);
 
 }  // namespace dsplan::rules

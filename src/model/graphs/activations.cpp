@@ -1,5 +1,7 @@
 // What transformers' ACT2FN runs (transformers 5.17.0, activations.py), operator by operator. Of an expression, each
 // operand that is a temporary dies when its operator has returned.
+#include "model/graphs/activations.h"
+
 #include <array>
 
 #include "core/error.h"

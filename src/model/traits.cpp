@@ -1,0 +1,79 @@
+#include "model/traits.h"
+
+#include <cstddef>
+
+namespace dsplan {
+
+std::int64_t picture_tokens(const ModelSpec& model, const std::vector<std::int64_t>& image_size) {
+  if (model.parts == nullptr || model.parts->tower == nullptr) return 0;
+  return tokens_of(*model.parts->tower, image_size);
+}
+
+const TowerParts* sized_tower(const ModelSpec& model) {
+  const TowerParts* tower = model.parts == nullptr ? nullptr : model.parts->tower.get();
+  return tower == nullptr || tower->merge == 0 ? nullptr : tower;
+}
+
+std::vector<std::string> unreached_parameters(const ModelSpec& model, const std::vector<bool>& trained) {
+  std::vector<std::string> globs;
+  if (model.parts == nullptr || model.parts->tower == nullptr) return globs;
+  for (const std::string& beginning : model.parts->tower->unreached) {
+    for (std::size_t at = 0; at < model.parameters.size(); ++at) {
+      const std::size_t found = model.parameters[at].name.find(beginning);
+      if (!trained[at] || found == std::string::npos) continue;
+      globs.push_back(model.parameters[at].name.substr(0, found + beginning.size()) + "*");
+      break;
+    }
+  }
+  return globs;
+}
+
+bool is_body(const ModelSpec& model) {
+  if (model.code == ModelCode::Torchtitan) return false;
+  const std::string& name = model.graph_class;
+  return name.ends_with("Model") && !name.ends_with("LMHeadModel") && name != "MarianMTModel";
+}
+
+bool is_roberta(const ModelSpec& model) {
+  return model.family == "roberta" || model.family == "xlm-roberta" || model.family == "camembert";
+}
+
+bool biases_positions(const ModelSpec& model) { return model.family.ends_with("t5"); }
+
+bool eager_alone(const ModelSpec& model) {
+  return model.family == "bloom" || model.family == "mamba2" || model.family == "deberta-v2" ||
+         (model.parts != nullptr && model.parts->sinks);
+}
+
+bool always_masked(const ModelSpec& model) { return model.family == "falcon"; }
+
+bool shares_one_head(const ModelSpec& model) {
+  return model.family == "falcon" && model.dims.kv_heads == 1 && model.dims.heads > 1 &&
+         model.parts->projections == Projections::Fused;
+}
+
+bool own_value_width(const ModelSpec& model) {
+  return model.parts != nullptr && model.parts->projections == Projections::Latent &&
+         model.parts->latent.value != model.dims.head_dim;
+}
+
+bool masks_pictures(const ModelSpec& model) {
+  return model.parts != nullptr && model.parts->tower != nullptr && model.parts->tower->sees_itself;
+}
+
+bool masks_some_layers(const ModelSpec& model) {
+  if (masks_pictures(model)) return true;  // All of the text's, none of the tower's.
+  return model.parts != nullptr && model.parts->some_slide() && model.parts->some_see_all();
+}
+
+bool reaches_window(const ModelSpec& model, std::int64_t seq) {
+  if (masks_pictures(model)) return true;
+  const bool slides = model.parts == nullptr || model.parts->some_slide();
+  return slides && model.dims.sliding_window > 0 && seq >= model.dims.sliding_window;
+}
+
+bool keeps_heads_grouped(Version transformers, Version torch) {
+  return transformers >= Version{4, 54, 0} && torch >= Version{2, 5, 0};
+}
+
+}  // namespace dsplan

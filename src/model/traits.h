@@ -1,0 +1,56 @@
+// What transformers' class of a model is like, asked by whoever has to decide about its attention, its masks or its
+// pictures: a family's facts stand here once.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/model.h"
+#include "core/units.h"
+#include "model/parts.h"
+
+namespace dsplan {
+
+// A class without a loss: BertModel.
+[[nodiscard]] bool is_body(const ModelSpec& model);
+
+// roberta and the families that are built like it.
+[[nodiscard]] bool is_roberta(const ModelSpec& model);
+
+// t5 and its kin, whose attention adds a learned bias of positions.
+[[nodiscard]] bool biases_positions(const ModelSpec& model);
+
+// transformers' class has no scaled_dot_product_attention.
+[[nodiscard]] bool eager_alone(const ModelSpec& model);
+
+// transformers' class makes a mask whatever there is to mask.
+[[nodiscard]] bool always_masked(const ModelSpec& model);
+
+// sdpa is given one key-value head for all queries, without enable_gqa.
+[[nodiscard]] bool shares_one_head(const ModelSpec& model);
+
+// Values of a head are of another width than its queries.
+[[nodiscard]] bool own_value_width(const ModelSpec& model);
+
+// Some layers, or all, have a mask of their own: the window is no longer than the sequence.
+[[nodiscard]] bool reaches_window(const ModelSpec& model, std::int64_t seq);
+
+// transformers' sdpa leaves grouped keys and values to the kernel where there is no mask (use_gqa_in_sdpa).
+[[nodiscard]] bool keeps_heads_grouped(Version transformers, Version torch);
+
+// Tokens of a picture see each other, so that all layers of the text have a mask that is made.
+[[nodiscard]] bool masks_pictures(const ModelSpec& model);
+
+// A window masks some of the family's layers, not all.
+[[nodiscard]] bool masks_some_layers(const ModelSpec& model);
+
+// Of one picture among a row's text; 0: the model reads none beside text. `image_size` as in Training.
+[[nodiscard]] std::int64_t picture_tokens(const ModelSpec& model, const std::vector<std::int64_t>& image_size);
+// The tower of a model whose pictures may have any size; else null.
+[[nodiscard]] const TowerParts* sized_tower(const ModelSpec& model);
+// Parameters that are trained though no loss reaches them get no gradient: those of a tower, given which are trained,
+// by ParameterId, as globs of --freeze. Empty: none.
+[[nodiscard]] std::vector<std::string> unreached_parameters(const ModelSpec& model, const std::vector<bool>& trained);
+
+}  // namespace dsplan
