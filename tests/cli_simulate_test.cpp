@@ -329,3 +329,26 @@ TEST_CASE("keys and values that a model keeps are held by a script, and refused 
     CHECK(answer.dump().find("not modelled yet: use_cache") != std::string::npos);
   }
 }
+
+TEST_CASE("a loop holds its loss, and one tensor is ids and labels") {
+  const Folder folder;
+  const auto simulated = [&](const std::string& words) {
+    const Ran ran = run_binary(folder, split("simulate " + words + " --seq 64 --format json"));
+    CHECK_MESSAGE(ran.code == 0, words, ran.err);
+    return Json::parse(ran.out);
+  };
+  const auto held = [&](const std::string& words) {
+    return simulated(words)["memory"]["persistent"]["total"].get<std::int64_t>();
+  };
+  for (const std::string words : {"tiny-llama --micro-batch 3", "gpt2 --micro-batch 3 --gpus 2",
+                                  "tiny-llama --micro-batch 3 --gpus 2 --zero-stage 3 --checkpoint full"}) {
+    CAPTURE(words);
+    CHECK(held(words + " --loop loss") - held(words + " --loop minimal") == 4);
+    CHECK(held(words) - held(words + " --set labels_are_ids=true") == 3 * 64 * 8);
+  }
+  for (const char* words : {"bert-base", "t5-small", "tiny-llama --loss chunked:2"}) {
+    CAPTURE(words);
+    const Json answer = simulated(std::string(words) + " --set labels_are_ids=true");
+    CHECK(answer.dump().find("not modelled yet: labels_are_ids") != std::string::npos);
+  }
+}

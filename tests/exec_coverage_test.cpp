@@ -194,6 +194,8 @@ const Asked kAsked[] = {
      }},
     {"plain loop", -1, 1, [](Job& j) { j.training.loop = LoopKind::Minimal; }},
     {"script loop", -1, 1, [](Job& j) { j.training.loop = LoopKind::Script; }},
+    {"loop that holds its loss", -1, 1, [](Job& j) { j.training.loop = LoopKind::Loss; }},
+    {"labels that are the ids", -1, 2, [](Job& j) { j.training.labels_are_ids = true; }},
     {"gradients zeroed", -1, 2,
      [](Job& j) {
        j.training.zero_grad_to_none = false;

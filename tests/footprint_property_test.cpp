@@ -80,7 +80,7 @@ void check_traffic(const ModelSpec& model, const Job& job, const std::vector<Tra
 
 // Beyond the formulas, with outputs that a loop's variable holds: what is bound to checkpoints, and a leaf's gradient.
 bool may_keep_more(const Job& job, Role role) {
-  const bool held = job.training.loop == LoopKind::Script && !job.training.checkpoint.groups.empty();
+  const bool held = holds_loss(job.training.loop) && !job.training.checkpoint.groups.empty();
   return held && (role == Role::Activations || role == Role::Temporaries);
 }
 

@@ -184,6 +184,8 @@ constexpr Ways kWays[] = {
        j.training.torch = {2, 9, 1};
      }},
     {"script loop", [](Job& j) { j.training.loop = LoopKind::Script; }},
+    {"loop that holds its loss", [](Job& j) { j.training.loop = LoopKind::Loss; }},
+    {"labels that are the ids", [](Job& j) { j.training.labels_are_ids = true; }},
     {"native loss", [](Job& j) { j.training.loss = Loss::Native; }},
 };
 

@@ -103,7 +103,7 @@ inline Job random_job(Dice& dice, const ModelSpec& model) {
     t.param_groups = dice.one_of({ParamGroups::Single, ParamGroups::Decay});
     t.zero_grad_to_none = dice.coin();
     t.grad_scaler = dice.coin();
-    t.loop = dice.one_of({LoopKind::Trainer, LoopKind::Minimal, LoopKind::Script});
+    t.loop = dice.one_of({LoopKind::Trainer, LoopKind::Minimal, LoopKind::Script, LoopKind::Loss});
     t.gradient_clipping = dice.coin() ? 1.0 : 0;
   }
   t.micro_batch = dice.from(1, 3);

@@ -331,9 +331,10 @@ struct Request {
   Setting<bool> preserve_rng_state;                // (preserve_rng_state)
   Setting<bool> early_stop;                        // (early_stop)
   Setting<bool> use_cache;                         // (use_cache); also --set
+  Setting<bool> labels_are_ids;                    // (labels_are_ids); also --set
   Setting<std::string> attention;                  // --attention eager|math|flash|mem-efficient|cudnn|sdpa
   Setting<std::string> loss;                       // --loss hf
-  Setting<std::string> loop;                       // --loop trainer|minimal
+  Setting<std::string> loop;                       // --loop trainer|minimal|loss|script|torchtitan
   Setting<std::string> level;                      // --level kernel|dispatch (level)
   Setting<std::string> experts;                    // --experts grouped_mm|eager|batched_mm
   Setting<std::string> routing;                    // --routing balanced|worst|capacity:F|counts:...|FILE

@@ -64,6 +64,7 @@ enum class Line : std::uint8_t {
   Loss,
   Loop,
   UseCache,
+  LabelsAreIds,
   LossChunks,
   Level,
   Freeze,

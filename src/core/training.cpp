@@ -92,6 +92,7 @@ std::string_view name(LoopKind loop) {
     case LoopKind::Minimal: return "minimal";
     case LoopKind::Script: return "script";
     case LoopKind::Torchtitan: return "torchtitan";
+    case LoopKind::Loss: return "loss";
   }
   return "";
 }

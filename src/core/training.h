@@ -322,8 +322,9 @@ enum class Loss : std::uint8_t {
 }
 // Trainer: transformers' own. Minimal: nothing outlives its line. Script: `outputs = model(**batch);
 // outputs.loss.backward()`, whose variable holds loss and logits until the next forward has returned. Torchtitan: its
-// train_step, whose variables hold each micro-batch's ids and loss until the step is over.
-enum class LoopKind : std::uint8_t { Trainer, Minimal, Script, Torchtitan };
+// train_step, whose variables hold each micro-batch's ids and loss until the step is over. Loss: `loss =
+// model(**batch).loss`, whose variable holds that alone until the next forward has returned.
+enum class LoopKind : std::uint8_t { Trainer, Minimal, Script, Torchtitan, Loss };
 // Which temporaries count: all, or only those that PyTorch's dispatcher sees, as a witness without a GPU does.
 enum class Level : std::uint8_t { Kernel, Dispatch };
 
@@ -393,6 +394,7 @@ struct Training {
   Loss loss = Loss::HuggingFace;
   std::int64_t loss_chunks = 0;  // Chunked only.
   LoopKind loop = LoopKind::Trainer;
+  bool labels_are_ids = false;  // model(ids, labels=ids): one tensor of the batch is both.
   bool use_cache = false;  // The model keeps keys and values as for generation, and gives them back (DynamicCache).
   ParamGroups param_groups = ParamGroups::Single;
   bool zero_grad_to_none = true;  // Plain PyTorch, as is the next.
@@ -489,8 +491,10 @@ struct Training {
 [[nodiscard]] std::vector<std::string_view> names_of_trainers_losses();
 [[nodiscard]] std::string_view name(CheckpointKind kind);  // "non_reentrant", "reentrant", "deepspeed"
 [[nodiscard]] std::string_view name(ModelInit init);       // "zero_init", "device", "host", "meta", "rank0"
-[[nodiscard]] std::string_view name(LoopKind loop);        // "trainer", "minimal", "script", "torchtitan"
-[[nodiscard]] std::string_view name(ParamGroups groups);   // "single", "decay"
+// A variable of the loop keeps the loss, and by it autograd's nodes, until the next forward has returned.
+[[nodiscard]] constexpr bool holds_loss(LoopKind loop) { return loop == LoopKind::Script || loop == LoopKind::Loss; }
+[[nodiscard]] std::string_view name(LoopKind loop);       // "trainer", "minimal", "script", "torchtitan", "loss"
+[[nodiscard]] std::string_view name(ParamGroups groups);  // "single", "decay"
 
 // '*' and '?' over whole parameter names; nothing else is special.
 [[nodiscard]] bool glob_matches(std::string_view glob, std::string_view text);

@@ -57,6 +57,7 @@ struct GraphOptions {
   bool inputs_require_grad = false;  // transformers' enable_input_require_grads.
   bool holds_outputs = false;        // The training loop has a variable for them.
   bool use_cache = false;            // Keys and values are outputs, too.
+  bool labels_are_ids = false;       // One tensor of the batch is both.
   bool narrow_tables = false;        // zero.Init has made the model's own tables in its dtype.
   std::int64_t tp = 1;               // Ranks that share each layer; the graph is one rank's.
   std::int64_t tp_rank = 0;          // Whose. No byte depends on it: numbers of operators do.

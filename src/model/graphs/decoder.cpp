@@ -168,12 +168,14 @@ class DecoderGraph {
     }
     const TensorId ids = g_.batch_input(Shape{g_.options().micro_batch, g_.options().seq}, DType::Int64);
     const bool of_text = p_.head == TextHead::Text;
-    TensorId labels = g_.batch_input(of_text ? Shape{g_.options().micro_batch} : g_.shape(ids),
-                                     p_.regresses ? DType::Float32 : DType::Int64);
+    const bool one = g_.options().labels_are_ids;
+    TensorId labels = one ? ids
+                          : g_.batch_input(of_text ? Shape{g_.options().micro_batch} : g_.shape(ids),
+                                           p_.regresses ? DType::Float32 : DType::Int64);
     const bool masked = batch_has_mask(g_.options().transformers);
     const TensorId ones = masked ? g_.batch_input(g_.shape(ids), DType::Int64) : kNone;
     ShownBatch shown = shown_batch(g_, p_.tower.get(), ids);
-    std::vector<TensorId> batch{ids, labels, ones, shown.pixels, shown.grids, shown.types};
+    std::vector<TensorId> batch{ids, one ? kNone : labels, ones, shown.pixels, shown.grids, shown.types};
     std::erase(batch, kNone);
     g_.set_batch(batch);
     g_.enter_model({&shown.pixels, &labels});

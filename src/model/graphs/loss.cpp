@@ -300,8 +300,9 @@ Graph language_model(GraphBuilder& g, const std::function<TensorId(TensorId ids)
                      const std::vector<TensorId>& cache) {
   const Shape shape{g.options().micro_batch, g.options().seq};
   const TensorId ids = g.batch_input(shape, DType::Int64);
-  const TensorId labels = g.batch_input(shape, DType::Int64);
-  g.set_batch({ids, labels});
+  const bool one = g.options().labels_are_ids;
+  const TensorId labels = one ? ids : g.batch_input(shape, DType::Int64);
+  g.set_batch(one ? std::vector{ids} : std::vector{ids, labels});
   g.enter_model();
   const TensorId hidden = body(ids);
   return g.finish(causal_loss(

@@ -486,6 +486,17 @@ std::optional<std::string> cache_unsupported(const ModelSpec& model, const Train
   return tp > 1 ? std::optional(lacks("under tensor parallelism")) : std::nullopt;
 }
 
+// What next tokens are asked of: others have labels of another shape, or a trainer's batch.
+std::optional<std::string> shared_labels_unsupported(const ModelSpec& model, const Training& training) {
+  if (!training.labels_are_ids) return std::nullopt;
+  constexpr std::array<std::string_view, 5> kOthers{"gpt2", "gpt_bigcode", "opt", "bloom", "falcon"};
+  const bool decoder = builder_of(model) == build_decoder_graph && model.parts->head == TextHead::Words;
+  if (!decoder && std::find(kOthers.begin(), kOthers.end(), model.family) == kOthers.end())
+    return formatted("labels_are_ids of {}", model.graph_class);
+  const bool own = training.loss == Loss::HuggingFace || training.loss == Loss::Native || training.loss == Loss::Liger;
+  return own ? std::nullopt : std::optional<std::string>("labels_are_ids with another loss than hf, native or liger");
+}
+
 // State-space mixers.
 std::optional<std::string> mixer_unsupported(const ModelSpec& model, const Training& training) {
   if (model.parts == nullptr || !model.parts->has_mixers()) return std::nullopt;
@@ -621,6 +632,7 @@ std::optional<std::string> graph_unsupported(const ModelSpec& model, const Train
       !activation_has_graph(model.parts->head_activation)) {
     return formatted("the activation {}", model.parts->head_activation);
   }
+  if (const auto labels = shared_labels_unsupported(model, training)) return labels;
   if (tp > 1) {
     if (const auto parallel = parallel_unsupported(model, training)) return parallel;
   }

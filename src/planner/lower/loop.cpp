@@ -107,7 +107,7 @@ void Loop::forward(Tape& tape) {
   if (before_first_forward) std::exchange(before_first_forward, nullptr)();
   tape.forward();
   runtime_.forward_returns(true);
-  if (job_.training.loop == LoopKind::Script) outputs_ = tape.outputs();
+  if (holds_loss(job_.training.loop)) outputs_ = tape.outputs();
   if (is_torchtitan()) titan_.forward_returns(tape.outputs());
   mark(Moment::ForwardEnds);
 }

@@ -74,6 +74,7 @@ GraphOptions graph_options(const ModelSpec& model, const Job& job) {
       !job.training.checkpoint.groups.empty() && job.training.transformers >= Version{5, 0, 0};
   options.attention = kernel_of(job.training.attention, options.inputs_require_grad);
   options.narrow_tables = job.training.under_zero_init();
+  options.labels_are_ids = job.training.labels_are_ids;
   options.holds_outputs = job.training.loop == LoopKind::Script || job.training.loop == LoopKind::Torchtitan;
   options.use_cache = job.training.use_cache;
   options.torchtitan = job.training.torchtitan;

@@ -129,7 +129,7 @@ namespace {
 // Whether outputs that a loop's variable holds keep more than logits: what is bound to reentrant checkpoints (masks and
 // tables of each family's own), and a leaf with its gradient. For those there is no formula.
 bool keeps_the_graph(const Training& training) {
-  return training.loop == LoopKind::Script && !training.checkpoint.groups.empty();
+  return holds_loss(training.loop) && !training.checkpoint.groups.empty();
 }
 
 // `rank`: a data-parallel one.

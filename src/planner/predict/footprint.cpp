@@ -591,7 +591,9 @@ bool add_batch(const ModelSpec& model, const Training& training, Footprint& resu
   Bytes& inputs = result.persistent[Role::Inputs];
   // What is regressed to is a number, not a class.
   const bool number = model.dims.labels == 1 && model.graph_class.ends_with("ForSequenceClassification");
-  inputs = storage(Elements(answers->places), number ? DType::Float32 : DType::Int64);
+  if (!training.labels_are_ids) {
+    inputs = storage(Elements(answers->places), number ? DType::Float32 : DType::Int64);
+  }
   if (model.family == "whisper") {
     inputs += spectrum_bytes(model, training);
   } else if (model.dims.image > 0) {
@@ -764,7 +766,7 @@ Footprint footprint(const ModelSpec& model, const Job& job, std::int64_t rank) {
   if (job.training.runtime == Runtime::DeepSpeed) add_scalars(job, result);
   add_workspaces(model, job, result);
   result.batch_known = add_batch(model, job.training, result);
-  if (result.batch_known && job.training.loop == LoopKind::Script) {
+  if (result.batch_known && holds_loss(job.training.loop)) {
     result.persistent[Role::Inputs] += loss_bytes(model, job.training);
     result.persistent[Role::Activations] += held_logits(model, job);
   }

@@ -384,12 +384,18 @@ void resolve_loss_and_loop(Resolver& resolver) {
     resolver.training().use_cache = *cache;
     resolver.given("use_cache", *cache ? "true" : "false", cache.place, "--set use_cache");
   }
+  if (const Setting<bool> one = truth_of(resolver, resolver.request.labels_are_ids, "labels_are_ids"); one.given()) {
+    resolver.training().labels_are_ids = *one;
+    resolver.given("labels_are_ids", *one ? "true" : "false", one.place, "--set labels_are_ids");
+  }
   const Setting<std::string>& loop = resolver.request.loop;
   if (!loop.given()) return check_torchtitan_length(resolver);
-  constexpr std::array kLoops{LoopKind::Trainer, LoopKind::Minimal, LoopKind::Script, LoopKind::Torchtitan};
+  constexpr std::array kLoops{LoopKind::Trainer, LoopKind::Minimal, LoopKind::Loss, LoopKind::Script,
+                              LoopKind::Torchtitan};
   const auto* found = std::find_if(kLoops.begin(), kLoops.end(), [&](LoopKind one) { return *loop == name(one); });
   if (found == kLoops.end()) {
-    return resolver.fault(loop.place, formatted("loop \"{}\" is none of trainer, minimal, script, torchtitan", *loop));
+    return resolver.fault(loop.place,
+                          formatted("loop \"{}\" is none of trainer, minimal, loss, script, torchtitan", *loop));
   }
   if (*found == LoopKind::Torchtitan && resolver.training().model_code != ModelCode::Torchtitan) {
     return resolver.fault(loop.place, "loop \"torchtitan\" around another code", "--model-code torchtitan");

@@ -33,7 +33,7 @@ namespace {
 
 // What --set takes: keys of a training file that have no option.
 std::vector<std::string_view> keys_of_set() {
-  std::vector<std::string_view> keys{"zero_grad_set_to_none", "model_init", "use_cache"};
+  std::vector<std::string_view> keys{"zero_grad_set_to_none", "model_init", "use_cache", "labels_are_ids"};
   for (const SettingRow& row : settings()) {
     const std::string_view key = row.request.key;
     if (key.starts_with("fsdp.") || key.starts_with("ddp.")) keys.push_back(key);
@@ -63,12 +63,13 @@ void refuse_other_keys(Resolver& resolver) {
     }
     const std::string_view option = option_of(key);
     const std::string_view meant = nearest(key, keys);
-    resolver.fault(place, formatted("there is no setting \"{}\"", key),
-                   !option.empty() ? formatted("it has an option of its own: {}", option)
-                   : !meant.empty()
-                       ? did_you_mean(meant)
-                       : "it takes model_init, zero_grad_set_to_none, use_cache, and fsdp and ddp as in a training "
-                         "file; beside torchtitan's TOML torchtitan=VERSION");
+    resolver.fault(
+        place, formatted("there is no setting \"{}\"", key),
+        !option.empty() ? formatted("it has an option of its own: {}", option)
+        : !meant.empty()
+            ? did_you_mean(meant)
+            : "it takes model_init, zero_grad_set_to_none, use_cache, labels_are_ids, and fsdp and ddp as in a "
+              "training file; beside torchtitan's TOML torchtitan=VERSION");
   }
 }
 
