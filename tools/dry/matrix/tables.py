@@ -1667,6 +1667,7 @@ def jobs():
         *chance_outside.jobs(job, "chance-7", 8, 130),
         *chance_rare.jobs(job, "chance-8", 9, 120, TOWERS),
         *chance_rare.of_everything(job, "chance-9", 10, 80, TOWERS),
+        *chance_rare.of_everything(job, "chance-10", 11, 100, TOWERS),
     ]
     names = [row["name"] for row in made]
     twice = {name for name in names if names.count(name) > 1}
