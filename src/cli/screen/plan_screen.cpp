@@ -128,7 +128,7 @@ std::string tight_one(const PlanAnswer& answer) {
   const Bytes doubt = answer.prediction ? answer.prediction->doubt() : Bytes(0);
   const Bytes spare = *row.process < answer.limit ? answer.limit - *row.process : Bytes(0);
   return wrapped("  ",
-                 formatted("tight is {:.1f} % faster and leaves {}, where a prediction may be {} too low; --reserve 0 "
+                 formatted("tight is {:.1f} % faster and leaves {}, where a prediction may be {} too low; --reserve 0B "
                            "takes it",
                            100 * faster, human(spare), human(doubt)),
                  2);
