@@ -205,6 +205,34 @@ TEST_CASE("Liger's loss makes its gradients in the forward and keeps them") {
   CHECK(recipe.hands_out == 3);
 }
 
+TEST_CASE("cut cross-entropy makes no logits: means of them, by which words are sorted, and locks") {
+  // Two rows of 512 on an H100, as PyTorch 2.11 asks for memory there.
+  Recipe recipe;
+  const auto of = [&](const char* weight) {
+    const Graph graph = testing::graph_of(json::parse(formatted(
+        R"({{"op":"cut_cross_entropy","in":["bf16[1024,1024]*","{}","int64[1024]","int64[1022]"],"out":["fp32[]*"]}})",
+        weight)));
+    CatalogueOptions options;
+    options.device.multiprocessors = 132;
+    options.device.capability = 90;
+    recipe_of(graph, graph.nodes.front(), recipe, options);
+    return testing::words_of(recipe, recipe.backward);
+  };
+  const std::string sorting = "+t:128000,+t:256000 -t:128000 +t:128000 -t:256000 +in0:2097152";
+  CHECK(of("bf16[32000,1024]*") == sorting + " +in1:65536000 +t:512 +t:16000");
+  CHECK(testing::words_of(recipe, recipe.forward) == "+e:4088 +t:32 +e:128000 -t:32 +t:4088 +out0:4");
+  CHECK(recipe.holds == 8);
+  // What a sort counts by, and what cub takes, die before the kernel's next.
+  const auto takes = [&](std::int64_t bytes) {
+    return std::any_of(recipe.slots.begin(), recipe.slots.end(), [bytes](const Slot& slot) {
+      return slot.visibility == Visibility::Kernel && slot.bytes == Bytes(bytes);
+    });
+  };
+  CHECK(takes(256000));
+  CHECK(takes(398847));
+  CHECK(of("bf16[32000,1024]") == sorting + " +t:512");  // A frozen head.
+}
+
 TEST_CASE("Liger's kernels write over what they are given") {
   Recipe recipe;
   const auto of = [&](const char* op, std::int64_t multiprocessors) {

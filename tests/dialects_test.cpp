@@ -752,9 +752,61 @@ TEST_CASE("dialects: plugins of axolotl's, of which Liger's is modelled") {
   CHECK(std::count_if(without.notices.begin(), without.notices.end(), [](const Notice& notice) {
           return has(notice.message, "plugins does not name axolotl.integrations.liger.LigerPlugin");
         }) == 4);
-  const Request cut = complete("plugins: [axolotl.integrations.cut_cross_entropy.CutCrossEntropyPlugin]\n");
-  REQUIRE(cut.not_modelled.size() == 1);
-  CHECK(has(cut.not_modelled.front().feature, "axolotl's plugin axolotl.integrations.cut_cross_entropy"));
+  const Request other = complete("plugins: [axolotl.integrations.spectrum.SpectrumPlugin]\n");
+  REQUIRE(other.not_modelled.size() == 1);
+  CHECK(has(other.not_modelled.front().feature, "axolotl's plugin axolotl.integrations.spectrum"));
+}
+
+TEST_CASE("dialects: axolotl's plugin for cut cross-entropy turns it on by itself") {
+  const ModelSpec base =
+      build_model(parse_json("m.json", read_file((kRoot / "models" / "llama-3-8b.json").string())), "m");
+  const std::string plugin = "plugins: [axolotl.integrations.cut_cross_entropy.CutCrossEntropyPlugin]\n";
+  const auto complete = [&](const std::string& text) {
+    return with_program(read_yaml("base_model: llama-3-8b\nflash_attention: true\n" + text), base, nullptr);
+  };
+  CHECK(complete(plugin).loss.value == "cut");
+  CHECK(complete(plugin).not_modelled.empty());
+  CHECK(!complete(plugin + "cut_cross_entropy: false\n").loss.given());
+  const Request alone = complete("cut_cross_entropy: true\n");
+  CHECK(!alone.loss.given());
+  REQUIRE(!alone.notices.empty());
+  CHECK(has(alone.notices.front().message, "plugins does not name axolotl.integrations.cut_cross_entropy"));
+  CHECK(complete(plugin + "rl: dpo\n").loss.value == "dpo-rows");
+  CHECK(has(refusal([&] { return complete(plugin + "bf16: false\n"); }), "without bf16 or fp16: axolotl refuses it"));
+}
+
+TEST_CASE("dialects: axolotl's words by 32, and linear modules of a mixture") {
+  const auto complete = [](const std::string& model, const std::string& text) {
+    const ModelSpec base =
+        build_model(parse_json("m.json", read_file((kRoot / "models" / (model + ".json")).string())), "m");
+    return with_program(read_yaml("base_model: a\nflash_attention: true\n" + text), base, nullptr);
+  };
+  const std::string by_32 = "resize_token_embeddings_to_32x: true\n";
+  CHECK(complete("llama-3-8b", by_32).not_modelled.empty());
+  const Request odd = complete("gpt2", by_32);  // 50,257 words.
+  REQUIRE(odd.not_modelled.size() == 1);
+  CHECK(odd.not_modelled.front().feature == "a resized vocabulary");
+  const std::string all = "adapter: lora\nlora_r: 8\nlora_target_linear: true\n";
+  CHECK(has(complete("mixtral-8x7b", all).lora.value.value_or(""), "targets=q_proj+k_proj+v_proj+o_proj,"));
+  CHECK(has(complete("llama-3-8b", all).lora.value.value_or(""), "targets=all-linear,"));
+}
+
+TEST_CASE("dialects: files and programs that no table knows are told by name, once") {
+  CHECK(has(refused("model: {_component_: torchtune.models.llama3.lora_llama3_8b}\nbatch_size: 2\n"),
+            "this is a file of torchtune, whose files are not read"));
+  CHECK(has(refused("actor_rollout_ref: {a: 1}\n"), "this is a file of verl"));
+  const auto line = [](const std::vector<std::string>& words) {
+    return refusal([&] { return read_launch(words, example); });
+  };
+  const std::string tune = line({"tune", "run", "lora_finetune_single_device", "--config", "llama3/8B_lora"});
+  CHECK(has(tune, "recipes and arguments of torchtune are not read"));
+  CHECK(!has(tune, "a word without a key"));
+  CHECK(has(line({"swift", "sft", "--train_type", "lora"}), "recipes and arguments of ms-swift are not read"));
+  const std::string rows = line({"python", "train.py", "--batch_size", "4"});
+  CHECK(has(rows, "unknown argument \"batch_size\": TrainingArguments has no such key"));
+  CHECK(has(rows, "per_device_train_batch_size"));
+  CHECK(has(refused("template: llama3\nfinetuning_type: lora\nallocator_conf: a\n"), "--alloc-conf"));
+  CHECK(has(refused("template: llama3\nfinetuning_type: lora\ncutoff_length: 8\n"), "did you mean \"cutoff_len\"?"));
 }
 
 TEST_CASE("dialects: axolotl's muon is its own") {

@@ -1,5 +1,7 @@
 // The search: no shortcut changes its answer, what it chooses is the best of all that fit, and what it says of the
 // others is so.
+#include <array>
+
 #include "planner/plan/evaluator.h"
 #include "planner/predict/verdict.h"
 #include "searching.h"
@@ -59,6 +61,25 @@ std::vector<PlanRow> every_candidate(const Asked& asked) {
 
 namespace {
 
+// Retries that only the high end of waiting frees has count as none; what is left at the low one decides.
+Verdict verdict_in_search(const Prediction& p) {
+  if (p.verdict != Verdict::FitsWithRetries || surely_retries(p)) return p.verdict;
+  return *least_process(p) + p.doubt() <= *p.capacity ? Verdict::Fits : Verdict::Tight;
+}
+
+// The fastest of those that fit, else of those that retry, else of those that are tight; null: none.
+const PlanRow* best_of(const Asked& asked, const std::vector<PlanRow>& rows) {
+  std::array<const PlanRow*, 3> best{};
+  for (const PlanRow& row : rows) {
+    const Verdict verdict = verdict_in_search(simulated(asked, row));
+    if (!dsplan::fits(verdict)) continue;
+    const PlanRow*& than = best[verdict == Verdict::Fits ? 0 : verdict == Verdict::FitsWithRetries ? 1 : 2];
+    if (than == nullptr || row.tokens_per_second() > than->tokens_per_second()) than = &row;
+  }
+  const auto* const found = std::find_if(best.begin(), best.end(), [](const PlanRow* one) { return one != nullptr; });
+  return found == best.end() ? nullptr : *found;
+}
+
 void check_choices(Asked (*question)(Bytes), std::size_t candidates) {
   const Asked everything = question(Bytes(INT64_C(1) << 40));
   const std::vector<PlanRow> rows = every_candidate(everything);
@@ -66,20 +87,7 @@ void check_choices(Asked (*question)(Bytes), std::size_t candidates) {
   for (const std::int64_t gib : {12, 20, 40}) {
     CAPTURE(gib);
     const Asked asked = question(Bytes(gib << 30));
-    const PlanRow* best = nullptr;
-    const PlanRow* retrying = nullptr;
-    for (const PlanRow& row : rows) {
-      const Prediction prediction = simulated(asked, row);
-      // Retries that only the high end of waiting frees has count as none.
-      const bool at_once = prediction.verdict == Verdict::FitsWithRetries && !surely_retries(prediction);
-      const Verdict verdict = at_once ? Verdict::Fits : prediction.verdict;
-      const auto better = [&](const PlanRow* than) {
-        return than == nullptr || row.tokens_per_second() > than->tokens_per_second();
-      };
-      if (verdict == Verdict::Fits && better(best)) best = &row;
-      if (verdict == Verdict::FitsWithRetries && better(retrying)) retrying = &row;
-    }
-    if (best == nullptr) best = retrying;
+    const PlanRow* const best = best_of(asked, rows);
     const PlanAnswer answer = asked.answer();
     REQUIRE(answer.chosen.has_value() == (best != nullptr));
     if (best == nullptr) continue;
@@ -136,6 +144,29 @@ TEST_CASE("the choice is the fastest of all candidates that fit, each simulated 
 TEST_CASE("switching a shortcut off never changes the choice") {
   check_shortcuts(small_question, 72);
   check_shortcuts(sharded_question, 18);
+}
+
+TEST_CASE("what is chosen leaves what the prediction may be too low; a faster one that does not is named") {
+  Asked asked("llama-3-8b");
+  asked.request.seq = {4096, option("--seq")};
+  asked.vary(Axis::ZeroStage, {"3"}).vary(Axis::MicroBatch, {"1", "2"}).vary(Axis::Checkpoint, {"none", "auto"});
+  SearchOptions options;
+  options.explain = false;
+  const PlanAnswer answer = asked.answer(options);
+  REQUIRE(answer.chosen.has_value());
+  REQUIRE(answer.tight.has_value());
+  const Bytes doubt = answer.prediction->doubt();
+  REQUIRE(doubt > Bytes(0));
+  CHECK(answer.chosen->fate == Fate::Fits);
+  CHECK(*answer.chosen->process + doubt <= answer.limit);
+  CHECK(answer.tight->fate == Fate::Tight);
+  CHECK(*answer.tight->process + doubt > answer.limit);
+  CHECK(answer.tight->tokens_per_second() > answer.chosen->tokens_per_second());
+  asked.request.reserve = {Bytes(0), option("--reserve")};  // As much as that is enough.
+  const PlanAnswer filled = asked.answer(options);
+  REQUIRE(filled.chosen.has_value());
+  CHECK(!filled.tight);
+  CHECK(shown(*filled.chosen) == shown(*answer.tight));
 }
 
 TEST_CASE("a larger budget is never slower, and counts add up") {

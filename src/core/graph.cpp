@@ -133,6 +133,7 @@ constexpr std::array<NameRow, kOps> kNames = {{
     {Op::AdaptedLinear, "axolotl_lora_linear"},
     {Op::AdaptedGated, "axolotl_lora_mlp"},
     {Op::ChunkedLogProb, "trl_chunked_log_prob"},
+    {Op::CutCrossEntropy, "cut_cross_entropy"},
     {Op::AllReduce, "all_reduce"},
     {Op::CopyToParallel, "copy_to_tensor_parallel"},
     {Op::ParallelCrossEntropy, "vocab_parallel_cross_entropy"},

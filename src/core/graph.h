@@ -166,6 +166,7 @@ enum class Op : std::uint8_t {
   // Hidden state, weight, target, bias: the logarithm of each target's probability; entropy, mean of logits and whether
   // the target is the likeliest, as far as there are outputs. Node::number is the dtype of the products.
   ChunkedLogProb,
+  CutCrossEntropy,  // Hidden state, weight, labels, the places of those whose next one counts.
 
   // Megatron's tensor parallelism: each sums over the ranks that share a layer.
   AllReduce,             // The input itself, summed in place; the gradient passes.

@@ -133,6 +133,7 @@ struct PlanAnswer {
   std::optional<PlanRow> chosen;
   std::optional<Job> job;                 // The chosen one's.
   std::optional<Prediction> prediction;   // Likewise, by full simulation.
+  std::optional<PlanRow> tight;           // Faster, and leaves less than the prediction may be too low.
   std::vector<PlanRow> next;              // The fastest after the chosen one that fit, each with other states.
   std::vector<PlanChange> neighbours;     // Of the chosen one: one setting changed, fastest first.
   std::vector<PlanRow> front;             // --pareto: memory, time and traffic.

@@ -219,6 +219,7 @@ std::string_view name(Loss loss) {
     case Loss::BareSimpoRows: return "simpo-rows-bare";
     case Loss::KtoRows: return "kto-rows";
     case Loss::Kto: return "kto";
+    case Loss::Cut: return "cut";
   }
   return "?";
 }

@@ -259,7 +259,7 @@ struct Choices {
 // BareSimpoRows without a supervised part. Kto: KTOTrainer's, of the head piece by piece. Reward: RewardTrainer's, of
 // pairs. CenteredReward: with a term that draws rewards to 0. RewardValues: LLaMA-Factory's, of a value head beside the
 // language model's. Summed: torchtitan's, of labels that the batch has shifted: a sum over logits in fp32, divided by
-// the tokens of all ranks.
+// the tokens of all ranks. Cut: cut_cross_entropy's, as axolotl's plugin puts it into a model.
 enum class Loss : std::uint8_t {
   HuggingFace,
   Native,
@@ -282,8 +282,13 @@ enum class Loss : std::uint8_t {
   SimpoRows,
   BareSimpoRows,
   KtoRows,
-  Kto
+  Kto,
+  Cut
 };
+// Computed in the model's own forward, and no logits are made.
+[[nodiscard]] constexpr bool without_logits(Loss loss) { return loss == Loss::Liger || loss == Loss::Cut; }
+// Computed in the model's own forward: one of its outputs.
+[[nodiscard]] constexpr bool is_of_model(Loss loss) { return loss == Loss::HuggingFace || without_logits(loss); }
 [[nodiscard]] constexpr bool of_rewards(Loss loss) { return loss == Loss::Reward || loss == Loss::CenteredReward; }
 // Of rows that are desirable or not, beside which there are rows for the KL.
 [[nodiscard]] constexpr bool of_tagged_rows(Loss loss) {

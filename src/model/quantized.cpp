@@ -139,15 +139,25 @@ std::optional<Quantization> quantization_of(const Request& request, DType loaded
 }
 
 ModelSpec with_packed_weights(const ModelSpec& model, const Quantization& quantization, const Place& place) {
-  if (model.dims.experts > 0)
-    throw Refusal({place.says("packed weights of a mixture of experts are not modelled yet")});
+  // Experts are parameters of their own, which bitsandbytes leaves as they are.
+  const bool mixes = model.dims.experts > 0;
+  if (mixes && quantization.prepared) {
+    throw Refusal(
+        {place.says("packed weights beside experts that prepare_model_for_kbit_training makes fp32 are not "
+                    "modelled yet",
+                    "--kbit-prepare false, as axolotl and TRL leave them")});
+  }
+  if (mixes && quantization.eight_bits()) {
+    throw Refusal({place.says("8-bit weights of a mixture of experts are not modelled yet", "4-bit ones are")});
+  }
   for (const Module& module : model.modules) {
     const bool copy = module.path.find(".modules_to_save.") != std::string::npos;
     if (copy && module.type == "Linear" && !module.path.ends_with("lm_head.modules_to_save.default")) {
       throw Refusal({place.says(formatted("{}: copies of packed weights are not trained", module.path),
                                 "the head is not packed: save=lm_head")});
     }
-    const bool direct = module.type.ends_with("Conv1D") || module.type.ends_with("FalconLinear");
+    const bool direct = module.type.ends_with("Conv1D") || module.type.ends_with("FalconLinear") ||
+                        module.type == "Llama4Router";  // Which is one of torch's Linear.
     if (!direct) continue;
     throw Refusal(
         {place.says(formatted("packed weights of {}, a {}, are not modelled yet", module.path, module.type))});

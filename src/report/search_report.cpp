@@ -139,6 +139,7 @@ void describe_answer(Fields& fields, PlanAnswer& answer, const Json& prediction)
   fields.object("counts", {"counts"}, [&] { describe_counts(fields, answer); });
   describe_one(fields, "chosen", answer.chosen);
   fields.other("prediction", prediction, {{"$ref", kPredictionSchema}});
+  describe_one(fields, "tight", answer.tight);
   describe_all(fields, "next", answer.next);
   describe_all(fields, "neighbours", answer.neighbours);
   describe_all(fields, "front", answer.front);
@@ -165,6 +166,7 @@ std::vector<Named> named_rows(const PlanAnswer& answer) {
   if (answer.chosen) rows.push_back({"chosen", &*answer.chosen, 1});
   if (answer.nearest) rows.push_back({"nearest", &*answer.nearest, 1});
   for (const PlanRow& row : answer.front) rows.push_back({"front", &row, speed(row)});
+  if (answer.tight) rows.push_back({"tight", &*answer.tight, speed(*answer.tight)});
   for (const PlanRow& row : answer.next) rows.push_back({"next", &row, speed(row)});
   for (const PlanChange& change : answer.neighbours) rows.push_back({"neighbour", &change.row, change.speed});
   for (const PlanChange& change : answer.remedies) rows.push_back({"remedy", &change.row, change.speed});

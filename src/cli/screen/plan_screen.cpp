@@ -112,8 +112,26 @@ std::string plans_table(const PlanAnswer& answer) {
                                          : "retries"});
   };
   add("best", *answer.chosen);
-  for (std::size_t i = 0; i < std::min(kMostRows - 1, answer.next.size()); ++i) add("next", answer.next[i]);
+  if (answer.tight) add("tight", *answer.tight);
+  for (std::size_t i = 0; i < std::min(kMostRows - 1, answer.next.size()); ++i) {
+    const bool shown = answer.tight && answer.next[i].settings == answer.tight->settings;
+    if (!shown) add("next", answer.next[i]);
+  }
   return table.lines(kMostRows);
+}
+
+// What is given up for what is kept free, and how to have it all the same.
+std::string tight_one(const PlanAnswer& answer) {
+  if (!answer.tight || !answer.tight->process) return {};
+  const PlanRow& row = *answer.tight;
+  const double faster = row.tokens_per_second() / answer.chosen->tokens_per_second() - 1;
+  const Bytes doubt = answer.prediction ? answer.prediction->doubt() : Bytes(0);
+  const Bytes spare = *row.process < answer.limit ? answer.limit - *row.process : Bytes(0);
+  return wrapped("  ",
+                 formatted("tight is {:.1f} % faster and leaves {}, where a prediction may be {} too low; --reserve 0B "
+                           "takes it",
+                           100 * faster, human(spare), human(doubt)),
+                 2);
 }
 
 std::string why_not(const PlanAnswer& answer) {
@@ -193,7 +211,8 @@ std::string failure(const PlanAnswer& answer, bool colour) {
 
 std::string plan_screen(const PlanAnswer& answer, const std::string& model, double seconds, bool colour) {
   if (!answer.chosen) return failure(answer, colour) + tail(answer, model, seconds);
-  return chosen_head(answer, colour) + "\n" + plans_table(answer) + why_not(answer) + tail(answer, model, seconds);
+  return chosen_head(answer, colour) + "\n" + plans_table(answer) + tight_one(answer) + why_not(answer) +
+         tail(answer, model, seconds);
 }
 
 }  // namespace dsplan

@@ -73,6 +73,8 @@ struct ForeignInput {
   Setting<bool> liger_layer_norms;
   Setting<bool> liger_gates;
   Setting<bool> liger_loss;
+  Setting<bool> cut_loss;          // cut_cross_entropy, of its plugin for that.
+  Setting<bool> by_32;             // resize_token_embeddings_to_32x
   Setting<std::string> segments;   // llamafactory-cli lets segments expand: "always", or for "several" ranks.
   Setting<bool> trains;            // LLaMA-Factory's do_train, without which it does not.
   Setting<std::int64_t> bits;      // quantization_bit: of packed weights. load_in_4bit is 4, load_in_8bit 8.

@@ -117,8 +117,46 @@ class DialectReader {
     }
   }
 
+  // What people write, by what other programs call it.
+  [[nodiscard]] std::string_view called_otherwise(std::string_view path) const {
+    constexpr std::pair<std::string_view, std::string_view> kSame[] = {
+        {"batch_size", "per_device_train_batch_size"},
+        {"batch_size", "micro_batch_size"},
+        {"micro_batch", "micro_batch_size"},
+        {"grad_accum", "gradient_accumulation_steps"},
+        {"gradient_accumulation", "gradient_accumulation_steps"},
+        {"gradient_checkpoint", "gradient_checkpointing"},
+        {"max_seq_len", "max_length"},
+        {"max_seq_length", "max_length"},
+        {"max_seq_len", "cutoff_len"},
+        {"cutoff_length", "cutoff_len"},
+        {"max_seq_length", "cutoff_len"},
+        {"seq_len", "sequence_len"},
+        {"max_seq_len", "sequence_len"},
+        {"sequence_length", "sequence_len"},
+        {"lora_rank", "lora_r"},
+        {"lora_r", "lora_rank"},
+        {"r", "lora_r"},
+        {"target_modules", "lora_target_modules"},
+        {"target_modules", "lora_target"},
+        {"lora_target_modules", "lora_target"},
+        {"lr", "learning_rate"},
+        {"epochs", "num_train_epochs"},
+        {"epochs", "num_epochs"},
+        {"optimizer", "optim"},
+        {"optim", "optimizer"}};
+    for (const auto& [written, meant] : kSame) {
+      if (written == path && find_key(table_, meant) != nullptr) return meant;
+    }
+    return {};
+  }
+
   void unknown(const Place& place, const std::string& path, std::string message) {
-    std::string hint = did_you_mean(nearest_key(table_, path));
+    std::string hint = did_you_mean(called_otherwise(path));
+    if (hint.empty()) hint = did_you_mean(nearest_key(table_, path));
+    if (path.find("ALLOC_CONF") != std::string::npos || path == "allocator_conf" || path == "alloc_conf") {
+      hint = "the allocator is told by --alloc-conf, or by PYTORCH_CUDA_ALLOC_CONF=... before the command after --";
+    }
     for (const DialectTable& other : dialects()) {
       if (hint.empty() && find_key(other, path) != nullptr) hint = formatted("{} has such a key", other.name);
     }
@@ -199,6 +237,37 @@ bool is_deepspeed_json(const Document& document) {
   });
 }
 
+// Files of programs that no table knows, by a key that nobody else has.
+struct StrangeKey {
+  std::string_view key;
+  std::string_view name;
+};
+constexpr std::array<StrangeKey, 4> kStrangeKeys{{{"actor_rollout_ref", "verl"},
+                                                  {"exp_manager", "NeMo"},
+                                                  {"device_train_microbatch_size", "llm-foundry"},
+                                                  {"swift_version", "ms-swift"}}};
+
+// torchtune instantiates what its `_component_`s name.
+bool names_component(const Member& member) {
+  return member.value.is(Value::Kind::Object) && member.value.find("_component_") != nullptr;
+}
+
+void refuse_strangers(const Document& document) {
+  for (const Member& member : document.root.members) {
+    const auto known = std::find_if(kStrangeKeys.begin(), kStrangeKeys.end(),
+                                    [&](const StrangeKey& one) { return one.key == member.key; });
+    const bool tune = names_component(member);
+    if (!tune && known == kStrangeKeys.end()) continue;
+    throw Refusal({document.at(
+        member.key_offset,
+        formatted("this is a file of {}, whose files are not read", tune ? std::string_view("torchtune") : known->name),
+        tune ? "say what it says with options, its loss as --loss chunked:8, enable_activation_checkpointing as "
+               "--checkpoint "
+               "full, lora_rank as --lora r=8"
+             : "say what it says with options")});
+  }
+}
+
 // Of LLaMA-Factory's next generation (examples/v1), whose files share names with torchtitan's and 0.9's.
 constexpr std::array<std::string_view, 5> kNextFactory{"model_class", "kernel_config", "dist_config", "train_dataset",
                                                        "sample_backend"};
@@ -217,6 +286,7 @@ void refuse_next_factory(const Document& document) {
 const DialectTable& recognise(const Document& document) {
   expect_object(document, "a training file");
   refuse_next_factory(document);
+  refuse_strangers(document);
   std::vector<Vote> votes = no_votes();
   std::size_t turn = 0;
   for (const Member& member : document.root.members) count_key(votes, member.key, &member, ++turn);
@@ -233,10 +303,14 @@ const DialectTable& recognise(const Document& document) {
   return *winner.table;
 }
 
+// axolotl and accelerate are told by their own programs, never by a script's arguments.
 const DialectTable& recognise(const std::vector<DialectArgument>& arguments) {
   std::vector<Vote> votes = no_votes();
   std::size_t turn = 0;
   for (const DialectArgument& argument : arguments) count_key(votes, argument.path, nullptr, ++turn);
+  std::erase_if(votes, [](const Vote& vote) {
+    return vote.table->dialect == Dialect::Axolotl || vote.table->dialect == Dialect::Accelerate;
+  });
   return *winner_of(votes).table;
 }
 

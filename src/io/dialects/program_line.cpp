@@ -50,6 +50,39 @@ constexpr Known kPrograms[] = {
 };
 constexpr std::string_view kOnlyTrained[] = {"axolotl", "llamafactory-cli", "lmf", "trl"};
 
+// Programs whose recipes and arguments no table knows.
+struct Stranger {
+  std::string_view word;  // The program, or the beginning of the module behind "-m".
+  std::string_view name;
+};
+constexpr Stranger kStrangers[] = {
+    {"tune", "torchtune"},    {"swift", "ms-swift"},         {"litgpt", "LitGPT"},     {"xtuner", "XTuner"},
+    {"unsloth", "unsloth"},   {"lightning", "Lightning"},    {"fabric", "Lightning"},  {"mlx_lm", "MLX"},
+    {"composer", "Composer"}, {"colossalai", "Colossal-AI"}, {"openrlhf", "OpenRLHF"}, {"verl", "verl"},
+    {"nemo", "NeMo"},         {"megatron", "Megatron-LM"}};
+
+// False: it is a script, or nobody knows it.
+bool is_strange(const std::string& name, Diagnostics& faults, std::vector<Notice>& notices) {
+  if (name.ends_with(".py")) {
+    if (name.find("unsloth") == std::string::npos) return false;
+    notices.push_back({Notice::Kind::Warning,
+                       word_place(name),
+                       "the script's name speaks of unsloth, whose kernels and checkpoints are its own: what is "
+                       "predicted is transformers' model without them",
+                       {}});
+    return false;
+  }
+  const std::string first = name.substr(0, name.find('.'));
+  for (const Stranger& one : kStrangers) {
+    if (one.word != first) continue;
+    faults.add(word_place(name).says(formatted("recipes and arguments of {} are not read", one.name),
+                                     "say what they say with options: dsplan simulate MODEL --gpus N --micro-batch "
+                                     "ROWS --seq TOKENS --checkpoint full --lora r=8"));
+    return true;
+  }
+  return false;
+}
+
 // Scripts that are named after one of TRL's trainers: its own, and those of recipes (alignment-handbook, open-r1).
 struct TrlScript {
   std::string_view name;
@@ -112,7 +145,10 @@ class ProgramReader {
     faults_.throw_if_any();
     if (file_) expect_object(*file_, "a training file");
     const DialectTable& table = which();
+    const std::vector<Notice> told = std::move(made_.said.request.notices);
     made_.said = read_dialect(table, {file_ ? &*file_ : nullptr, arguments_});
+    std::vector<Notice>& notices = made_.said.request.notices;
+    notices.insert(notices.begin(), told.begin(), told.end());
     if (trainer_.given()) made_.said.foreign.trainer = trainer_;
     launch_file();
     if (script_of_adapters_) tell_of_adapters();
@@ -177,6 +213,10 @@ class ProgramReader {
       if (!has_table(known.dialect)) {
         faults_.add(word_place(name).says(formatted("the files of {} are not modelled yet", name)));
       }
+      return;
+    }
+    if (is_strange(name, faults_, made_.said.request.notices)) {
+      at_ = words_.size();  // Each word behind it would be one more fault.
       return;
     }
     if (std::find(std::begin(kOnlyTrained), std::end(kOnlyTrained), name) == std::end(kOnlyTrained)) {

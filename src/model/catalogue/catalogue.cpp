@@ -301,6 +301,7 @@ constexpr std::array<Row, kOps> kRows = {{
      Flops::LinearLoss,
      Witness::Read,
      "trl: kernels/chunked_logprob.py"},
+    {Op::CutCrossEntropy, rules::cut_cross_entropy, {}, Flops::LinearLoss, Witness::Read, "cut_cross_entropy: cce.py"},
     {Op::AllReduce, rules::all_reduce, {}, Flops::Outputs, Witness::Read, "Megatron-LM: tensor_parallel/mappings.py"},
     {Op::CopyToParallel,
      rules::copy_to_parallel,

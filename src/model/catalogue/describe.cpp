@@ -85,6 +85,13 @@ Sample product(Op op) {
       return {{{"hidden", Shape{16, 8}}, {"weight", Shape{40, 8}}, {"target", Shape{16}, DType::Int64, false}},
               {{"log_probs", Shape{16}, DType::Float32}},
               {{"rows", 16}, {"rows x 32768", 16 * 32768}}};
+    case Op::CutCrossEntropy:
+      return {{{"hidden", Shape{16, 8}},
+               {"weight", Shape{40, 8}},
+               {"labels", Shape{16}, DType::Int64, false},
+               {"places", Shape{12}, DType::Int64, false}},
+              {{"loss", Shape{}, DType::Float32}},
+              {{"places", 12}, {"V", 40}}};
     case Op::FusedLinearCrossEntropy:
       return {{{"input", Shape{16, 8}}, {"weight", Shape{40, 8}}, {"target", Shape{16}, DType::Int64, false}},
               {{"out", Shape{1}}},
@@ -181,7 +188,7 @@ Sample sample_of(Op op) {
   if (op == Op::Attention) return attention(AttentionKernel::Flash);
   if (op == Op::LayerNorm || op == Op::GroupNorm || op == Op::BatchNorm || op == Op::RmsNorm) return norm(op);
   if (op >= Op::Linear && op <= Op::Conv2d) return product(op);
-  if (op == Op::FusedLinearCrossEntropy || op == Op::ChunkedLogProb) return product(op);
+  if (op == Op::FusedLinearCrossEntropy || op == Op::ChunkedLogProb || op == Op::CutCrossEntropy) return product(op);
   if (op >= Op::Embedding && op <= Op::Sort) return picking(op);
   if ((op >= Op::Add && op <= Op::Addcmul) || op == Op::Cat || op == Op::Stack) return of_several(op);
   if (op == Op::ParallelCrossEntropy) {

@@ -427,4 +427,51 @@ void chunked_log_prob(Writer& w) {
   }
 }
 
+// LinearCrossEntropyFunction of axolotl's fork (cce.py, cce_lse_forward.py, cce_backward.py): no logits. The words are
+// visited in the order of their mean logit, by which compiled code sorts them: a copy of the means, and where each came
+// from, beside what a sort takes. The kernels add into both gradients, in their own dtype, under locks.
+void cut_cross_entropy(Writer& w) {
+  constexpr std::int64_t kLocked = 128;  // Rows or words.
+  constexpr std::int64_t kLockedWide = 64;
+  const std::int64_t rows = w.in(3).shape.dims[0];
+  const std::int64_t words = w.in(1).shape.dims[0];
+  const std::int64_t across = (w.in(1).shape.dims[1] + kLockedWide - 1) / kLockedWide;
+  const auto locks = [](std::int64_t of) { return (of + kLocked - 1) / kLocked; };
+  const auto numbers = [](std::int64_t count, DType dtype) { return storage(Elements(count), dtype); };
+  const Bytes means = numbers(words, DType::Float32);
+  w.save_input(0, "_saved_tensors");
+  w.save_input(1, "_saved_tensors");
+  w.extra(0, numbers(rows, DType::Float32), DType::Float32, Visibility::Dispatch);
+  w.kernel();
+  const std::uint8_t lock = w.forward_temporary(numbers(locks(rows), DType::Int32), DType::Int32);
+  w.kernel();
+  if (w.node().requires_grad) w.extra(1, means, DType::Float32, Visibility::Dispatch);
+  w.kernel();
+  w.forward_drop(lock);
+  const std::uint8_t losses = w.forward_temporary(numbers(rows, DType::Float32), DType::Float32);
+  w.kernel();
+  w.output();
+  w.kernel();
+  w.forward_drop(losses);
+  w.save_extra(0, "_saved_tensors");
+  w.save_input(2, "_saved_tensors");
+  w.hold(3, true);  // Saved, and among the parameters of the call.
+  if (!w.node().requires_grad) return;
+  w.save_extra(1, "_saved_tensors");
+  const Bytes places = numbers(words, DType::Int64);
+  const std::uint8_t sorted = w.allocate_temporary(means, DType::Float32, Visibility::Dispatch);
+  const std::uint8_t order = w.allocate_temporary(places, DType::Int64, Visibility::Dispatch);
+  const std::uint8_t counted = w.allocate_temporary(places, DType::Int64, Visibility::Kernel);
+  const Bytes scratch = row_sort_scratch(words, w.options().device);
+  if (scratch > Bytes(0)) w.drop(w.temporary(scratch, DType::UInt8, Visibility::Kernel));
+  w.drop(counted);
+  w.drop(sorted);
+  w.temporary(numbers(words, DType::Int32), DType::Int32);
+  w.drop(order);
+  w.gradient(0);
+  w.gradient(1);
+  if (w.needs(0)) w.temporary(numbers(locks(rows) * across, DType::Int32), DType::Int32);
+  if (w.needs(1)) w.temporary(numbers(locks(words) * across, DType::Int32), DType::Int32);
+}
+
 }  // namespace dsplan::rules

@@ -52,7 +52,7 @@ void through_softmax(Writer& w, bool widened) {
 // (ReduceOps.cpp, make_reduction).
 void sum_dim(Writer& w) {
   w.output();
-  const bool counts = w.in(0).dtype == DType::Bool;
+  const bool counts = w.in(0).dtype == DType::Bool || (w.in(0).dtype == DType::Int32 && w.out().dtype == DType::Int64);
   if (counts) w.forward_temporary(storage(w.in(0).shape.elements(), w.out().dtype), w.out().dtype, Visibility::Kernel);
   w.kernel();
   w.pass(0);

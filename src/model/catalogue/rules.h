@@ -103,6 +103,7 @@ void binary_cross_entropy_with_logits(Writer& w);
 void kl_div(Writer& w);
 void fused_linear_cross_entropy(Writer& w);
 void chunked_log_prob(Writer& w);
+void cut_cross_entropy(Writer& w);
 
 // parallel.cpp
 void all_reduce(Writer& w);

@@ -7,6 +7,7 @@
 
 #include "model/graphs/linear.h"
 #include "model/graphs/pieces.h"
+#include "model/parts.h"
 
 namespace dsplan {
 namespace {
@@ -134,8 +135,7 @@ TensorId chunked_loss(GraphBuilder& g, const std::vector<TensorId>& logits, Tens
 
 // fully_shard's output_dtype, when the model has returned: a loss that the model computed is one of its outputs.
 TensorId output_loss(GraphBuilder& g, TensorId loss) {
-  const bool models = g.options().loss == Loss::HuggingFace || g.options().loss == Loss::Liger;
-  if (!models || !g.options().casts_loss || g.options().dtype == g.dtype(loss)) return loss;
+  if (!is_of_model(g.options().loss) || !g.options().casts_loss || g.options().dtype == g.dtype(loss)) return loss;
   const TensorId cast = g.cast(loss, g.options().dtype);
   g.drop({loss});
   return cast;
@@ -266,8 +266,57 @@ TensorId all_tokens(GraphBuilder& g, TensorId hidden) {
 
 }  // namespace
 
+namespace {
+
+// _build_flat_valids: the places of labels whose next one counts, which all do. [B, S - 1], then one number each.
+TensorId counted_places(GraphBuilder& g, TensorId labels) {
+  const std::int64_t batch = g.shape(labels).dims[0];
+  const Shape next{batch, g.shape(labels).dims[1] - 1};
+  const std::int64_t count = next.elements().value();
+  const TensorId targets = g.view(labels, next, {step_narrow(1, 1, next.dims[1])});
+  const TensorId flags = g.make(Op::NotEqual, next, DType::Bool, {targets}, false, kIgnoredLabel);
+  g.drop({targets});
+  const TensorId found = g.make(Op::NonZero, Shape{count, 2}, DType::Int64, {flags});
+  g.drop({flags});
+  const TensorId narrow = g.cast(found, DType::Int32);
+  g.drop({found});
+  const TensorId places = g.make(Op::SumDim, Shape{count}, DType::Int64, {narrow});
+  g.drop({narrow});
+  return places;
+}
+
+// What the head would multiply its result by.
+TensorId scaled_for_head(GraphBuilder& g, TensorId hidden) {
+  const DecoderParts& parts = *g.model().parts;
+  if (parts.logits_divisor > 0) return g.unary(Op::DivScalar, hidden, parts.logits_divisor);
+  if (parts.logits_multiplier > 0) return g.unary(Op::MulScalar, hidden, parts.logits_multiplier);
+  return g.keep(hidden);
+}
+
+// cce_forward and apply_lce of cut_cross_entropy/transformers (axolotl's fork, 5f0c7a7): the head's module is not
+// called, and what reaches it in fp32 is cast.
+TensorId cut_loss(GraphBuilder& g, TensorId hidden, TensorId labels) {
+  const TensorId weight = g.parameter_of(g.child(g.causal(), "lm_head"), "weight");
+  const TensorId seen = all_tokens(g, hidden);
+  const TensorId scaled = scaled_for_head(g, seen);
+  g.drop({seen});
+  const TensorId states = g.dtype(scaled) == DType::Float32 ? g.cast(scaled, g.dtype(weight)) : g.keep(scaled);
+  g.drop({scaled});
+  const TensorId places = counted_places(g, labels);
+  const Shape shape = g.shape(states);
+  const std::int64_t tokens = shape.dims[0] * shape.dims[1];
+  const TensorId rows = g.view(states, Shape{tokens, shape.dims[2]});
+  const TensorId targets = g.view(labels, Shape{tokens});
+  const TensorId loss = g.make(Op::CutCrossEntropy, Shape{}, DType::Float32, {rows, weight, targets, places}, true);
+  g.drop({rows, targets, places, states, hidden});
+  return drop_outputs(g, loss, {}, {});
+}
+
+}  // namespace
+
 TensorId causal_loss(GraphBuilder& g, TensorId hidden, TensorId labels, const Head& head,
                      const std::vector<TensorId>& others, const std::vector<TensorId>& cache) {
+  if (g.options().loss == Loss::Cut) return cut_loss(g, hidden, labels);
   if (g.options().loss == Loss::Liger) return liger_loss(g, hidden, labels, cache);
   if (g.options().loss == Loss::Chunked) {
     const std::vector<TensorId> logits = logits_by_piece(g, hidden, head);

@@ -79,6 +79,35 @@ std::optional<std::string> liger_unsupported(const ModelSpec& model, const Train
   return std::nullopt;
 }
 
+// axolotl's plugin for cut cross-entropy. Its forward is llama's, or one that differs in what is done to logits.
+std::optional<std::string> cut_unsupported(const ModelSpec& model, const Training& training, std::int64_t tp) {
+  const auto lacks = [](std::string_view what) { return formatted("cut cross-entropy {}", what); };
+  if (tp > 1) return lacks("under tensor parallelism");
+  if (const auto head = fused_head_unsupported(model)) return lacks(formatted("of {}", *head));
+  if (model.dims.final_softcap > 0) return lacks("of capped logits, which compiled code makes");
+  if (model.parts->sharing.used) return lacks(formatted("in the {} family, not compared yet", model.family));
+  if (training.transformers < Version{5, 0, 0}) return lacks("under transformers 4");
+  if (training.runtime == Runtime::DeepSpeed && training.zero.stage == 3) {
+    return lacks("under ZeRO-3, which gathers the head for it by itself");
+  }
+  if (training.runtime == Runtime::Fsdp1) return lacks("under FSDP1");
+  if (is_fsdp(training.runtime) && training.fsdp.wrap.find("ends") != std::string::npos) {
+    return lacks("over a head with a group of its own, which nobody gathers");
+  }
+  const bool cut = is_fsdp(training.runtime);
+  if (!cut && training.dtype == DType::Float32) return lacks("over fp32 weights, which its backward does not take");
+  const ModuleId head = model.child(model.causal, "lm_head");
+  if (head == kNone || model.parameter(head, "weight") == kNone || model.parameter(head, "bias") != kNone) {
+    return lacks("of another head than one weight");
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> fused_loss_unsupported(const ModelSpec& model, const Training& training, std::int64_t tp) {
+  if (training.loss == Loss::Liger) return liger_unsupported(model, training);
+  return training.loss == Loss::Cut ? cut_unsupported(model, training, tp) : std::nullopt;
+}
+
 // Compared with Liger's own in these families alone; each has its differences.
 std::optional<std::string> liger_kernels_unsupported(const ModelSpec& model, const Training& training) {
   const LigerKernels& kernels = training.liger_kernels;
@@ -544,7 +573,7 @@ std::optional<std::string> mixture_unsupported(const ModelSpec& model, const Tra
   if (model.parts->experts.biased && training.experts == ExpertsImplementation::BatchedMm) {
     return formatted("experts \"batched_mm\" of {}, which adds biases to a view in place", model.family);
   }
-  const bool narrow = training.runtime == Runtime::Fsdp1 && training.dtype == training.autocast;
+  const bool narrow = training.dtype == training.autocast;  // Nothing is cast.
   if (training.autocast && !narrow && training.experts == ExpertsImplementation::GroupedMm) {
     return "a mixture's grouped product under autocast (--experts eager and batched_mm have none)";
   }
@@ -586,9 +615,7 @@ std::optional<std::string> unsupported_on_rank(const ModelSpec& model, const Tra
   const bool causal = model.graph_class.ends_with("ForCausalLM") || model.graph_class.ends_with("LMHeadModel");
   if (const auto attention = attention_unsupported(model, training, tp)) return attention;
   if (const auto both = encoder_decoder_unsupported(model, training)) return both;
-  if (training.loss == Loss::Liger) {
-    if (const auto loss = liger_unsupported(model, training)) return loss;
-  }
+  if (const auto loss = fused_loss_unsupported(model, training, tp)) return loss;
   if (const auto kernels = liger_kernels_unsupported(model, training)) return kernels;
   if (const auto kernels = adapter_kernels_unsupported(model, training)) return kernels;
   if (of_trainer(training.loss)) {

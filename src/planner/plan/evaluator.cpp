@@ -51,6 +51,37 @@ Settings settings_of(const SearchSpace& space, const std::array<std::size_t, kAx
 
 Fate fate_of_retries(const Prediction& p) { return surely_retries(p) ? Fate::FitsWithRetries : Fate::Fits; }
 
+// What is free beside a job whose frees end at once: it may fit without retries, and its doubts decide as they do where
+// it surely does.
+std::optional<Bytes> least_spare(const Prediction& p) {
+  const std::optional<Bytes> process = least_process(p);
+  if (!process || !p.capacity) return std::nullopt;
+  const Bytes taken = *process + p.reserve;
+  return taken < *p.capacity ? *p.capacity - taken : Bytes(0);
+}
+
+// A search keeps free by how much the prediction may be too low. Whoever says how much to keep free has decided how
+// much is enough.
+void take_fate(Simulated& result, bool reserve_given) {
+  const Prediction& p = result.prediction;
+  result.reason = p.verdict_reason;
+  switch (p.verdict) {
+    case Verdict::Fits: result.fate = Fate::Fits; break;
+    case Verdict::Tight: result.fate = reserve_given ? fate_of_retries(p) : Fate::Tight; break;
+    case Verdict::DoesNotFit: result.fate = Fate::DoesNotFit; break;
+    case Verdict::Unknown: result.fate = Fate::Unknown; break;
+    case Verdict::FitsWithRetries: {
+      result.fate = fate_of_retries(p);
+      const std::optional<Bytes> spare = least_spare(p);
+      if (reserve_given || result.fate != Fate::Fits || !spare || *spare >= p.doubt()) break;
+      result.fate = Fate::Tight;
+      result.reason = formatted("{} left where frees end at once, and the prediction may be {} too low; {}",
+                                human(*spare), human(p.doubt()), p.verdict_reason);
+      break;
+    }
+  }
+}
+
 // What DeepSpeed alone has, asked of plain PyTorch: why that is no candidate of its own; empty where it is one.
 std::string not_pytorch(const Settings& settings, const SearchSpace& space) {
   const auto said = [&settings](Axis axis) { return settings[static_cast<std::size_t>(axis)]; };
@@ -391,16 +422,7 @@ std::optional<Simulated> Evaluator::simulate(const Candidate& candidate, Detail 
   std::optional<Prediction> made_here = predicted(inputs_.model, result.job, detail, wanted, needless);
   if (!made_here) return std::nullopt;
   result.prediction = std::move(*made_here);
-  const Prediction& p = result.prediction;
-  switch (p.verdict) {
-    case Verdict::Fits: result.fate = Fate::Fits; break;
-    // Whoever says how much to keep free has decided how much is enough.
-    case Verdict::Tight: result.fate = inputs_.request.reserve.given() ? fate_of_retries(p) : Fate::Tight; break;
-    case Verdict::FitsWithRetries: result.fate = fate_of_retries(p); break;
-    case Verdict::DoesNotFit: result.fate = Fate::DoesNotFit; break;
-    case Verdict::Unknown: result.fate = Fate::Unknown; break;
-  }
-  result.reason = p.verdict_reason;
+  take_fate(result, inputs_.request.reserve.given());
   return result;
 }
 

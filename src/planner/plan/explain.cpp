@@ -167,7 +167,7 @@ std::optional<PlanChange> remedy(const SearchInputs& inputs, const SearchSpace& 
   if (std::find(axes.begin(), axes.end(), Axis::Gpus) != axes.end()) asked.objective = Objective::Gpus;
   Walk walk(inputs, space, asked, verdicts);
   walk.count();
-  const auto best = walk.best();
+  const auto best = walk.best().best;
   if (!best) return std::nullopt;
   PlanRow row = walk.row(walk.open(*best));
   const double speed = ratio(row, nearest);

@@ -46,8 +46,9 @@ const PlanChange* left_out(const PlanAnswer& answer) {
 }
 
 // What is told of the chosen one beside its own row. `if_best`: nothing more where a neighbour was left out.
-void tell_chosen(const SearchInputs& inputs, Walk& walk, std::size_t best, const SearchOptions& options,
+void tell_chosen(const SearchInputs& inputs, Walk& walk, const Walk::Found& found, const SearchOptions& options,
                  Verdicts& verdicts, bool if_best, PlanAnswer& answer) {
+  const std::size_t best = *found.best;
   const detail::Candidate& chosen = walk.open(best);
   const detail::Simulated& simulated = *walk.simulated(chosen, Wanted::Any);
   answer.chosen = walk.row(chosen);
@@ -62,6 +63,10 @@ void tell_chosen(const SearchInputs& inputs, Walk& walk, std::size_t best, const
         if (options.whole) answer.prediction = std::move(predict_asked(inputs.model, *answer.job).front());
       },
       options.whole);
+  if (found.tight && answer.chosen->fate != Fate::Tight) {
+    PlanRow faster = walk.row(walk.open(*found.tight));
+    if (faster.tokens_per_second() > answer.chosen->tokens_per_second()) answer.tight = std::move(faster);
+  }
   answer.next = walk.after(best, options.listed);
   if (options.front) answer.front = walk.front();
   whole.wait();
@@ -88,9 +93,9 @@ PlanAnswer fastest_in(const SearchInputs& inputs, SearchSpace space, const Searc
   walk.count();
   take_counts(walk, answer);
   if (walk.impossible() && answer.complete) refuse_impossible(walk);
-  const std::optional<std::size_t> best = walk.best();
-  if (best) {
-    tell_chosen(inputs, walk, *best, options, verdicts, if_best, answer);
+  const Walk::Found found = walk.best();
+  if (found.best) {
+    tell_chosen(inputs, walk, found, options, verdicts, if_best, answer);
   } else if (!walk.interrupted()) {
     answer.nearest = walk.nearest();
     if (options.explain) {

@@ -152,7 +152,7 @@ bool takes(Axis axis, std::string_view value) {
     case Axis::ZeroStage: return is_one_of({"0", "1", "2", "3", "pytorch", "fsdp2", "hsdp"});
     case Axis::Offload: return is_one_of({"none", "optimizer", "parameters", "optimizer+parameters"});
     case Axis::Loss:
-      return is_one_of({"hf", "native", "liger"}) ||
+      return is_one_of({"hf", "native", "liger", "cut"}) ||
              (value.starts_with("chunked:") && whole_number(value.substr(8)).value_or(0) >= 1);
     case Axis::Checkpoint: return !value.empty();  // `resolve` knows them, with the model.
     default: return whole_number(value).value_or(0) >= 1;
@@ -164,7 +164,7 @@ std::string_view what_it_takes(Axis axis) {
     case Axis::ZeroStage: return "it is one of 0, 1, 2, 3, pytorch, fsdp2, hsdp";
     case Axis::Offload:
       return "it is one of none, optimizer, parameters, optimizer+parameters, all of them to the host's memory";
-    case Axis::Loss: return "it is one of hf, native, chunked:N, liger";
+    case Axis::Loss: return "it is one of hf, native, chunked:N, liger, cut";
     default: return "it is a whole number, 1 or more";
   }
 }

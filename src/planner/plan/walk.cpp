@@ -8,6 +8,7 @@
 #include "core/format.h"
 #include "core/machine/in_parallel.h"
 #include "core/text/whole_numbers.h"
+#include "planner/predict/verdict.h"
 
 namespace dsplan::detail {
 namespace {
@@ -214,9 +215,9 @@ PlanRow Walk::row(const Candidate& candidate) const {
   row.missing.reset();
   // When frees end that wait for other streams is not known. What does not fit at their high end may at their low one.
   if (p.peak) row.process = p.peak->process;
-  const bool ends = p.peak && p.peak->process_high && p.peak->reserved && p.peak->reserved_low;
-  if (ends && (p.retries > 0 || !fits(p.verdict))) {
-    row.process = *p.peak->reserved_low + (*p.peak->process_high - *p.peak->reserved);
+  const std::optional<Bytes> least = least_process(p);
+  if (least && (p.retries > 0 || !fits(p.verdict))) {
+    row.process = least;
   }
   if (simulated.fate == Fate::DoesNotFit && p.shortfall && *p.shortfall > Bytes(0)) row.missing = p.shortfall;
   if (p.host.verdict == Verdict::DoesNotFit && !row.missing) row.missing = *p.host.per_node - *p.host.capacity;
@@ -230,7 +231,8 @@ PlanRow Walk::row(const Candidate& candidate) const {
 }
 
 // Of most that come first it is enough to know that they are not clean: where one is there nobody asks how they fared.
-std::optional<std::size_t> Walk::first_to_fit() {
+Walk::Found Walk::first_to_fit() {
+  Found found;
   while (go_on()) {
     const std::optional<std::size_t> index = next();
     if (!index) break;
@@ -238,21 +240,25 @@ std::optional<std::size_t> Walk::first_to_fit() {
     simulations_.ahead(likely(*index), Wanted::IfClean, 1);
     const Simulated* const made = simulated(open_[*index], Wanted::IfClean);
     open_[*index].seen = true;
+    if (made != nullptr && made->fate == Fate::Tight && !found.tight) found.tight = index;
     if (made == nullptr || made->fate != Fate::Fits) continue;
     simulations_.drop();
-    return index;
+    found.best = index;
+    return found;
   }
-  std::optional<std::size_t> tight;
   for (const std::size_t index : judged_) {
     const Simulated* const made = simulated(open_[index], Wanted::IfFits);
     if (made == nullptr) continue;
-    if (made->fate == Fate::FitsWithRetries) return index;
-    if (made->fate == Fate::Tight && !tight) tight = index;
+    if (made->fate == Fate::Tight && !found.tight) found.tight = index;
+    if (made->fate != Fate::FitsWithRetries) continue;
+    found.best = index;
+    return found;
   }
-  return tight;
+  found.best = found.tight;
+  return found;
 }
 
-std::optional<std::size_t> Walk::best() {
+Walk::Found Walk::best() {
   // With fewer GPUs one that retries is better than one that does not with more.
   if (options_.stop_early && options_.objective != Objective::Gpus) return first_to_fit();
   std::optional<std::size_t> clean;
@@ -275,8 +281,8 @@ std::optional<std::size_t> Walk::best() {
     if (fate == Fate::FitsWithRetries && !retrying) retrying = index;
     if (fate == Fate::Tight && !tight) tight = index;
   }
-  if (clean) return clean;
-  return retrying ? retrying : tight;
+  if (clean) return {clean, tight};
+  return {retrying ? retrying : tight, tight};
 }
 
 namespace {

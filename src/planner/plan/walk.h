@@ -28,7 +28,11 @@ class Walk {
   // One that fits only after the allocator has given its cache back is slower than its estimate says, and one that is
   // tight may fail: the former is taken where nothing else fits (on so many ranks), the latter where not even that
   // does.
-  [[nodiscard]] std::optional<std::size_t> best();
+  struct Found {
+    std::optional<std::size_t> best;
+    std::optional<std::size_t> tight;  // The first in order that is, of what was judged.
+  };
+  [[nodiscard]] Found best();
   // Simulates those of least memory first until one fits well enough, as `best` has them: not worse than `worst`.
   [[nodiscard]] bool anything_fits(Fate worst);
   // Memory, time and traffic: what no other candidate beats in all three.
@@ -67,7 +71,7 @@ class Walk {
   [[nodiscard]] std::optional<std::size_t> next();
   void put(Candidate candidate);
   // The first in order that fits without retries, else with them, else that is tight.
-  [[nodiscard]] std::optional<std::size_t> first_to_fit();
+  [[nodiscard]] Found first_to_fit();
   // `first` and those of `waiting_` that are likely to be asked for next, as many as are simulated at once behind it.
   [[nodiscard]] std::vector<const Candidate*> likely(std::size_t first) const;
   [[nodiscard]] bool go_on(const PlanRow* best = nullptr);

@@ -608,8 +608,7 @@ bool add_batch(const ModelSpec& model, const Training& training, Footprint& resu
 
 Bytes loss_bytes(const ModelSpec& model, const Training& t) {
   const std::optional<Answers> answers = answers_of(model, t);
-  const bool models = t.loss == Loss::HuggingFace || t.loss == Loss::Liger;
-  const bool cast = is_fsdp(t.runtime) && t.fsdp.casts_outputs && models;  // One of the outputs.
+  const bool cast = is_fsdp(t.runtime) && t.fsdp.casts_outputs && is_of_model(t.loss);  // One of the outputs.
   const bool narrow = cast || (answers && !answers->widened && !t.autocast);
   return Bytes(bytes_per_element(narrow ? t.dtype : DType::Float32));
 }
@@ -659,7 +658,7 @@ Bytes held_cache(const ModelSpec& model, const Training& t) {
 Bytes held_logits(const ModelSpec& model, const Job& job) {
   const Training& t = job.training;
   if (t.loop != LoopKind::Script) return Bytes(0);
-  if (t.loss == Loss::Liger) return held_cache(model, t);  // It makes no logits.
+  if (without_logits(t.loss)) return held_cache(model, t);
   if (t.loss != Loss::HuggingFace && t.loss != Loss::Native) return Bytes(0);
   const std::int64_t tp = job.parallelism.tp;
   const std::optional<Answers> answers = answers_of(model, t);

@@ -139,6 +139,11 @@ HostVerdict judge_files(const NodeMemory& node, const std::optional<Bytes>& capa
 
 }  // namespace
 
+std::optional<Bytes> least_process(const Prediction& p) {
+  if (!p.peak || !p.peak->process_high || !p.peak->reserved || !p.peak->reserved_low) return std::nullopt;
+  return *p.peak->reserved_low + (*p.peak->process_high - *p.peak->reserved);
+}
+
 Bytes most_reserved(const Readings& readings) { return most_reserved(readings.placements.asked); }
 
 namespace {

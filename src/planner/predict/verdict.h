@@ -51,4 +51,7 @@ struct Judgement {
   return fits(p.verdict) && p.retries > 0 && p.retries_low > 0;
 }
 
+// What the process takes where such frees end at once. Absent: nothing was simulated.
+[[nodiscard]] std::optional<Bytes> least_process(const Prediction& p);
+
 }  // namespace dsplan

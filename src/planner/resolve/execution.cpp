@@ -233,7 +233,7 @@ void resolve_attention(Resolver& resolver) {
                                               text));
     text = "flash";
   }
-  if (text.starts_with("flash_attention") || text == "flex_attention" || text.starts_with("fa3")) {
+  if (text.starts_with("flash_attention_") || text == "flex_attention" || text.starts_with("fa3")) {
     return resolver.not_modelled(wished.place, formatted("attention \"{}\" (sdpa's own kernel is \"flash\")", text));
   }
   if (text == "sdpa") training.attention = sdpa_kernel(resolver).attention;
@@ -252,6 +252,10 @@ void resolve_attention(Resolver& resolver) {
   if (!known && text.find('/') != std::string::npos) {
     return resolver.fault(wished.place, formatted("attention \"{}\", kernels of the hub, is not modelled yet", text),
                           "sdpa, flash and eager are");
+  }
+  if (!known && text.starts_with("flash")) {
+    return resolver.fault(wished.place, formatted("attention \"{}\" is not known", text),
+                          "flash-attn's is flash_attention_2, sdpa's own kernel flash");
   }
   if (!known) {
     const std::string_view meant = nearest(text, {"eager", "math", "flash", "mem-efficient", "cudnn", "sdpa"});
@@ -303,17 +307,19 @@ void resolve_given_loss(Resolver& resolver, const Setting<std::string>& wished) 
     training.loss = Loss::Native;
   } else if (text == "liger") {
     training.loss = Loss::Liger;
+  } else if (text == name(Loss::Cut)) {
+    training.loss = Loss::Cut;
   } else if (const std::optional<Loss> trainers = trainers_loss(text)) {
     training.loss = *trainers;
     announce_trainer(resolver, wished.place);
   } else if (text != "hf") {
-    std::vector<std::string_view> known{"hf", "native", "liger"};
+    std::vector<std::string_view> known{"hf", "native", "liger", name(Loss::Cut)};
     const std::vector<std::string_view> others = names_of_trainers_losses();
     known.insert(known.end(), others.begin(), others.end());
     const std::string_view meant = nearest(text, known);
     return resolver.fault(wished.place, formatted("loss \"{}\" is not known", text),
                           meant.empty()
-                              ? formatted("it is one of hf, native, chunked:N, liger, {}", joined(others, ", "))
+                              ? formatted("it is one of hf, native, chunked:N, liger, cut, {}", joined(others, ", "))
                               : did_you_mean(meant));
   }
   resolver.given("loss", std::string(text), wished.place, "--loss");

@@ -118,6 +118,7 @@ class AdapterWriter {
     if (name_ == "llama-factory" && words_.base.parts != nullptr && words_.base.parts->tower != nullptr) {
       return of_language(all || !named.given() ? std::vector<std::string>() : *named);
     }
+    if (all && name_ == "axolotl" && words_.base.dims.experts > 0) return as_targets(words_.base, linear_modules());
     if (all || (name_ == "llama-factory" && !named.given())) return "all-linear";
     if (named.given() && named->size() == 1 && name_ != "llama-factory") {
       const std::string& text = named->front();
@@ -135,6 +136,16 @@ class AdapterWriter {
     if (name_ == "trl") return {};
     faults_.add(on.says("adapters without names of modules", "say lora_target_modules"));
     return "all-linear";
+  }
+
+  // find_all_linear_names (loaders/adapter.py) names them one by one, so that peft looks for no experts of its own.
+  [[nodiscard]] std::vector<bool> linear_modules() const {
+    const std::vector<Module>& modules = words_.base.modules;
+    std::vector<bool> chosen(modules.size(), false);
+    for (std::size_t at = 0; at < chosen.size(); ++at) {
+      chosen[at] = modules[at].type.find("Linear") != std::string::npos && !modules[at].path.ends_with("lm_head");
+    }
+    return chosen;
   }
 
   // peft asks that one of them be there (tuners_utils.py, inject_adapter). Where none is, all stay, to be refused.

@@ -113,6 +113,51 @@ void take_liger_parts(const ForeignInput& foreign, const ModelSpec& base, Reques
   }
 }
 
+constexpr std::string_view kCutPlugin = "axolotl.integrations.cut_cross_entropy.CutCrossEntropyPlugin";
+
+// integrations/cut_cross_entropy: its plugin turns it on unless the key says otherwise, in 16 bits alone. A trainer of
+// preferences asks the model for logits, and has no use for it.
+void take_cut_loss(const ForeignInput& foreign, Request& request, Diagnostics& faults) {
+  const bool plugged = has_plugin(foreign, kCutPlugin);
+  const Setting<bool>& said = foreign.cut_loss;
+  const auto inert = [&](const Place& place, std::string_view why) {
+    request.notices.push_back(
+        {Notice::Kind::Inert, place, formatted("\"cut_cross_entropy\" has no effect here: {}", why), {}});
+  };
+  if (!said.value_or(plugged)) return;
+  const Place& place = said.given() ? said.place : foreign.plugins.place;
+  if (!plugged) return inert(place, formatted("plugins does not name {}, which reads it", kCutPlugin));
+  if (foreign.trainer.given() || foreign.rewards.value_or(false)) {
+    return inert(place, "its trainer computes the loss from logits");
+  }
+  const TrainingArguments arguments = request.training_arguments.value_or(TrainingArguments());
+  if (!arguments.bf16.value_or(false) && !arguments.fp16.value_or(false)) {
+    return faults.add(place.says("cut_cross_entropy without bf16 or fp16: axolotl refuses it"));
+  }
+  if (foreign.liger_loss.value_or(false) && !request.loss.mentioned()) {
+    return faults.add(place.says("cut_cross_entropy beside liger_fused_linear_cross_entropy", "one of them"));
+  }
+  if (!request.loss.given()) request.loss = {"cut", place};
+}
+
+// _resize_token_embeddings (loaders/model.py): a table that is a multiple of 32, and no smaller than the tokenizer,
+// stays as it is.
+void judge_words(const ForeignInput& foreign, const ModelSpec& base, Request& request) {
+  constexpr std::int64_t kMultiple = 32;
+  if (!foreign.by_32.value_or(false)) return;
+  if (base.dims.vocab % kMultiple == 0) {
+    request.notices.push_back({Notice::Kind::Announcement,
+                               foreign.by_32.place,
+                               formatted("resize_token_embeddings_to_32x: {} words are a multiple of 32 already; the "
+                                         "tokenizer is taken to have no more",
+                                         base.dims.vocab),
+                               {}});
+    return;
+  }
+  request.not_modelled.push_back(
+      {foreign.by_32.place, When::Always, "resize_token_embeddings_to_32x", "a resized vocabulary"});
+}
+
 // utils/schemas/enums.py: optimizers of its own, and under "muon" (axolotl.contribs.mit.muon) another one than torch's.
 void judge_optimizer(const Request& request, Diagnostics& faults) {
   constexpr std::string_view kOwn[] = {"muon",
@@ -140,11 +185,11 @@ void judge_optimizer(const Request& request, Diagnostics& faults) {
                              "adamw_torch_fused and adamw_8bit are"));
 }
 
-// Those that only report, and Liger's.
+// Those that only report, and those whose parts are modelled.
 void judge_plugins(const ForeignInput& foreign, Request& request) {
   constexpr std::string_view kKnown[] = {"axolotl.integrations.swanlab.SwanLabPlugin",
                                          "axolotl.integrations.lm_eval.LMEvalPlugin",
-                                         "axolotl.integrations.liger.LigerPlugin"};
+                                         "axolotl.integrations.liger.LigerPlugin", kCutPlugin};
   for (const std::string& plugin : foreign.plugins.value_or({})) {
     if (std::find(std::begin(kKnown), std::end(kKnown), plugin) != std::end(kKnown)) continue;
     request.not_modelled.push_back(
@@ -459,6 +504,8 @@ class OfProgram {
     take_axolotl_pairs(foreign_, request_, faults_);
     judge_plugins(foreign_, request_);
     judge_optimizer(request_, faults_);
+    judge_words(foreign_, base_, request_);
+    take_cut_loss(foreign_, request_, faults_);
     take_liger_parts(foreign_, base_, request_);
     const bool adapted = foreign_.adapters.value_or(false);
     if (adapted) choose_adapter_kernels(foreign_, own(), request_, faults_);

@@ -38,6 +38,7 @@ class Coster {
       case Op::Conv2d: convolution(); break;
       case Op::Attention: attention(); break;
       case Op::ChunkedLogProb:
+      case Op::CutCrossEntropy:
       case Op::FusedLinearCrossEntropy: fused_loss(); break;
       case Op::AllReduce: cost_.forward_collectives = sum(input_bytes(0)); break;
       case Op::CopyToParallel:
@@ -180,8 +181,9 @@ class Coster {
     const std::int64_t m = x.elements().value() / std::max<std::int64_t>(k, 1);
     const bool aligned = n % 8 == 0;
     // The loss is in fp32, its products in the dtype of the hidden states, or of autocast.
-    const bool chunked = node_.op == Op::ChunkedLogProb;
-    const DType dtype = chunked ? static_cast<DType>(static_cast<int>(node_.number)) : input(0).dtype;
+    const bool scored = node_.op == Op::ChunkedLogProb;
+    const bool chunked = scored || node_.op == Op::CutCrossEntropy;
+    const DType dtype = scored ? static_cast<DType>(static_cast<int>(node_.number)) : input(0).dtype;
     if (chunked) {  // The product, once more in backward, and there both gradients.
       const double logits = rates_.memory(storage(Elements(checked_mul(m, n)), input(0).dtype));
       const double product_of_head = product(1, m, n, k, aligned, dtype);

@@ -433,6 +433,17 @@ def packed():
                           **way, deepspeed=engine(stage, torch_adam=True), name=f"{kind}-z{stage}-{name}")
 
 
+def packed_mixtures():
+    """4-bit weights of attention beside experts, which are parameters of their own and stay as they are."""
+    nf4 = {"quantization": "nf4", "double_quant": True, "quant_compute_dtype": "bf16", "quant_storage": "bf16", "kbit_prepare": False}
+    adapters = {"r": 16, "targets": ["q_proj", "k_proj", "v_proj", "o_proj"]}
+    for model, seq, batch in (("mixtral-8x7b", 2048, 1), ("qwen3-30b-a3b", 1024, 2)):
+        for name, more in (("whole", {}), ("full", {"checkpoint": "full"})):
+            yield job("packed", model, seq, batch, attention=None, needs="bitsandbytes", lora={**adapters, "dtype": "fp32"},
+                      autocast="bf16", **nf4, **more, name=f"nf4-mixture-{name}")
+    yield job("mixtures", "mixtral-8x7b", 1024, 1, lora=adapters, autocast="bf16", name="lora-autocast-narrow")
+
+
 def packed_zero3():
     """Packed weights that DeepSpeed's stage 3 cuts like others; what unpacks them stays whole on each rank."""
     nf4 = {"quantization": "nf4", "quant_compute_dtype": "bf16"}
@@ -559,6 +570,26 @@ def liger():
     for release in ("0.6.1", "0.8.0", "0.8.2", "0.8.5"):
         for model, seq, batch in (("llama-3.2-1b", 1024, 2), ("qwen2-0.5b", 2000, 1), ("mistral-7b", 1000, 2)):
             yield job("liger", model, seq, batch, loss="liger", liger_version=release, name=release)
+
+
+def cut():
+    """cut_cross_entropy's loss, as axolotl's plugin puts it into a model: its fork on PYTHONPATH, at 5f0c7a7."""
+    lora = {"r": 16, "targets": ALL_LINEARS}
+    packed = {"quantization": "nf4", "double_quant": True, "quant_compute_dtype": "bf16", "quant_storage": "bf16", "kbit_prepare": False}
+    for model, seq, batch in (
+        ("llama-3.2-1b", 1024, 2),
+        ("qwen3-0.6b", 1000, 1),
+        ("mistral-7b", 2048, 2),
+        ("smollm3-3b", 777, 3),
+    ):
+        yield job("cut", model, seq, batch, loss="cut")
+        yield job("cut", model, seq, batch, loss="cut", lora=lora, checkpoint="full", name="lora-full")
+    yield job("cut", "granite-3.3-2b", 1024, 2, loss="cut", name="scaled")
+    yield job("cut", "llama-3.2-1b", 1024, 2, device="a100-sxm-80", loss="cut", grad_accum=2, name="a100-accum2")
+    yield job("cut", "llama-3.2-1b", 1500, 2, loss="cut", lora={**lora, "dtype": "fp32"}, autocast="bf16", checkpoint="full", name="autocast")
+    yield job("cut", "qwen2-7b", 2048, 1, loss="cut", lora={**lora, "dtype": "fp32"}, autocast="bf16", checkpoint="full", **packed, name="qlora")
+    yield job("cut", "llama-3.2-1b", 1024, 2, loss="cut", ddp={}, world=8, rank=0, name="ddp")
+    yield job("cut", "llama-3.2-1b", 1024, 2, loss="cut", deepspeed={"bf16": {"enabled": True}, "zero_optimization": {"stage": 2}}, world=8, rank=0, name="z2")
 
 
 def kernels():
@@ -1636,6 +1667,8 @@ def jobs():
         *optimizer(),
         *loss(),
         *liger(),
+        *cut(),
+        *packed_mixtures(),
         *kernels(),
         *allocator(),
         *capacity(),

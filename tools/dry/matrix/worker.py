@@ -244,6 +244,11 @@ class Worker:
             self.put_liger_kernels(model)
         if self.training.get("loss") == "liger" and not self.training.get("liger_kernels") and self.runtime() == "fsdp1":
             self.put_liger_loss(model)
+        if self.training.get("loss") == "cut":  # axolotl's fork, on PYTHONPATH; a fork starts no pool of compilers.
+            os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+            from cut_cross_entropy.transformers import cce_patch
+
+            model = cce_patch(model)
         if self.training.get("loss") == "trl":
             from trl.trainer.utils import add_fused_lm_head
 

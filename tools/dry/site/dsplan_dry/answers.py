@@ -96,12 +96,16 @@ def deepspeed_ranks(module):
 
 
 def every_token_trains(_):
-    """TRL scores the tokens that count: aten::nonzero of flags that no kernel has written. All are said to be set, and
-    memory is asked for as ATen/native/cuda/Nonzero.cu of PyTorch 2.11 does."""
+    """TRL and cut_cross_entropy score the tokens that count: aten::nonzero of flags that no kernel has written. All are
+    said to be set, and memory is asked for as ATen/native/cuda/Nonzero.cu of PyTorch 2.11 does."""
     import torch
 
+    if "aten::nonzero" in ANSWERED:
+        return
+
+    entry = ANSWERED["aten::nonzero"] = {"call": "aten::nonzero", "count": 0, "guess": "every token counts"}
+
     def nonzero(flags):
-        entry = ANSWERED.setdefault("aten::nonzero", {"call": "aten::nonzero", "count": 0, "guess": "every token counts"})
         entry["count"] += 1
         n = flags.numel()
         empty = lambda size: torch.empty(size, dtype=torch.uint8, device=flags.device)  # noqa: E731
@@ -137,4 +141,5 @@ def install():
     imports.after("deepspeed.runtime.utils", deepspeed_checker)
     imports.after("deepspeed.runtime.zero.utils", deepspeed_ranks)
     imports.after("torch", untouched_host_memory)
-    imports.after("trl.trainer.utils", every_token_trains)
+    for name in ("trl.trainer.utils", "cut_cross_entropy.utils"):
+        imports.after(name, every_token_trains)

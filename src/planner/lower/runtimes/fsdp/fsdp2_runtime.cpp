@@ -18,10 +18,7 @@ constexpr What kPlaceholder{Role::Temporaries, "an optimizer's parameter, until 
                             "accelerate: accelerator.py, _prepare_fsdp2"};
 
 // A loss that the model computed is one of the outputs that are cast.
-bool casts_loss(const Training& training) {
-  const bool models = training.loss == Loss::HuggingFace || training.loss == Loss::Liger;
-  return models && training.fsdp.casts_outputs;
-}
+bool casts_loss(const Training& training) { return is_of_model(training.loss) && training.fsdp.casts_outputs; }
 
 // Of what the optimizer makes: CPUOffloadPolicy's parameters are on the host.
 Space space_of(const Training& training) { return training.fsdp.cpu_offload ? Space::Pageable : Space::Device; }
