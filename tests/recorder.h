@@ -50,7 +50,8 @@ inline std::vector<std::string> ready_order(const dsplan::ModelSpec& model, cons
     buffers.push_back(emitter.allocate(dsplan::storage(b.shape.elements(), b.dtype), b.dtype,
                                        {dsplan::Role::ModuleBuffers, "buffer"}));
   }
-  dsplan::Tape tape(model, graph, recipes, checkpointing, emitter, recorder, buffers);
+  const dsplan::GraphFacts facts(model, graph, recipes);
+  dsplan::Tape tape(facts, checkpointing, emitter, recorder, buffers);
   tape.make_batch();
   tape.forward();
   tape.backward();

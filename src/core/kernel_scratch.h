@@ -17,6 +17,7 @@ struct DeviceThreads {
   std::int64_t multiprocessors = 0;
   std::int64_t per_multiprocessor = 2048;  // The most threads that one holds.
   std::int64_t capability = -1;            // 90 is 9.0; 0: a device without CUDA, below it: none is named.
+  friend bool operator==(const DeviceThreads&, const DeviceThreads&) = default;
 };
 // By compute capability (CUDA C++ Programming Guide, technical specifications). None for devices without CUDA.
 [[nodiscard]] DeviceThreads device_threads(const Hardware& hardware);

@@ -81,7 +81,27 @@ struct Buffer {
   bool scratch = false;
   // Logits and what the loss makes of them, forward and backward.
   bool of_loss = false;
+  // It stands for many small tensors that are made, used and let go of one right behind the other (Schedule::pieces).
+  // Only where nothing but figures is read off a schedule.
+  bool in_pieces = false;
   Space space = Space::Device;
+};
+
+// What such a buffer stands for: none is larger than the allocator's smallest block.
+struct Pieces {
+  BufferId buffer = kNoBuffer;
+  std::size_t count = 0;
+  std::vector<Bytes> sizes;  // Of the first ones; those behind repeat them.
+
+  // Of the first `some` of them.
+  [[nodiscard]] Bytes bytes(std::size_t some) const {
+    const auto rounds = static_cast<std::int64_t>(some / sizes.size());
+    Bytes sum;
+    for (std::size_t at = 0; at < sizes.size(); ++at) {
+      sum += sizes[at] * (rounds + (at < some % sizes.size() ? 1 : 0));
+    }
+    return sum;
+  }
 };
 
 // One touch of a buffer: `content` fills [offset, offset + bytes) of it.
@@ -273,6 +293,7 @@ struct Schedule {
   UntoldUses untold;
   bool keeps_results = false;  // Recomputations leave out operators whose results a selective checkpoint kept.
   Indexed<BufferId, Buffer> buffers;
+  std::vector<Pieces> pieces;       // Of buffers that stand for many, ascending.
   std::vector<Access> accesses;     // Pool for the spans.
   std::vector<Event> events;        // Program order.
   std::vector<BufferId> survivors;  // Live after the last event, ascending: the persistent state.
@@ -285,6 +306,11 @@ struct Schedule {
     if (group == Group::TensorParallel) return tp;
     if (group == Group::Replicas) return dp / dp_inside;
     return group == Group::DataParallelInside ? dp_inside : dp;
+  }
+  // Of a buffer in pieces.
+  [[nodiscard]] const Pieces& pieces_of(BufferId buffer) const {
+    return *std::lower_bound(pieces.begin(), pieces.end(), buffer,
+                             [](const Pieces& one, BufferId id) { return one.buffer < id; });
   }
   [[nodiscard]] std::span<const Access> range(Span span) const {
     return {accesses.data() + span.begin, static_cast<std::size_t>(span.end - span.begin)};

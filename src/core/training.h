@@ -238,6 +238,7 @@ struct Routing {
   Kind kind = Kind::Balanced;
   double factor = 1;
   std::vector<std::vector<std::int64_t>> counts;  // By mixture, or one for all, then by expert.
+  friend bool operator==(const Routing&, const Routing&) = default;
 };
 // "balanced", "worst", "capacity:1.5", "counts:3,1,2/2,2,2".
 [[nodiscard]] std::string name(const Routing& routing);

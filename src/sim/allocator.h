@@ -310,9 +310,20 @@ class AllocatorRuns {
   // One after another. Neighbours go at once.
   void release(std::span<const BlockId> blocks);
 
+  // Up to `most` requests that the smallest block serves each, as one block that stands for as many as it has room for;
+  // `ask` says what they ask for. `count` 0: the next one has to be asked for by itself.
+  struct Together {
+    BlockId block = kNullBlock;
+    std::size_t count = 0;
+  };
+  [[nodiscard]] Together allocate_together(std::size_t most, StreamIndex stream);
+  void ask(BlockId block, Bytes requested);
+  void release_together(const Together& together);
+
  private:
   using Block = CachingAllocator::Block;
 
+  [[nodiscard]] BlockId take(std::int64_t size, StreamIndex stream);
   [[nodiscard]] FreeBlocks::Cursor smallest(const FreeBlocks& free, std::int64_t size) const;
   void count(const Block& cut, std::int64_t size, std::int64_t taken);
   [[nodiscard]] std::size_t neighbours(std::span<const BlockId> blocks) const;

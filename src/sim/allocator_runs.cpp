@@ -10,16 +10,9 @@ namespace dsplan {
 // shrinks as well. Where searches give free blocks their age, each has to be made.
 std::size_t AllocatorRuns::allocate(std::span<const Bytes> requests, StreamIndex stream, std::span<BlockId> blocks) {
   const std::int64_t size = own_.round(requests.front().value());
-  const bool ages = own_.limited_ && own_.config_.garbage_collection_threshold > 0;
-  if (ages || size > kSmallSize) return 0;
-  own_.ensure_stream(stream);
-  if (own_.pending_events_ != 0 && (own_.events_ready_ || own_.any_complete_)) own_.process_events();
-  FreeBlocks& free = own_.pool(stream, false).free;
-  const FreeBlocks::Cursor cursor = smallest(free, size);
-  if (!cursor.valid()) return 0;
-  BlockId id = free[cursor].block;
+  BlockId id = take(size, stream);
+  if (id == kNullBlock) return 0;
   const Block cut = own_.blocks_[id];
-  free.erase(cursor);
   Block piece = cut;
   piece.size = size;
   piece.state = CachingAllocator::BlockState::Allocated;
@@ -47,6 +40,48 @@ std::size_t AllocatorRuns::allocate(std::span<const Bytes> requests, StreamIndex
   if (cut.next != CachingAllocator::kNone) own_.blocks_[cut.next].previous = left > 0 ? id : piece.previous;
   count(cut, size, cut.size - left);
   return served;
+}
+
+AllocatorRuns::Together AllocatorRuns::allocate_together(std::size_t most, StreamIndex stream) {
+  const BlockId id = take(kMinBlock, stream);
+  if (id == kNullBlock) return {};
+  const Block cut = own_.blocks_[id];
+  const std::size_t served = std::min(most, static_cast<std::size_t>(cut.size / kMinBlock));
+  const std::int64_t taken = kMinBlock * static_cast<std::int64_t>(served);
+  if (taken < cut.size) own_.insert_free(own_.split_after(id, taken));
+  own_.blocks_[id].state = CachingAllocator::BlockState::Allocated;
+  count(cut, kMinBlock, taken);
+  return {id, served};
+}
+
+void AllocatorRuns::ask(BlockId block, Bytes requested) {
+  own_.blocks_[block].requested = requested.value();
+  own_.now_.requested += requested.value();
+  own_.peak_.requested = std::max(own_.peak_.requested, own_.now_.requested);
+}
+
+// One by one each but the last would have left a free part of a segment.
+void AllocatorRuns::release_together(const Together& together) {
+  const Block& block = own_.blocks_[together.block];
+  if (together.count > 1 && !block.expandable) {
+    const std::int64_t parts = own_.now_.inactive_split + block.size - kMinBlock;
+    own_.peak_.inactive_split = std::max(own_.peak_.inactive_split, parts);
+  }
+  own_.release(together.block);
+}
+
+// The free block of which requests of that size are cut, out of its list; kNullBlock: there is none for several.
+BlockId AllocatorRuns::take(std::int64_t size, StreamIndex stream) {
+  const bool ages = own_.limited_ && own_.config_.garbage_collection_threshold > 0;
+  if (ages || size > kSmallSize) return kNullBlock;
+  own_.ensure_stream(stream);
+  if (own_.pending_events_ != 0 && (own_.events_ready_ || own_.any_complete_)) own_.process_events();
+  FreeBlocks& free = own_.pool(stream, false).free;
+  const FreeBlocks::Cursor cursor = smallest(free, size);
+  if (!cursor.valid()) return kNullBlock;
+  const BlockId id = free[cursor].block;
+  free.erase(cursor);
+  return id;
 }
 
 // Not valid where the allocator would choose another one, or would not split it to the last unit.

@@ -34,7 +34,7 @@ void HostMeter::on(std::size_t, const Mark& event) {
 }
 
 void HostMeter::on(std::size_t, const Compute& event) {
-  if (stretch_ != Stretch::SecondStep) return;
+  if (stretch_ != Stretch::SecondStep || nvme_ == Bytes(0)) return;  // Without files nobody touches any.
   const auto files = [&](Span span) {
     Bytes sum;
     for (const Access& access : schedule_.range(span)) {

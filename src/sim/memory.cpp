@@ -5,6 +5,13 @@
 
 namespace dsplan {
 
+// In the allocator's smallest blocks.
+Bytes MemoryMeter::rounded(BufferId id, const Buffer& buffer) const {
+  if (!buffer.in_pieces) [[likely]]
+    return rounded_to_block(buffer.size);
+  return Bytes(kBlockBytes) * static_cast<std::int64_t>(schedule_.pieces_of(id).count);
+}
+
 void MemoryMeter::on(std::size_t at, const Allocate& event) {
   const Buffer& buffer = schedule_.buffers[event.buffer];
   if (buffer.space != Space::Device) {
@@ -13,8 +20,11 @@ void MemoryMeter::on(std::size_t at, const Allocate& event) {
   }
   requested_ += buffer.size;
   requested_total_ += buffer.size;
-  if (buffer.size > Bytes(0)) ++allocations_;
-  allocated_ += rounded_to_block(buffer.size);
+  if (buffer.in_pieces) [[unlikely]]
+    allocations_ += static_cast<std::int64_t>(schedule_.pieces_of(event.buffer).count);
+  else if (buffer.size > Bytes(0))
+    ++allocations_;
+  allocated_ += rounded(event.buffer, buffer);
   by_role_[buffer.role] += buffer.size;
   most_requested_ = std::max(most_requested_, requested_);
   most_allocated_ = std::max(most_allocated_, allocated_);
@@ -34,7 +44,7 @@ void MemoryMeter::on(std::size_t, const Release& event) {
   const Buffer& buffer = schedule_.buffers[event.buffer];
   if (buffer.space != Space::Device) return;
   requested_ -= buffer.size;
-  allocated_ -= rounded_to_block(buffer.size);
+  allocated_ -= rounded(event.buffer, buffer);
   by_role_[buffer.role] -= buffer.size;
 }
 

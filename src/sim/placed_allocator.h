@@ -27,15 +27,20 @@ class PrintLog {
  public:
   // `growing`: more may be wanted later on.
   PrintLog(const Schedule& schedule, const CachingAllocator& allocator, bool growing)
-      : wanted_(schedule.prints), allocator_(allocator), growing_(growing) {}
+      : wanted_(schedule.prints), allocator_(allocator), growing_(growing) {
+    look(0);
+  }
 
   // Those that come before event `at`.
   void before(std::size_t at, std::vector<PlacementPrint>& prints) {
-    while (prints.size() < wanted_.size() && wanted_[prints.size()].event <= at) [[unlikely]] print(prints);
+    if (at < next_) [[likely]]
+      return;
+    while (prints.size() < wanted_.size() && wanted_[prints.size()].event <= at) print(prints);
+    look(prints.size());
   }
   // How many events from `at` on come before the next one, if those before `at` are written.
   [[nodiscard]] std::size_t events_before_next(std::size_t at, const std::vector<PlacementPrint>& prints) const {
-    return prints.size() < wanted_.size() ? wanted_[prints.size()].event - at : std::numeric_limits<std::size_t>::max();
+    return prints.size() < wanted_.size() ? wanted_[prints.size()].event - at : kNever;
   }
   // Right after an allocation.
   void grown() {
@@ -44,12 +49,17 @@ class PrintLog {
   }
 
  private:
+  static constexpr std::size_t kNever = std::numeric_limits<std::size_t>::max();
+
   void take_peaks();
   void print(std::vector<PlacementPrint>& prints);
+  // Of a schedule that grows the next one may come at any event.
+  void look(std::size_t printed) { next_ = printed < wanted_.size() ? wanted_[printed].event : growing_ ? 0 : kNever; }
 
   const std::vector<FrameworkPrint>& wanted_;
   const CachingAllocator& allocator_;
   bool growing_;
+  std::size_t next_ = 0;  // None is wanted before this event.
   Bytes most_allocated_;  // Since the print before, as the next.
   Bytes most_reserved_;
 };
@@ -91,6 +101,14 @@ class PlacedAllocator {
     Bytes address;
     BufferId buffer;
   };
+  // What a buffer in pieces has.
+  struct InPieces {
+    BufferId buffer;
+    std::vector<AllocatorRuns::Together> blocks;
+  };
+  std::optional<BlockId> ask(std::size_t at, Bytes size, StreamId stream);
+  void allocate_pieces(std::size_t at, BufferId buffer, StreamId stream);
+  void release_pieces(BufferId buffer);
   void fail(std::size_t at, Bytes request);
   void note_retry(std::size_t at);
 
@@ -109,7 +127,8 @@ class PlacedAllocator {
   std::size_t reserved_at_ = 0;
   Placement result_;
   std::vector<Awaited> awaited_;
-  std::vector<Bytes> sizes_;  // Of a run.
+  std::vector<Bytes> sizes_;         // Of a run.
+  std::vector<InPieces> in_pieces_;  // Those that are there: a few.
 };
 
 }  // namespace dsplan

@@ -55,7 +55,7 @@ bool is_next(std::span<const AllocatorRequest> requests, std::size_t by) {
   const AllocatorRequest& first = requests.front();
   const AllocatorRequest& next = requests[by];
   return next.buffer.index() == first.buffer.index() + by && next.event == first.event + by &&
-         next.what == first.what && next.stream == first.stream && next.waits_for == 0;
+         next.what == first.what && next.stream == first.stream && next.count == first.count && next.waits_for == 0;
 }
 
 // How many follow each other.
@@ -103,22 +103,20 @@ void Repeater::repeat(std::span<const AllocatorRequest> requests) {
   }
 }
 
-namespace {
-
-// What moves the clock; nothing else does.
-void follow(StreamClock& clock, std::size_t at, const Compute& event) { clock.work(at, event.stream); }
-void follow(StreamClock& clock, std::size_t at, const Communicate& event) { clock.work(at, event.stream); }
-void follow(StreamClock& clock, std::size_t, const RecordEvent& event) { clock.record_event(event); }
-void follow(StreamClock& clock, std::size_t, const WaitEvent& event) { clock.wait_event(event); }
-template <class Other>
-void follow(StreamClock&, std::size_t, const Other&) {}
-
-}  // namespace
-
+// Work, recorded and awaited events move the clock; nothing else does.
 void Repeater::catch_up(std::size_t event) {
   StreamClock& clock = *allocator_.clock();
   for (; caught_up_ < event; ++caught_up_) {
-    std::visit([&](const auto& passed) { follow(clock, caught_up_, passed); }, schedule_.events[caught_up_]);
+    const Event& passed = schedule_.events[caught_up_];
+    if (const auto* work = std::get_if<Compute>(&passed)) {
+      clock.work(caught_up_, work->stream);
+    } else if (const auto* sent = std::get_if<Communicate>(&passed)) {
+      clock.work(caught_up_, sent->stream);
+    } else if (const auto* recorded = std::get_if<RecordEvent>(&passed)) {
+      clock.record_event(*recorded);
+    } else if (const auto* awaited = std::get_if<WaitEvent>(&passed)) {
+      clock.wait_event(*awaited);
+    }
   }
 }
 

@@ -103,6 +103,7 @@ struct CatalogueOptions {
   DeviceThreads device = {};
   bool fake = false;  // As FakeTensorMode has it, which puts on the device what a GPU's operators leave on the host.
   Version liger = kWitnessLiger;
+  friend bool operator==(const CatalogueOptions&, const CatalogueOptions&) = default;
 };
 
 // The recipe of `node` in `graph`. `recipe` is cleared and reused, so that a walk over a graph does not allocate.

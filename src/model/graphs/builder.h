@@ -69,6 +69,7 @@ struct GraphOptions {
   bool unrecorded = false;      // GraphBuilder::Unrecorded.
   LigerKernels liger_kernels;
   AdapterKernels lora_kernels;
+  friend bool operator==(const GraphOptions&, const GraphOptions&) = default;
 };
 
 // What TRL's head tells of each token.

@@ -12,6 +12,7 @@
 #include "core/format.h"
 #include "core/machine/in_parallel.h"
 #include "model/lora.h"
+#include "planner/lower/shapes.h"
 #include "planner/plan/choose_checkpoint.h"
 #include "planner/predict/allocation.h"
 #include "planner/predict/footprint.h"
@@ -131,11 +132,18 @@ Trial with_offload(bool parameters) {
           }};
 }
 
+// No allocator gives more than the device has.
+bool too_much_is_asked(const Job& job, const Prediction& now) {
+  const std::optional<VerdictLimit> limit = verdict_limit(device_room(job));
+  return limit && now.peak && now.peak->requested > limit->limit;
+}
+
 std::vector<Trial> single_trials(const Job& job, const Prediction& now) {
   std::vector<Trial> trials;
   const Training& t = job.training;
   const bool in_pieces = now.retries > 0 || (now.needed && now.capacity && *now.needed + now.reserve <= *now.capacity);
-  if (in_pieces && !job.allocator.expandable_segments) trials.push_back(with_conf(job));
+  const bool suffices = !too_much_is_asked(job, now);
+  if (in_pieces && suffices && !job.allocator.expandable_segments) trials.push_back(with_conf(job));
   if (t.checkpoint.groups.empty()) trials.push_back(with_checkpoints());
   const std::int64_t stage = t.runtime == Runtime::DeepSpeed ? t.zero.stage : 0;
   for (std::int64_t next = std::max<std::int64_t>(stage + 1, 1); next <= 3 && job.parallelism.dp > 1; ++next) {
@@ -208,7 +216,7 @@ bool hopeless(const ModelSpec& model, const Job& job) {
 class Judge {
  public:
   // `now`: null where every verdict is wanted.
-  Judge(const SearchInputs& inputs, const Prediction* now) : inputs_(inputs), now_(now) {}
+  Judge(const SearchInputs& inputs, const Prediction* now) : inputs_(inputs), now_(now), shapes_(inputs.model) {}
 
   [[nodiscard]] std::vector<FittingChange> judged(const std::vector<Trial>& trials) const {
     std::vector<std::optional<FittingChange>> found(trials.size());
@@ -252,9 +260,9 @@ class Judge {
     if (now_ != nullptr && hopeless(model, job)) return std::nullopt;
     job.rank = "worst";
     (void)choose_checkpointing(model, job);
-    const std::optional<Prediction> made_whole = now_ != nullptr
-                                                     ? predict_wanted(model, job, Detail::Fate, Wanted::IfFits)
-                                                     : std::move(predict_asked(model, job, Detail::Fate).front());
+    const Wanted wanted = now_ != nullptr ? Wanted::IfFits : Wanted::Any;
+    SharedShapes* const shapes = &model == &inputs_.model ? &shapes_ : nullptr;
+    const std::optional<Prediction> made_whole = predict_wanted(model, job, Detail::Change, wanted, nullptr, shapes);
     if (!made_whole || !made_whole->peak) return std::nullopt;
     const Prediction& p = *made_whole;
     if (now_ != nullptr && (!fits(p.verdict) || p.verdict >= now_->verdict)) return std::nullopt;
@@ -271,6 +279,7 @@ class Judge {
 
   const SearchInputs& inputs_;
   const Prediction* now_;
+  mutable SharedShapes shapes_;  // Of changes that leave the model as it is.
 };
 
 // As far as anybody reads them.

@@ -21,6 +21,7 @@ BufferId Emitter::allocate(Bytes bytes, DType dtype, const What& what, Parameter
                                               .dtype = dtype,
                                               .role = what.role,
                                               .capacity = what.capacity,
+                                              .in_pieces = what.in_pieces,
                                               .space = space});
   states_.push({});
   states_.back().references = 1;
@@ -31,6 +32,12 @@ BufferId Emitter::allocate(Bytes bytes, DType dtype, const What& what, Parameter
   if (!until_.reached(live_, schedule_)) return id;
   stopped_ = true;
   throw Ended{};
+}
+
+BufferId Emitter::allocate_pieces(std::size_t count, std::vector<Bytes> sizes, DType dtype, What what) {
+  schedule_.pieces.push_back({schedule_.buffers.next(), count, std::move(sizes)});
+  what.in_pieces = true;
+  return allocate(schedule_.pieces.back().bytes(count), dtype, what);
 }
 
 void Emitter::rename(BufferId buffer, const What& what) {

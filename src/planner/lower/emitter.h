@@ -21,7 +21,8 @@ struct What {
   Role role = Role::Temporaries;
   Label label = "";
   Source source = "";
-  bool capacity = false;  // Need not be filled (core/schedule.h).
+  bool capacity = false;   // Need not be filled (core/schedule.h).
+  bool in_pieces = false;  // It stands for many.
 };
 
 class Emitter {
@@ -66,6 +67,9 @@ class Emitter {
   // A new buffer with one reference.
   BufferId allocate(Bytes bytes, DType dtype, const What& what, ParameterId parameter = kNone,
                     Space space = Space::Device);
+  // One buffer that stands for `count` tensors of these sizes, which repeat, where that suffices: `allows_pieces`.
+  BufferId allocate_pieces(std::size_t count, std::vector<Bytes> sizes, DType dtype, What what);
+  [[nodiscard]] bool allows_pieces() const { return until_.peaks_alone; }
   void retain(BufferId buffer) { ++states_[buffer].references; }
   // The last reference releases. `reason` is used only if something else has run since the last touch.
   void release(BufferId buffer, Reason reason);
@@ -110,7 +114,9 @@ class Emitter {
   void mark(Moment moment, Stretch stretch, std::int32_t micro_batch = 0);
 
   // Here the framework would print what the allocator has.
-  void print(std::string text) { schedule_.prints.push_back({schedule_.events.size(), std::move(text)}); }
+  void print(std::string text) {
+    if (!until_.peaks_alone) schedule_.prints.push_back({schedule_.events.size(), std::move(text)});
+  }
 
   // Every optimizer step must write these bytes exactly once. Stated where a runtime lays out what it trains, apart
   // from where it updates.

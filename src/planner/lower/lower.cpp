@@ -14,15 +14,15 @@ namespace {
 // One of Shapes.
 struct ShapeView {
   std::int64_t length;  // -1: the very first micro-batch.
-  const Graph* graph;
-  const RecipeBook* recipes;
+  const GraphFacts* facts;
+  [[nodiscard]] const Graph& graph() const { return facts->graph(); }
 };
 
 std::vector<ShapeView> views_of(const Shapes& shapes) {
   std::vector<ShapeView> views;
-  for (std::size_t at = 0; at < shapes.graphs.size(); ++at) {
+  for (std::size_t at = 0; at < shapes.facts.size(); ++at) {
     const std::int64_t length = at < shapes.lengths.size() ? shapes.lengths[at] : -1;
-    views.push_back({length, &shapes.graphs[at], &shapes.recipes[at]});
+    views.push_back({length, &shapes.facts[at]});
   }
   return views;
 }
@@ -52,10 +52,10 @@ std::size_t events_of(const ModelSpec& model, const Graph& graph, bool recompute
 Schedule lower_part(const ModelSpec& model, const Job& job, const std::vector<ShapeView>& shapes, std::int64_t rank,
                     std::int64_t steps, const Until& until, Recording* recording) {
   // Regions are the same at every length.
-  const Checkpointing checkpointing = checkpointing_of(job.training, *shapes.front().graph);
-  refuse_unreachable(*shapes.front().graph, checkpointing);
+  const Checkpointing checkpointing = checkpointing_of(job.training, shapes.front().graph());
+  refuse_unreachable(shapes.front().graph(), checkpointing);
   Emitter emitter(
-      events_of(model, *shapes.front().graph, !checkpointing.groups.empty(), job.training.grad_accum * steps), until);
+      events_of(model, shapes.front().graph(), !checkpointing.groups.empty(), job.training.grad_accum * steps), until);
   emitter.attach(recording);
   if (job.training.runtime == Runtime::Fsdp2) tell_no_uses(emitter);
   const std::unique_ptr<TrainingRuntime> runtime = make_runtime(job, model, rank, emitter);
@@ -68,8 +68,7 @@ Schedule lower_part(const ModelSpec& model, const Job& job, const std::vector<Sh
   std::vector<std::unique_ptr<Tape>> tapes;
   const auto make_tapes = [&] {
     for (const ShapeView& shape : shapes) {
-      tapes.push_back(
-          std::make_unique<Tape>(model, *shape.graph, *shape.recipes, checkpointing, emitter, *runtime, buffers));
+      tapes.push_back(std::make_unique<Tape>(*shape.facts, checkpointing, emitter, *runtime, buffers));
       tapes.back()->attach(workspaces);
       tapes.back()->attach(deepspeed);
       if (!checkpointing.stops_early) tapes.back()->recompute_to_the_end();
@@ -141,7 +140,8 @@ Schedule lower_init(const ModelSpec& model, const Job& job, const Shapes& shapes
 Schedule lower(const ModelSpec& model, const Job& job, const Graph& graph, const RecipeBook& recipes,
                std::int64_t rank) {
   DSPLAN_CHECK(job.training.seq_list.empty(), "a list of lengths has a graph for each of them");
-  return lower_views(model, job, {{job.training.seq, &graph, &recipes}}, rank, job.training.steps());
+  const GraphFacts facts(model, graph, recipes);
+  return lower_views(model, job, {{job.training.seq, &facts}}, rank, job.training.steps());
 }
 
 Executable lower_to_execute(const ModelSpec& model, const Job& job, const Shapes& shapes, std::int64_t rank,

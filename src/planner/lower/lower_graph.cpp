@@ -67,7 +67,8 @@ Schedule lower_graph(const BuiltOpGraph& built, const RecipeBook& recipes, bool 
   runtime.initialise({});
   emitter.mark(Moment::StretchEnds, Stretch::Init);
 
-  Tape tape(built.model, built.graph, recipes, built.checkpoint, emitter, runtime, {});
+  const GraphFacts facts(built.model, built.graph, recipes);
+  Tape tape(facts, built.checkpoint, emitter, runtime, {});
   DeepSpeedCheckpoints deepspeed(built.checkpoint.deepspeed, true, 1, emitter);
   tape.attach(deepspeed);
   emitter.at(Pass::Forward);

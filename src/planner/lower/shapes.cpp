@@ -109,30 +109,99 @@ Checkpointing checkpointing_of(const Training& training, const Graph& graph) {
   return result;
 }
 
-Shapes build_shapes(const ModelSpec& model, const Job& job, std::int64_t tensor_rank) {
+namespace detail {
+
+// What a job's shapes depend on beside the model.
+struct ShapesKey {
+  std::vector<std::int64_t> lengths;  // Ascending.
+  GraphOptions options;
+  CatalogueOptions catalogue;
+  Level level = Level::Kernel;
+  // The very first micro-batch has a graph of its own.
+  std::int64_t first_length = 0;
+  bool first_sinks = false;  // _DDPSink, until the first backward has run.
+  std::optional<DType> first_adapters;
+  friend bool operator==(const ShapesKey&, const ShapesKey&) = default;
+};
+
+}  // namespace detail
+
+namespace {
+
+using detail::ShapesKey;
+
+ShapesKey key_of(const ModelSpec& model, const Job& job) {
+  ShapesKey key;
+  key.lengths = job.training.seq_list;
+  if (key.lengths.empty()) key.lengths.push_back(job.training.seq);
+  std::sort(key.lengths.begin(), key.lengths.end());
+  key.lengths.erase(std::unique(key.lengths.begin(), key.lengths.end()), key.lengths.end());
+  key.options = graph_options(model, job);
+  key.catalogue = catalogue_options(job);
+  key.level = job.training.level;
+  key.first_length = job.training.seq_of(0);
+  key.first_sinks = under_ddp(job) && job.training.ddp.static_graph;
+  const auto shown = shown_adapters(model, job);
+  if (shown && shown->first != shown->later) key.first_adapters = shown->first;
+  return key;
+}
+
+Shapes shapes_of(const ModelSpec& model, const ShapesKey& key) {
   Shapes shapes;
-  shapes.lengths = job.training.seq_list;
-  if (shapes.lengths.empty()) shapes.lengths.push_back(job.training.seq);
-  std::sort(shapes.lengths.begin(), shapes.lengths.end());
-  shapes.lengths.erase(std::unique(shapes.lengths.begin(), shapes.lengths.end()), shapes.lengths.end());
-  GraphOptions options = graph_options(model, job);
-  options.tp_rank = tensor_rank;
+  shapes.lengths = key.lengths;
+  GraphOptions options = key.options;
   const auto add = [&](std::int64_t length) {
     options.seq = length;
     shapes.graphs.push_back(build_graph(model, options));
-    shapes.recipes.emplace_back(shapes.graphs.back(), job.training.level, catalogue_options(job));
+    shapes.recipes.emplace_back(shapes.graphs.back(), key.level, key.catalogue);
   };
   for (const std::int64_t length : shapes.lengths) add(length);
-  if (under_ddp(job) && job.training.ddp.static_graph) {  // _DDPSink, until the first backward has run.
+  if (key.first_sinks) {
     options.copies_outputs = true;
-    add(job.training.seq_of(0));
+    add(key.first_length);
   }
-  const auto shown = shown_adapters(model, job);
-  if (shown && shown->first != shown->later) {
-    options.shown_adapters = shown->first;
-    add(job.training.seq_of(0));
+  if (key.first_adapters) {
+    options.shown_adapters = key.first_adapters;
+    add(key.first_length);
+  }
+  for (std::size_t at = 0; at < shapes.graphs.size(); ++at) {
+    shapes.facts.emplace_back(model, shapes.graphs[at], shapes.recipes[at]);
   }
   return shapes;
+}
+
+}  // namespace
+
+Shapes build_shapes(const ModelSpec& model, const Job& job, std::int64_t tensor_rank) {
+  ShapesKey key = key_of(model, job);
+  key.options.tp_rank = tensor_rank;
+  return shapes_of(model, key);
+}
+
+struct SharedShapes::Made {
+  ShapesKey key;
+  std::once_flag once;
+  std::shared_ptr<const Shapes> shapes;
+};
+
+SharedShapes::SharedShapes(const ModelSpec& model) : model_(model) {}
+SharedShapes::~SharedShapes() = default;
+
+SharedShapes::Made& SharedShapes::made(const Job& job) {
+  ShapesKey key = key_of(model_, job);
+  const std::lock_guard<std::mutex> lock(looking_);
+  for (const std::unique_ptr<Made>& one : made_) {
+    if (one->key == key) return *one;
+  }
+  made_.push_back(std::make_unique<Made>());
+  made_.back()->key = std::move(key);
+  return *made_.back();
+}
+
+std::shared_ptr<const Shapes> SharedShapes::of(const Job& job) {
+  Made& one = made(job);
+  std::call_once(one.once, [&] { one.shapes = std::make_shared<const Shapes>(shapes_of(model_, one.key)); });
+  return one.shapes;
 }
 
 }  // namespace dsplan

@@ -1,4 +1,4 @@
-// Where a schedule is no longer wanted: lowering ends there, and nothing of it is left.
+// How much is wanted of a schedule, and where it is no longer wanted: lowering ends there, and nothing of it is left.
 #pragma once
 
 #include <atomic>
@@ -11,6 +11,9 @@
 namespace dsplan {
 
 struct Until {
+  // Peaks alone are read off it, no single event: what is made together may be one buffer (Schedule::pieces), and
+  // nobody asks what the framework prints.
+  bool peaks_alone = false;
   // What may live on the device at once, saving the model left out.
   std::optional<Bytes> room;
   // Set by another thread that has what makes this one needless; nullptr: nobody can.

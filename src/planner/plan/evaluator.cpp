@@ -176,8 +176,9 @@ Evaluator::Evaluator(const SearchInputs& inputs, const SearchSpace& space, std::
     : inputs_(inputs),
       space_(space),
       thinned_(thinned),
-      own_{PlanGraphs(inputs.model, std::nullopt), {}},
-      graphs_(inputs.graphs != nullptr ? inputs.graphs->graphs : own_.graphs) {
+      own_(inputs.model),
+      graphs_(inputs.graphs != nullptr ? inputs.graphs->graphs : own_.graphs),
+      shapes_(inputs.graphs != nullptr ? inputs.graphs->shapes : own_.shapes) {
   families_ = families_of(inputs, space, inputs.graphs != nullptr ? *inputs.graphs : own_);
   for (const std::string& rows : space.axes[static_cast<std::size_t>(Axis::MicroBatch)].values) {
     smallest_batch_ = std::min(smallest_batch_, whole_number(rows).value_or(1));
@@ -402,9 +403,9 @@ namespace {
 
 // Where ranks differ the worst one's fate is asked for, whatever others do.
 std::optional<Prediction> predicted(const ModelSpec& model, const Job& job, Detail detail, Wanted wanted,
-                                    const std::atomic<bool>* needless) {
+                                    const std::atomic<bool>* needless, SharedShapes& shapes) {
   if (ranks_differ(job.training, job.parallelism)) wanted = Wanted::Any;
-  return predict_wanted(model, job, detail, wanted, needless);
+  return predict_wanted(model, job, detail, wanted, needless, &shapes);
 }
 
 }  // namespace
@@ -419,7 +420,7 @@ std::optional<Simulated> Evaluator::simulate(const Candidate& candidate, Detail 
   made.request.rank = {"worst", Place{"the search", 0, 0, {}}};
   Simulated result;
   result.job = resolve(inputs_.model, made.request, made.file(), inputs_.hardware, inputs_.cluster);
-  std::optional<Prediction> made_here = predicted(inputs_.model, result.job, detail, wanted, needless);
+  std::optional<Prediction> made_here = predicted(inputs_.model, result.job, detail, wanted, needless, shapes_);
   if (!made_here) return std::nullopt;
   result.prediction = std::move(*made_here);
   take_fate(result, inputs_.request.reserve.given());

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/search.h"
+#include "planner/lower/shapes.h"
 #include "planner/plan/plan_graphs.h"
 #include "planner/plan/space.h"
 #include "planner/predict/footprint.h"
@@ -34,7 +35,11 @@ struct PlanFamily {
 
 // What walks over one model share, each by what it depends on.
 struct SharedGraphs {
+  explicit SharedGraphs(const ModelSpec& model, std::optional<FewLayers> few = std::nullopt)
+      : graphs(model, std::move(few)), shapes(model) {}
+
   PlanGraphs graphs;
+  SharedShapes shapes;
   std::map<std::string, PlanFamily> families;
 };
 
@@ -119,6 +124,7 @@ class Evaluator {
   std::vector<PlanFamily> families_;
   SharedGraphs own_;  // Where nobody shares any.
   PlanGraphs& graphs_;
+  SharedShapes& shapes_;                   // Of what is simulated.
   std::map<std::string, Plans> unlisted_;  // By the front's name.
 };
 

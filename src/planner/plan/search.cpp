@@ -234,7 +234,7 @@ PlanAnswer search(const SearchInputs& asked, const ListedSpace& listed, const Se
   // Frozen layers are named one by one.
   std::optional<detail::FewLayers> few;
   if (options.few_layers && !asked.request.freeze.given()) few = detail::few_layers(asked.model, options.with_layers);
-  detail::SharedGraphs graphs{detail::PlanGraphs(asked.model, std::move(few)), {}};
+  detail::SharedGraphs graphs(asked.model, std::move(few));
   SearchInputs inputs = asked;
   inputs.graphs = &graphs;
   const bool counts = options.objective == Objective::MicroBatch || options.objective == Objective::Seq ||

@@ -25,49 +25,63 @@ bool is_timed(const Schedule& schedule, const Job& job) {
 }  // namespace
 
 // As far as the limit is not reached the allocator fares under it as without one. What other limits decide is left
-// open.
-CleanOnly::CleanOnly(const Job& job, const DeviceRoom& room, Wanted wanted) : within_(without_limit(job)) {
+// open, and so is what the worst of several ranks does.
+WantedOnly::WantedOnly(const Job& job, const DeviceRoom& room, Wanted wanted, bool printed)
+    : within_(without_limit(job)) {
   const std::optional<VerdictLimit> limit = verdict_limit(room);
   const bool others = job.allocator.memory_fraction || job.allocator.expandable_segments;
-  if (wanted != Wanted::IfClean || !limit || others || job.placement != PlacementKind::Caching) return;
+  if (wanted == Wanted::Any || !limit || others || job.placement != PlacementKind::Caching) return;
+  if (ranks_differ(job.training, job.parallelism)) return;
   within_.limit = limit->limit;
-  within_.until_retry = true;
-  along_.emplace(within_);
+  within_.until_retry = wanted == Wanted::IfClean;
+  along_.emplace(within_, printed);
 }
 
-Until CleanOnly::until(Until other) {
+Until WantedOnly::until(Until other) {
   if (along_) other.still_wanted = [this](const Schedule& schedule) { return go_on(schedule); };
   return other;
 }
 
+// At the first backward, where retries matter, at once.
+bool WantedOnly::begins(const Schedule& schedule) {
+  for (; !begun_ && seen_ < schedule.events.size(); ++seen_) {
+    const Mark* mark = std::get_if<Mark>(&schedule.events[seen_]);
+    begun_ = within_.until_retry || (mark != nullptr && mark->moment == Moment::BackwardBegins);
+  }
+  return begun_;
+}
+
 // A retry is sure where both ends of what waiting frees can do have it.
-bool CleanOnly::go_on(const Schedule& schedule) {
+bool WantedOnly::go_on(const Schedule& schedule) {
+  if (!begins(schedule)) return true;
   along_->go_on(schedule);
   if (!along_->stopped()) return true;
-  if (!along_->waited() || within_.frees != StreamFrees::AtSync) return false;
+  if (!within_.until_retry || !along_->waited() || within_.frees != StreamFrees::AtSync) return false;
   if (!other_) other_.emplace(other_end(within_));
   other_->go_on(schedule);
   return !other_->stopped();
 }
 
-std::optional<BothPlacements> CleanOnly::placements() {
-  if (!along_ || along_->stopped()) return std::nullopt;
-  return along_->finish();
+WantedOnly::Known WantedOnly::placements() {
+  if (!begun_ || along_->stopped()) return {};
+  BothPlacements made = along_->finish();
+  if (made.asked.retries > 0) return {std::nullopt, std::move(made.asked)};
+  return {std::move(made), std::nullopt};
 }
 
 // The meters and the estimates go on beside the first placement, the others beside each other.
-Readings::Readings(Schedule made, const Job& job, const DeviceRoom& room, Detail how,
-                   std::optional<BothPlacements> placed)
+Readings::Readings(Schedule made, const Job& job, const DeviceRoom& room, Detail how, WantedOnly::Known known)
     : schedule(std::move(made)),
       only(window_named(job.phase)),
       memory(schedule, only),
       host(schedule),
       options(without_limit(job)),
-      detail(how) {
+      detail(how),
+      limited(std::move(known.limited)) {
   const bool worth = schedule.events.size() > kWorthThreads;
   const bool timed = (detail == Detail::All || detail == Detail::Screen) && is_timed(schedule, job);
-  Beside reading([&] { read(job, timed); }, worth && !placed);
-  placements = placed ? std::move(*placed) : place_asked(schedule, options);
+  Beside reading([&] { read(job, timed); }, worth && !known.without_limit);
+  placements = known.without_limit ? std::move(*known.without_limit) : place_asked(schedule, options);
   reading.wait();
   if (!placements.asked.waited) times.reset();
   place_further(job, room);
@@ -88,7 +102,8 @@ void Readings::place_further(const Job& job, const DeviceRoom& room) {
   const bool asks = limit && (fraction || placements.asked.peak.reserved > limit->limit);  // The judge, and by replay.
   if (asks && job.placement == PlacementKind::Caching) {
     if (detail == Detail::Screen) return;
-    if (detail == Detail::Fate) limited = place_again(schedule, placements, under_limit(job, room));
+    const bool fate = detail == Detail::Fate || detail == Detail::Change;
+    if (fate && !limited) limited = place_again(schedule, placements, under_limit(job, room));
     if (fails()) return;
   }
   Beside by_clock(
@@ -99,7 +114,8 @@ void Readings::place_further(const Job& job, const DeviceRoom& room) {
         expected = place_again(schedule, placements, timed);
       },
       detail == Detail::All && schedule.events.size() > kWorthThreads);
-  if (detail == Detail::All || (detail != Detail::Screen && !ample)) place_other(schedule, options, placements);
+  const bool both = detail == Detail::Verdict || detail == Detail::Fate;
+  if (detail == Detail::All || (both && !ample)) place_other(schedule, options, placements);
   if (detail == Detail::All) go_on(job, room);
   by_clock.wait();
 }
@@ -110,7 +126,7 @@ void Readings::go_on(const Job& job, const DeviceRoom& room) {
   if (long_run && !verdict_limit(room)) long_run->verdict = Verdict::Unknown;
 }
 
-SharedEvidence::SharedEvidence(const ModelSpec& of, const Job& resolved, Detail how)
+SharedEvidence::SharedEvidence(const ModelSpec& of, const Job& resolved, Detail how, SharedShapes* of_several)
     : model(of),
       job(resolved),
       detail(how),
@@ -119,9 +135,16 @@ SharedEvidence::SharedEvidence(const ModelSpec& of, const Job& resolved, Detail 
       room(device_room(resolved)),
       unsupported(dsplan::unsupported(of, resolved)) {
   DSPLAN_CHECK(job.training.checkpoint.text != "auto", "a recompute plan that nobody has chosen");
+  until.peaks_alone = !tells_what(how);
   if (unsupported) return;
-  shapes.emplace(build_shapes(model, job));
-  time = time_of(model, job, *shapes);
+  shapes = of_several != nullptr ? of_several->of(job) : std::make_shared<const Shapes>(build_shapes(model, job));
+}
+
+const TimeAnswer& SharedEvidence::time() const {
+  std::call_once(timed_, [this] {
+    if (shapes != nullptr) time_ = time_of(model, job, *shapes);
+  });
+  return time_;
 }
 
 namespace {
@@ -217,10 +240,10 @@ Schedule schedule_of(const SharedEvidence& shared, std::int64_t data_rank, const
 Evidence gather(const SharedEvidence& shared, std::int64_t rank, HostPeaks& known) {
   if (shared.unsupported) return {shared, rank, nullptr, {}, {}};
   const Job& job = shared.job;
-  CleanOnly clean(job, shared.room, shared.wanted);
-  Schedule schedule = schedule_of(shared, job.parallelism.data_rank(rank), clean.until(shared.until));
+  WantedOnly only(job, shared.room, shared.wanted, !shared.until.peaks_alone);
+  Schedule schedule = schedule_of(shared, job.parallelism.data_rank(rank), only.until(shared.until));
   auto readings =
-      std::make_unique<const Readings>(std::move(schedule), job, shared.room, shared.detail, clean.placements());
+      std::make_unique<const Readings>(std::move(schedule), job, shared.room, shared.detail, only.placements());
   check_derivations(shared, rank, *readings);
   std::vector<TrafficRow> traffic =
       readings->traffic.rows(job.parallelism.dp, readings->schedule.dp_inside, job.parallelism.tp);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -32,32 +33,39 @@ namespace dsplan {
 // Events of a schedule that is worth several threads.
 inline constexpr std::size_t kWorthThreads = 10'000;
 
-// Where nothing is wanted that retries: the allocator under the verdict's limit goes along while the schedule is
-// written, and ends that at a retry.
-class CleanOnly {
+// Where nothing is wanted that retries, or that fails: the allocator under the verdict's limit goes along while the
+// schedule is written, and ends that there. What fails mostly does in a backward, unless it asks for more than there
+// is.
+class WantedOnly {
  public:
-  CleanOnly(const Job& job, const DeviceRoom& room, Wanted wanted);
-  CleanOnly(const CleanOnly&) = delete;
-  CleanOnly& operator=(const CleanOnly&) = delete;
+  // `printed`: somebody asks what the framework prints.
+  WantedOnly(const Job& job, const DeviceRoom& room, Wanted wanted, bool printed);
+  WantedOnly(const WantedOnly&) = delete;
+  WantedOnly& operator=(const WantedOnly&) = delete;
 
   // `other`, with this, which must outlive the lowering.
   [[nodiscard]] Until until(Until other);
-  // Behind the lowering: those without a limit, if they are known.
-  [[nodiscard]] std::optional<BothPlacements> placements();
+  // Behind the lowering: those without a limit where it never mattered, else the one under it, if they are known.
+  struct Known {
+    std::optional<BothPlacements> without_limit;
+    std::optional<Placement> limited;
+  };
+  [[nodiscard]] Known placements();
 
  private:
+  bool begins(const Schedule& schedule);
   bool go_on(const Schedule& schedule);
 
-  PlacementOptions within_;  // The limit, until a retry.
+  PlacementOptions within_;  // The limit, until a retry if nothing else is wanted.
   std::optional<PlacedAlong> along_;
   std::optional<PlacedAlong> other_;  // The other end, once that one has retried.
+  std::size_t seen_ = 0;              // Events.
+  bool begun_ = false;
 };
 
 // One schedule, and what its readers read off it: the meters in one walk, and the allocator, without a limit.
 struct Readings {
-  // `placed`: without a limit, where that is known.
-  Readings(Schedule made, const Job& job, const DeviceRoom& room, Detail detail,
-           std::optional<BothPlacements> placed = std::nullopt);
+  Readings(Schedule made, const Job& job, const DeviceRoom& room, Detail detail, WantedOnly::Known known = {});
   Readings(const Readings&) = delete;
   Readings& operator=(const Readings&) = delete;
 
@@ -90,7 +98,9 @@ struct Readings {
 
 // What all ranks of a job share: neither the formulas nor the graph depend on the rank.
 struct SharedEvidence {
-  SharedEvidence(const ModelSpec& model, const Job& job, Detail detail = Detail::All);
+  // `of_several`: of this model's jobs.
+  SharedEvidence(const ModelSpec& model, const Job& job, Detail detail = Detail::All,
+                 SharedShapes* of_several = nullptr);
 
   const ModelSpec& model;
   const Job& job;
@@ -99,11 +109,16 @@ struct SharedEvidence {
   Footprint formulas;
   DeviceRoom room;
   std::optional<std::string> unsupported;  // Why there is no schedule.
-  std::optional<Shapes> shapes;            // Else the graph.
-  TimeAnswer time;
+  std::shared_ptr<const Shapes> shapes;    // Else the graph.
+  // Where there is a schedule. Of what ends early nobody asks it.
+  [[nodiscard]] const TimeAnswer& time() const;
   // Not everything need be wanted.
   Wanted wanted = Wanted::Any;
   Until until;
+
+ private:
+  mutable std::once_flag timed_;
+  mutable TimeAnswer time_;
 };
 
 // What the ranks of one node need together.

@@ -53,7 +53,7 @@ Prediction concluded(const Evidence& evidence) {
       .host = std::move(host),
       .communication = communication_of(evidence),
       .traffic_terms = terms_of(evidence),
-      .time = shared.time.time,
+      .time = shared.time().time,
       .fetches = readings != nullptr ? readings->schedule.counts : std::vector<FrameworkCount>(),
       .capacity = shared.room.capacity,
       .context = shared.room.context,
@@ -210,8 +210,8 @@ std::vector<Prediction> predict_asked(const ModelSpec& model, const Job& job, De
 }
 
 std::optional<Prediction> predict_wanted(const ModelSpec& model, const Job& job, Detail detail, Wanted wanted,
-                                         const std::atomic<bool>* needless) {
-  SharedEvidence shared(model, job, detail);
+                                         const std::atomic<bool>* needless, SharedShapes* shapes) {
+  SharedEvidence shared(model, job, detail, shapes);
   HostPeaks hosts;
   if (shared.unsupported) return concluded(gather(shared, 0, hosts));
   shared.wanted = wanted;

@@ -318,8 +318,9 @@ void list_what_is_missing(const ModelSpec& model, const Job& job, std::vector<Ab
     not_modelled.push_back({"resume", "loading a checkpoint, in which its tensors stand beside the engine's"});
   }
   if (job.training.zero.stage == 3 && job.training.zero.module_granularity_threshold > Elements(0)) {
-    not_modelled.push_back({"stand-ins", "under stage3_module_granularity_threshold a tensor of 4 bytes takes the place "
-                                         "of what a leaf module lets go of"});
+    not_modelled.push_back({"stand-ins",
+                            "under stage3_module_granularity_threshold a tensor of 4 bytes takes the place "
+                            "of what a leaf module lets go of"});
   }
   if (ranks_differ(job.training, job.parallelism) && job.parallelism.nodes > 1 && offloads_optimizer(job.training)) {
     not_modelled.push_back({"memory.host.per_node", "ranks differ, and so do nodes: it is that of this rank's node"});
@@ -355,7 +356,7 @@ std::vector<Absence> absences_of(const Evidence& evidence) {
   for (const char* what : shared.shapes->recipes.front().unknown()) {
     not_modelled.push_back({"memory.peak.temporaries", formatted("{}: the GPU alone knows its size", what)});
   }
-  if (!shared.time.time) not_modelled.push_back({"time", shared.time.why});
+  if (!shared.time().time) not_modelled.push_back({"time", shared.time().why});
   if (!communication_of(evidence)) {
     not_modelled.push_back({"communication", "of a step in steady state, which --phase record leaves out"});
   }

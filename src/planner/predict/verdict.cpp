@@ -179,7 +179,8 @@ Judgement judge_device(const Readings& readings, const ModelSpec& model, const J
     return fits ? 0 : place_until(needless, readings.schedule, unlimited, how).retries;
   };
   const bool over = readings.fails();  // Nobody asks how else it would fail.
-  const bool other = unlimited.asked.waited && options.frees == StreamFrees::AtSync && !over;
+  const bool both = readings.detail != Detail::Change;
+  const bool other = both && unlimited.asked.waited && options.frees == StreamFrees::AtSync && !over;
   bool tight = false;
   in_parallel({[&] {
                  if (!readings.limited) asked = place_again(readings.schedule, unlimited, options);

@@ -244,7 +244,8 @@ ActivationProfile profile_activations(const ModelSpec& model, const Job& job, co
     Work(emitter).write(table).run(Body::LoadBuffer, "load buffer");
     buffers.push_back(table.hand_over());
   }
-  Tape tape(model, graph, recipes, checkpoint, emitter, runtime, buffers);
+  const GraphFacts facts(model, graph, recipes);
+  Tape tape(facts, checkpoint, emitter, runtime, buffers);
   tape.make_batch();
   emitter.mark(Moment::ForwardBegins, Stretch::FirstStep);
   tape.forward();

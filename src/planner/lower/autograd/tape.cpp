@@ -6,9 +6,9 @@
 
 namespace dsplan {
 
-Tape::Tape(const ModelSpec& model, const Graph& graph, const RecipeBook& recipes, const Checkpointing& checkpointing,
-           Emitter& emitter, TrainingRuntime& runtime, const std::vector<BufferId>& module_buffers)
-    : on_(model, graph, recipes, emitter, runtime, module_buffers),
+Tape::Tape(const GraphFacts& facts, const Checkpointing& checkpointing, Emitter& emitter, TrainingRuntime& runtime,
+           const std::vector<BufferId>& module_buffers)
+    : on_(facts, emitter, runtime, module_buffers),
       checkpoints_(on_, checkpointing),
       forward_(on_, checkpoints_),
       gradients_(on_, checkpoints_.all()),

@@ -19,8 +19,8 @@ namespace dsplan {
 class Tape {
  public:
   // `module_buffers`: the device buffers of ModelSpec::buffers. All other references must outlive the tape.
-  Tape(const ModelSpec& model, const Graph& graph, const RecipeBook& recipes, const Checkpointing& checkpointing,
-       Emitter& emitter, TrainingRuntime& runtime, const std::vector<BufferId>& module_buffers);
+  Tape(const GraphFacts& facts, const Checkpointing& checkpointing, Emitter& emitter, TrainingRuntime& runtime,
+       const std::vector<BufferId>& module_buffers);
 
   // Matrix products place the libraries' workspaces; without this none is placed.
   void attach(Workspaces& workspaces) { on_.workspaces = &workspaces; }

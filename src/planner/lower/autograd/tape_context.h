@@ -24,11 +24,10 @@ struct Gradient {
 
 // Owned by the tape, which alone makes one; its parts refer to it.
 struct TapeContext {
-  TapeContext(const ModelSpec& model, const Graph& of, const RecipeBook& book, Emitter& to, TrainingRuntime& around,
-              const std::vector<BufferId>& module_buffers)
-      : facts(model, of, book),
-        graph(of),
-        recipes(book),
+  TapeContext(const GraphFacts& of, Emitter& to, TrainingRuntime& around, const std::vector<BufferId>& module_buffers)
+      : facts(of),
+        graph(of.graph()),
+        recipes(of.recipes()),
         emitter(to),
         runtime(around),
         storages(facts, to, around, module_buffers) {
@@ -47,7 +46,7 @@ struct TapeContext {
                         Group::TensorParallel);
   }
 
-  const GraphFacts facts;
+  const GraphFacts& facts;
   const Graph& graph;
   const RecipeBook& recipes;
   Emitter& emitter;

@@ -194,7 +194,8 @@ std::vector<Variable> GradientReducer::cast_own_gradients() {
   return uncast;
 }
 
-// A tensor of its own for each gap behind a parameter's end, until reduce_scatter_coalesced returns.
+// A tensor of its own for each gap behind a parameter's end, until reduce_scatter_coalesced returns. Between two ranks
+// at which one more gap begins, or has begun, each rank has the same ones.
 Variables GradientReducer::make_padding() {
   const DType type = training_.communication_dtype;
   struct Gap {
@@ -203,24 +204,44 @@ Variables GradientReducer::make_padding() {
     Bytes behind;  // Of each rank behind that one.
   };
   std::vector<Gap> gaps;
-  std::int64_t first = sharding_.world();
+  std::vector<std::int64_t> bounds{sharding_.world()};
   for (const Entry& entry : entries_) {
     const Shard& of = shard(entry);
     const std::int64_t rank = of.elements / of.part;
     gaps.push_back({rank, storage(Elements(of.part - of.elements % of.part), type), storage(Elements(of.part), type)});
-    first = std::min(first, rank);
+    for (const std::int64_t bound : {rank, rank + 1}) bounds.push_back(std::min(bound, sharding_.world()));
   }
+  std::sort(bounds.begin(), bounds.end());
   Variables padding;
-  for (std::int64_t r = first; r < sharding_.world(); ++r) {
+  for (std::size_t at = 0; at + 1 < bounds.size(); ++at) {
+    std::vector<Bytes> sizes;
     for (const Gap& gap : gaps) {
-      if (r < gap.rank) continue;
-      padding.append(eager_.empty(
-          r == gap.rank ? gap.there : gap.behind, type,
-          {Role::RuntimeBuffers, "padding of gradients", "comm/coalesced_collectives.py, reduce_scatter_coalesced"}));
-      eager_.emitter().mark_scratch(padding.ids().back());
+      if (bounds[at] >= gap.rank) sizes.push_back(bounds[at] == gap.rank ? gap.there : gap.behind);
     }
+    pad(sizes, bounds[at + 1] - bounds[at], padding);
   }
   return padding;
+}
+
+// For each of `ranks` tensors of these sizes.
+void GradientReducer::pad(const std::vector<Bytes>& sizes, std::int64_t ranks, Variables& padding) {
+  const DType type = training_.communication_dtype;
+  const What what{Role::RuntimeBuffers, "padding of gradients",
+                  "comm/coalesced_collectives.py, reduce_scatter_coalesced"};
+  Emitter& emitter = eager_.emitter();
+  const auto add = [&](BufferId made) {
+    emitter.mark_scratch(made);
+    padding.append(Variable(emitter, made));
+  };
+  const bool small = std::all_of(sizes.begin(), sizes.end(), [](Bytes one) { return one <= Bytes(kBlockBytes); });
+  const std::size_t count = sizes.size() * static_cast<std::size_t>(ranks);
+  if (emitter.allows_pieces() && small && count > 1) {
+    add(emitter.allocate_pieces(count, sizes, type, what));
+    return;
+  }
+  for (std::int64_t rank = 0; rank < ranks; ++rank) {
+    for (const Bytes size : sizes) add(emitter.allocate(size, type, what));
+  }
 }
 
 // Each gradient padded to A, interleaved by rank. torch.cat copies what nobody has written of the padding: an executor

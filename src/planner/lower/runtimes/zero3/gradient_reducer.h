@@ -35,6 +35,7 @@ class GradientReducer {
   void take_scattered(Part mine, Variable interleaved);
   std::vector<Variable> cast_own_gradients();
   [[nodiscard]] Variables make_padding();
+  void pad(const std::vector<Bytes>& sizes, std::int64_t ranks, Variables& padding);
   void interleave(const Variable& tensor, const Variables& padding);
   [[nodiscard]] std::vector<ByteRange> interleaved();
   [[nodiscard]] const Shard& shard(const Entry& entry) const { return sharding_.of_trained(entry.index); }
