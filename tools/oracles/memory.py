@@ -494,7 +494,7 @@ class Run:
 
     def indexes_by_lists(self):
         """What becomes a tensor on the device; in the engine's own thread that asks for a driver."""
-        return self.case["config"]["model_type"] == "falcon"
+        return self.case["config"]["model_type"] in ("falcon", "gpt_neo")
 
     def autocast(self):
         to = self.training.get("autocast")

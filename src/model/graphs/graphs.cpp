@@ -287,8 +287,10 @@ std::optional<std::string> packed_unsupported(const ModelSpec& model, const Trai
 using GraphOf = Graph (*)(const ModelSpec& model, const GraphOptions& options);
 GraphOf builder_of(const ModelSpec& model) {
   if (model.code == ModelCode::Torchtitan) return build_torchtitan_graph;
-  constexpr std::array<std::pair<std::string_view, GraphOf>, 26> kOwn{{{"gpt2", build_gpt2_graph},
+  constexpr std::array<std::pair<std::string_view, GraphOf>, 29> kOwn{{{"gpt2", build_gpt2_graph},
                                                                        {"gpt_bigcode", build_gpt2_graph},
+                                                                       {"gptj", build_gptj_graph},
+                                                                       {"gpt_neo", build_gptj_graph},
                                                                        {"bloom", build_bloom_graph},
                                                                        {"falcon", build_falcon_graph},
                                                                        {"opt", build_opt_graph},
@@ -303,6 +305,7 @@ GraphOf builder_of(const ModelSpec& model) {
                                                                        {"m2m_100", build_bart_graph},
                                                                        {"pegasus", build_bart_graph},
                                                                        {"vit", build_vit_graph},
+                                                                       {"dinov2", build_dinov2_graph},
                                                                        {"clip", build_picture_graph},
                                                                        {"siglip", build_picture_graph},
                                                                        {"bert", build_encoder_graph},
@@ -656,6 +659,11 @@ const TowerParts* sized_tower(const ModelSpec& model) {
 
 std::vector<std::string> unreached_parameters(const ModelSpec& model, const std::vector<bool>& trained) {
   std::vector<std::string> globs;
+  if (model.family == "dinov2") {  // Read where patches are masked, as no classifier's are.
+    for (std::size_t at = 0; at < model.parameters.size(); ++at) {
+      if (trained[at] && model.parameters[at].name.ends_with("mask_token")) globs.emplace_back("*mask_token");
+    }
+  }
   if (model.parts == nullptr || model.parts->tower == nullptr) return globs;
   for (const std::string& beginning : model.parts->tower->unreached) {
     for (std::size_t at = 0; at < model.parameters.size(); ++at) {
@@ -679,7 +687,8 @@ bool is_roberta(const ModelSpec& model) {
 }
 
 bool eager_alone(const ModelSpec& model) {
-  return model.family == "bloom" || model.family == "mamba2" || model.family == "deberta-v2" ||
+  constexpr std::array<std::string_view, 5> kFamilies{"bloom", "gptj", "gpt_neo", "mamba2", "deberta-v2"};
+  return std::find(kFamilies.begin(), kFamilies.end(), model.family) != kFamilies.end() ||
          (model.parts != nullptr && model.parts->sinks);
 }
 

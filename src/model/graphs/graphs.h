@@ -80,9 +80,11 @@ void cut_module_regions(Graph& graph, const ModelSpec& model, const std::vector<
 [[nodiscard]] Graph build_whisper_graph(const ModelSpec& model, const GraphOptions& options);
 [[nodiscard]] Graph build_t5_graph(const ModelSpec& model, const GraphOptions& options);
 [[nodiscard]] Graph build_vit_graph(const ModelSpec& model, const GraphOptions& options);
+[[nodiscard]] Graph build_dinov2_graph(const ModelSpec& model, const GraphOptions& options);
 [[nodiscard]] Graph build_picture_graph(const ModelSpec& model, const GraphOptions& options);
 [[nodiscard]] Graph build_opt_graph(const ModelSpec& model, const GraphOptions& options);
 [[nodiscard]] Graph build_gpt2_graph(const ModelSpec& model, const GraphOptions& options);
+[[nodiscard]] Graph build_gptj_graph(const ModelSpec& model, const GraphOptions& options);
 [[nodiscard]] Graph build_torchtitan_graph(const ModelSpec& model, const GraphOptions& options);
 [[nodiscard]] Graph build_bloom_graph(const ModelSpec& model, const GraphOptions& options);
 [[nodiscard]] Graph build_falcon_graph(const ModelSpec& model, const GraphOptions& options);

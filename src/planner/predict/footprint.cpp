@@ -35,7 +35,7 @@ bool is_trained(const Parameter& parameter, const Training& training) {
 
 // What no loss reaches never has a gradient, and PyTorch's optimizers make no state for it: parts of towers, and in
 // masked language models of bert and roberta a bias beside their projection's, which nothing reads where the two share
-// no storage.
+// no storage; of dinov2's classifier what stands for patches that are masked.
 bool is_read(const ModelSpec& model, const Parameter& parameter) {
   if (model.parts != nullptr && model.parts->tower != nullptr) {
     const std::vector<std::string>& unreached = model.parts->tower->unreached;
@@ -43,6 +43,7 @@ bool is_read(const ModelSpec& model, const Parameter& parameter) {
       return parameter.name.find(beginning) != std::string::npos;
     });
   }
+  if (model.family == "dinov2" && parameter.name.ends_with("mask_token")) return false;
   const bool beside = parameter.name.ends_with("lm_head.bias") || parameter.name.ends_with("predictions.bias");
   if (!beside || model.family == "electra" || !model.graph_class.ends_with("ForMaskedLM")) return true;
   const auto id = static_cast<ParameterId>(&parameter - model.parameters.data());
