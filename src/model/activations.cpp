@@ -71,8 +71,8 @@ TensorId relu2(GraphBuilder& g, TensorId x) { return then(g, Op::PowScalar, g.un
 
 TensorId sqrtsoftplus(GraphBuilder& g, TensorId x) { return then(g, Op::Sqrt, g.unary(Op::Softplus, x)); }
 
-// Without its CUDA extension: where(x > 0, p * x * x + b * x, (expm1(min(x, eps)) - x) * n + b * x), where p and n come of
-// parameters of the module's own.
+// Without its CUDA extension: where(x > 0, p * x * x + b * x, (expm1(min(x, eps)) - x) * n + b * x), where p and n come
+// of parameters of the module's own.
 TensorId xielu(GraphBuilder& g, TensorId x) {
   const TensorId beta = g.buffer("beta");
   const auto joined = [&](Op op, TensorId a, TensorId b) {

@@ -22,8 +22,8 @@ struct Rules {
 
 Rules rules_of(const ModelSpec& model) {
   const std::string& family = model.family;
-  if (family == "gpt2" || family == "gpt_bigcode" || family == "bloom" || family == "falcon" ||
-      family == "gptj" || family == "gpt_neo") {
+  if (family == "gpt2" || family == "gpt_bigcode" || family == "bloom" || family == "falcon" || family == "gptj" ||
+      family == "gpt_neo") {
     return {"transformer.", true};
   }
   if (family == "gpt_neox") return {"gpt_neox.", true};

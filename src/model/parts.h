@@ -103,8 +103,8 @@ enum class Router : std::uint8_t {
   Fp32Sigmoid,  // Product in fp32; chosen by sigmoid and a bias, divided if `normalised`, times `scale` (deepseek_v3).
   Sigmoid,      // Product as it is; chosen by sigmoid in fp32 and the block's bias, divided by their sum (minimax_m2).
   Module,       // A Linear of the gate's own in fp32, then as WideSoftmax (hunyuan_v1_moe).
-  Normed,  // Behind a norm and a learned scale, softmax in fp32, the largest divided, times their expert's (gemma4).
-  Sampled,     // Two experts one after the other, drawn among those near the best, in the logits' dtype (phimoe).
+  Normed,   // Behind a norm and a learned scale, softmax in fp32, the largest divided, times their expert's (gemma4).
+  Sampled,  // Two experts one after the other, drawn among those near the best, in the logits' dtype (phimoe).
   Fp32Biased,  // Product and softmax in fp32, chosen with a bias, divided, in the hidden state's dtype (ernie4_5_moe).
 };
 
@@ -145,7 +145,7 @@ struct ExpertParts {
   bool normalised = true;
   std::int64_t groups = 0;  // Of experts, of which `kept_groups` may be chosen; 0: none.
   std::int64_t kept_groups = 0;
-  double scale = 1;  // Of the weights of routers in fp32.
+  double scale = 1;   // Of the weights of routers in fp32.
   double spread = 0;  // How far below the best an expert may be that is drawn.
   // gpt_oss: weights lie as [in, out], with a bias for each expert; gate and up alternate, and are clamped.
   bool biased = false;

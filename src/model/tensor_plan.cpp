@@ -19,7 +19,7 @@ struct Plan {
 
 // Families without a row have no plan.
 constexpr std::array kPlans = {
-    Plan{"apertus"},
+    Plan{"apertus", false, true},
     Plan{"arcee"},
     Plan{"cohere", true},
     Plan{"cohere2", true},

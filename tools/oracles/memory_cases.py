@@ -696,6 +696,9 @@ FAMILIES = {
        for name, made in family("dinov2", DINOV2, targets=("query", "value"), frozen=("dinov2.embeddings.*", "dinov2.encoder.layer.0.*"),
                                 odd={"hidden_dropout_prob": 0.1, "qkv_bias": False, "use_mask_token": False}).items()
        if name != "dinov2-checkpoint-reentrant"},
+    **{f"dinov2-resampled{name}": case(DINOV2, micro_batch=2, seq=17, **more)
+       for name, more in {"": {}, "-checkpoint": {"checkpoint": "full"}, "-autocast": {"dtype": "fp32", "autocast": "bf16"}}.items()},
+    "dinov2-resampled-wider": case({**DINOV2, "image_size": 32}, micro_batch=3, seq=50, grad_accum=2, dtype="fp32", attention="math"),
     "dinov2-gated": case({**DINOV2, "use_swiglu_ffn": True}, micro_batch=2, seq=37),
     "dinov2-gated-autocast": case({**DINOV2, "use_swiglu_ffn": True}, micro_batch=3, seq=37, dtype="fp32", autocast="bf16"),
     "qwen2-moe-window": case({**QWEN2_MOE, "use_sliding_window": True, "sliding_window": 32, "max_window_layers": 1},

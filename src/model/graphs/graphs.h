@@ -30,8 +30,8 @@ namespace dsplan {
 [[nodiscard]] std::int64_t picture_tokens(const ModelSpec& model, const std::vector<std::int64_t>& image_size);
 // The tower of a model whose pictures may have any size; else null.
 [[nodiscard]] const TowerParts* sized_tower(const ModelSpec& model);
-// Parameters that are trained though no loss reaches them get no gradient: those of a tower, given which are trained, by
-// ParameterId, as globs of --freeze. Empty: none.
+// Parameters that are trained though no loss reaches them get no gradient: those of a tower, given which are trained,
+// by ParameterId, as globs of --freeze. Empty: none.
 [[nodiscard]] std::vector<std::string> unreached_parameters(const ModelSpec& model, const std::vector<bool>& trained);
 
 // Why TRL's trainers of language models cannot be predicted with their own head; nullopt: they can.

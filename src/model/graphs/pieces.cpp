@@ -413,7 +413,8 @@ Waves rotary_tables(GraphBuilder& g, const RotaryParts& parts, ModuleId module, 
   const TensorId table = g.buffer(std::string(prefix) + "inv_freq");
   const TensorId length = parts.made_anew ? length_of(g, positions) : kNone;
   const TensorId frequencies = parts.made_anew ? g.filled(Shape{1, g.shape(table).dims[0], 1}, DType::Float32, 0)
-                               : g.dtype(table) == DType::Float32 ? table : g.cast(table, DType::Float32);
+                               : g.dtype(table) == DType::Float32 ? table
+                                                                  : g.cast(table, DType::Float32);
   const auto leave = [&](const Waves& made) {
     if (frequencies != table) g.drop({frequencies});
     if (length != kNone) g.drop({length});

@@ -509,7 +509,7 @@ std::optional<Answers> answers_of(const ModelSpec& model, const Training& t) {
 }
 
 // Of one picture.
-Elements pixels_of(const ModelSpec& model) {
+Elements pixels_of(const ModelSpec& model, const Training& training) {
   const bool beside = model.dims.image == 0;
   const std::int64_t side = beside ? model.parts->tower->dims.image : model.dims.image;
   if (beside && model.parts->tower->projection == ProjectorKind::Adapted) {
@@ -518,6 +518,10 @@ Elements pixels_of(const ModelSpec& model) {
   const auto patches = std::find_if(model.parameters.begin(), model.parameters.end(), [](const Parameter& one) {
     return one.name.ends_with("projection.weight") || one.name.ends_with("patch_embedding.weight");
   });
+  if (model.family == "dinov2" && training.seq != model.dims.max_positions) {  // So many patches, and a class token.
+    const std::int64_t area = checked_mul(patches->shape.dims[2], patches->shape.dims[3]);
+    return Elements(checked_mul(patches->shape.dims[1], checked_mul(area, training.seq - 1)));
+  }
   return Elements(checked_mul(patches->shape.dims[1], checked_mul(side, side)));
 }
 
@@ -550,7 +554,7 @@ Bytes shown_bytes(const ModelSpec& model, const Training& t, Bytes tokens) {
   // Of its weights' dtype, unless fully_shard casts them.
   const bool cast = t.runtime == Runtime::Fsdp2 && t.fsdp.casts_parameters;
   const bool narrow = tower.projection == ProjectorKind::Adapted && !cast;
-  const Bytes pixels = storage(pixels_of(model), narrow ? t.dtype : DType::Float32) * pictures;
+  const Bytes pixels = storage(pixels_of(model, t), narrow ? t.dtype : DType::Float32) * pictures;
   return tower.sees_itself ? pixels + tokens : pixels;
 }
 
@@ -596,7 +600,7 @@ bool add_batch(const ModelSpec& model, const Training& training, Footprint& resu
   if (model.family == "whisper") {
     inputs += spectrum_bytes(model, training);
   } else if (model.dims.image > 0) {
-    inputs += storage(pixels_of(model), DType::Float32) * training.micro_batch;
+    inputs += storage(pixels_of(model, training), DType::Float32) * training.micro_batch;
   } else {
     const Bytes tokens = storage(Elements(last_tokens(training)), DType::Int64);
     inputs += tokens * (batch_has_mask(training.transformers) ? 2 : 1);

@@ -23,11 +23,11 @@ bool has(std::initializer_list<std::string_view> families, std::string_view fami
 void judge_positions(Resolver& resolver, std::int64_t seq, const Place& place) {
   const std::int64_t most = resolver.model.dims.max_positions;
   if (most == 0 || seq <= most) return;
-  if (has({"gpt2", "gpt_bigcode", "gptj", "gpt_neo", "opt", "bert", "roberta", "xlm-roberta", "camembert", "electra", "vit", "dinov2", "whisper",
-           "clip", "siglip", "bart", "mbart", "marian", "pegasus"},
+  if (has({"gpt2", "gpt_bigcode", "gptj", "gpt_neo", "opt", "bert", "roberta", "xlm-roberta", "camembert", "electra",
+           "vit", "whisper", "clip", "siglip", "bart", "mbart", "marian", "pegasus"},
           resolver.model.family)) {
     resolver.fault(place, formatted("seq {} is beyond the {} {}positions of {}", seq, most,
-                                     resolver.model.family == "gptj" ? "" : "learned ", resolver.model.name));
+                                    resolver.model.family == "gptj" ? "" : "learned ", resolver.model.name));
   } else {
     resolver.notice(Notice::Kind::Warning, place,
                     formatted("seq {} is beyond max_position_embeddings = {}", seq, most));

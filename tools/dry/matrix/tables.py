@@ -170,7 +170,8 @@ def families():
         yield job("families", model, 333, 3, attention=None, whole=True, checkpoint="full", name="full")
         yield job("families", model, 77, 16, attention=None, whole=True, model_init="host", name="host")
     for model in PICTURED:
-        one = functools.partial(job, "families", model, 1370, attention=None, whole=True)
+        seq = 1370 if "small" in model else 257  # Its own size, and 224 pixels a side.
+        one = functools.partial(job, "families", model, seq, attention=None, whole=True)
         yield one(2)
         yield one(3, checkpoint="full", name="full")
         yield one(2, model_init="host", dtype="fp32", autocast="bf16", name="host-autocast")

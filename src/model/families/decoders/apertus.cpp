@@ -5,12 +5,9 @@
 namespace dsplan {
 
 ModelSpec build_apertus(ConfigReader& config) {
-  Decoder decoder = read_decoder(config, "Apertus",
-                                 {.vocab = 131072,
-                                  .ffn = 14336,
-                                  .positions = 65536,
-                                  .activation = "xielu",
-                                  .kv_heads_may_be_null = true});
+  Decoder decoder = read_decoder(
+      config, "Apertus",
+      {.vocab = 131072, .ffn = 14336, .positions = 65536, .activation = "xielu", .kv_heads_may_be_null = true});
   decoder.dims.norm_epsilon = config.maybe_number("rms_norm_eps").value_or(1e-5);
   decoder.qkv_bias = decoder.output_bias = config.flag("attention_bias", false);
   decoder.norms = {"attention_layernorm", "feedforward_layernorm"};

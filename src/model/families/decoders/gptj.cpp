@@ -1,5 +1,5 @@
-// gptj: attention and MLP side by side behind one norm, a part of each head turned by a table of each layer's own. gpt_neo:
-// one behind the other, learned positions, and in every other layer a window. Both: eager attention in fp32.
+// gptj: attention and MLP side by side behind one norm, a part of each head turned by a table of each layer's own.
+// gpt_neo: one behind the other, learned positions, and in every other layer a window. Both: eager attention in fp32.
 #include "core/format.h"
 #include "model/families/builder.h"
 #include "model/families/family.h"
@@ -69,8 +69,8 @@ std::vector<bool> read_windows(ConfigReader& config, std::int64_t layers) {
   } else {
     if (!types->is(Value::Kind::Array)) return wrong(*types);
     for (const Value& item : types->items) {
-      const bool pair = item.is(Value::Kind::Array) && item.items.size() == 2 &&
-                        item.items[0].is(Value::Kind::Array) && item.items[1].is(Value::Kind::Integer);
+      const bool pair = item.is(Value::Kind::Array) && item.items.size() == 2 && item.items[0].is(Value::Kind::Array) &&
+                        item.items[1].is(Value::Kind::Integer);
       if (!pair || item.items[1].integer > layers) return wrong(item);
       for (std::int64_t i = 0; i < item.items[1].integer; ++i) {
         for (const Value& kind : item.items[0].items) {
@@ -81,8 +81,7 @@ std::vector<bool> read_windows(ConfigReader& config, std::int64_t layers) {
     }
   }
   if (windows.size() == static_cast<std::size_t>(layers)) return windows;
-  config.fault("num_layers",
-               formatted("\"attention_types\" is of {} layers, the model of {}", windows.size(), layers));
+  config.fault("num_layers", formatted("\"attention_types\" is of {} layers, the model of {}", windows.size(), layers));
   return std::vector<bool>(static_cast<std::size_t>(layers), false);
 }
 
@@ -102,7 +101,8 @@ ModelSpec build_gptj(ConfigReader& config) {
   d.max_positions = config.size("n_positions", 2048, "max_position_embeddings");
   const std::int64_t turned = config.size("rotary_dim", 64);
   if (config.sound("n_head") && (turned >= d.head_dim || turned % 2 != 0)) {
-    config.fault("rotary_dim", formatted("\"rotary_dim\" must be even and less than the width of a head, {}", d.head_dim));
+    config.fault("rotary_dim",
+                 formatted("\"rotary_dim\" must be even and less than the width of a head, {}", d.head_dim));
   }
   config.throw_if_any();
   d.rotary_fraction = static_cast<double>(turned) / static_cast<double>(d.head_dim);

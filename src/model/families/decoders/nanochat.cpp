@@ -1,5 +1,5 @@
-// nanochat: Llama's shape without a weight in any norm, one of them ahead of the first layer; heads are turned the other
-// way and normed behind that, the MLP has two products, logits are bounded.
+// nanochat: Llama's shape without a weight in any norm, one of them ahead of the first layer; heads are turned the
+// other way and normed behind that, the MLP has two products, logits are bounded.
 #include "model/families/decoder.h"
 #include "model/families/family.h"
 

@@ -5,8 +5,7 @@
 namespace dsplan {
 
 ModelSpec build_phimoe(ConfigReader& config) {
-  Decoder decoder = read_decoder(config, "Phimoe",
-                                 {.vocab = 32064, .ffn = 6400, .kv_heads = 8, .positions = 131072});
+  Decoder decoder = read_decoder(config, "Phimoe", {.vocab = 32064, .ffn = 6400, .kv_heads = 8, .positions = 131072});
   Dimensions& d = decoder.dims;
   d.norm_epsilon = config.maybe_number("rms_norm_eps").value_or(1e-5);
   d.sliding_window = config.maybe_size("sliding_window").value_or(0);

@@ -140,8 +140,7 @@ ModelSpec build_dinov2(ConfigReader& config) {
       "layer_scale2 drop_path",
       made.gated ? "weights_in weights_out" : "fc1 activation fc2");
   ModelBuilder b(config, classifies ? "Dinov2ForImageClassification" : "Dinov2Model");
-  constexpr std::string_view kBody =
-      "embeddings(patch_embeddings(projection) dropout) encoder(layer*) layernorm";
+  constexpr std::string_view kBody = "embeddings(patch_embeddings(projection) dropout) encoder(layer*) layernorm";
   std::string forward(kBody);
   if (classifies) {
     {

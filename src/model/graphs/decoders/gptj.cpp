@@ -69,7 +69,9 @@ class Eleuther {
   void turn(AttentionCall& call, TensorId position_ids, std::vector<TensorId>& held) {
     const Waves at = waves(position_ids, g_.dtype(call.k), held);
     const std::int64_t width = 2 * g_.shape(at.sin).dims[2];
-    const auto part = [&](TensorId of, std::int64_t from, std::int64_t length) { return g_.slice(of, 3, from, length); };
+    const auto part = [&](TensorId of, std::int64_t from, std::int64_t length) {
+      return g_.slice(of, 3, from, length);
+    };
     const std::int64_t rest = d_.head_dim - width;
     const TensorId key = part(call.k, 0, width);
     const TensorId key_rest = part(call.k, width, rest);

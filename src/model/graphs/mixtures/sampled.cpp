@@ -1,5 +1,5 @@
-// sparsemixer of modeling_phimoe.py. Of its nodes only the product of each draw gets a gradient: what leads to the others
-// keeps tensors until that product has gone backward, and makes none (Op::SparseMixer).
+// sparsemixer of modeling_phimoe.py. Of its nodes only the product of each draw gets a gradient: what leads to the
+// others keeps tensors until that product has gone backward, and makes none (Op::SparseMixer).
 #include <limits>
 #include <vector>
 

@@ -1,5 +1,7 @@
-// DINOv2 under its classifier: transformers' Dinov2ForImageClassification, module by module. Pictures have the size that
-// the learned positions are of.
+// DINOv2 under its classifier: transformers' Dinov2ForImageClassification, module by module. Of pictures of another
+// size than the learned positions' the sequence says how many patches they have; positions are resampled to as many.
+#include <cmath>
+
 #include "model/graphs/attention.h"
 #include "model/graphs/graphs.h"
 #include "model/graphs/loss.h"
@@ -11,18 +13,23 @@ namespace {
 class Dinov2Graph {
  public:
   Dinov2Graph(const ModelSpec& model, const GraphOptions& options)
-      : g_(model, options), d_(model.dims), p_(*model.parts), body_(g_.child(g_.causal(), "dinov2")) {}
+      : g_(model, options),
+        d_(model.dims),
+        p_(*model.parts),
+        body_(g_.child(g_.causal(), "dinov2")),
+        side_(std::llround(std::sqrt(static_cast<double>(options.seq - 1)))) {}
 
   Graph build() {
     const std::int64_t channels = g_.shape(patch_weight()).dims[1];
     const std::int64_t rows = g_.options().micro_batch;
-    TensorId pixels = g_.batch_input(Shape{rows, channels, d_.image, d_.image}, DType::Float32);
+    const std::int64_t image = own() ? d_.image : side_ * g_.shape(patch_weight()).dims[2];
+    TensorId pixels = g_.batch_input(Shape{rows, channels, image, image}, DType::Float32);
     const TensorId labels = g_.batch_input(Shape{rows}, DType::Int64);
     g_.set_batch({pixels, labels});
     g_.enter_model({&pixels});
     const TensorId hidden = body(pixels);
     const TensorId token = first_place(hidden);
-    const TensorId patches = g_.slice(hidden, 1, 1, d_.max_positions - 1);
+    const TensorId patches = g_.slice(hidden, 1, 1, g_.options().seq - 1);
     const TensorId mean = g_.make(Op::MeanLast, Shape{rows, d_.hidden}, g_.dtype(patches), {patches}, true);
     const TensorId read = g_.cat(token, mean);
     g_.drop({mean});
@@ -36,6 +43,8 @@ class Dinov2Graph {
   [[nodiscard]] ModuleId projection() const {
     return g_.child(g_.child(g_.child(body_, "embeddings"), "patch_embeddings"), "projection");
   }
+  // The size of the learned positions.
+  [[nodiscard]] bool own() const { return g_.options().seq == d_.max_positions; }
   TensorId patch_weight() { return g_.parameter_of(projection(), "weight"); }
 
   // x[:, 0].
@@ -52,11 +61,10 @@ class Dinov2Graph {
     const TensorId own = g_.cast(pixels, g_.dtype(patch_weight()));
     g_.enter(outer);
     g_.enter(projection());
-    const std::int64_t count = d_.image / g_.shape(patch_weight()).dims[2];
-    const Shape grid{g_.options().micro_batch, d_.hidden, count, count};
+    const Shape grid{g_.options().micro_batch, d_.hidden, side_, side_};
     const TensorId made = convolution(g_, grid, own, true);
     g_.exit(projection());
-    const Shape flat{grid.dims[0], grid.dims[1], count * count};
+    const Shape flat{grid.dims[0], grid.dims[1], side_ * side_};
     const Shape turned{flat.dims[0], flat.dims[2], flat.dims[1]};
     const TensorId out = g_.view(made, turned, {step_reshape(flat), step_swap(1, 2)});
     g_.drop({made});
@@ -65,10 +73,44 @@ class Dinov2Graph {
     return out;
   }
 
+  // interpolate_pos_encoding: those of patches as a picture in fp32, bicubic.
+  TensorId positions() {
+    const TensorId learned = g_.parameter("position_embeddings");
+    if (own()) return g_.keep(learned);
+    const std::int64_t places = d_.max_positions - 1;
+    const std::int64_t side = std::llround(std::sqrt(static_cast<double>(places)));
+    const TensorId first = g_.slice(learned, 1, 0, 1);
+    const TensorId rest = g_.slice(learned, 1, 1, places);
+    const Shape grid{1, side, side, d_.hidden};
+    const Shape turned{1, d_.hidden, side, side};
+    const TensorId picture = g_.view(rest, turned, {step_reshape(grid), step_swap(1, 3), step_swap(2, 3)});
+    g_.drop({rest});
+    const TensorId wide = g_.cast(picture, DType::Float32);
+    const TensorId made = g_.make(Op::Interpolate, Shape{1, d_.hidden, side_, side_}, DType::Float32, {wide}, true);
+    g_.drop({wide});
+    const TensorId narrow = g_.cast(made, g_.dtype(learned));
+    g_.drop({made, picture});
+    const Shape flat{1, side_ * side_, d_.hidden};
+    const TensorId spread = g_.view(narrow, flat, {step_swap(2, 3), step_swap(1, 3), step_reshape(flat)});
+    g_.drop({narrow});
+    const TensorId out = g_.cat(first, spread, Op::Cat, 1);
+    g_.drop({first, spread});
+    return out;
+  }
+
   TensorId embeddings(TensorId pixels) {
     const ModuleId module = g_.child(body_, "embeddings");
     g_.enter(module);
-    const TensorId out = behind_class_token(g_, d_, module, patches(pixels));
+    const TensorId places = patches(pixels);
+    const Shape token{g_.shape(places).dims[0], 1, d_.hidden};
+    const TensorId spread = g_.view(g_.parameter("cls_token"), token, Op::Expand);
+    const TensorId joint = g_.cat(spread, places, Op::Cat, 1);
+    g_.drop({places});
+    const TensorId at = positions();
+    const TensorId placed = g_.binary(Op::Add, joint, at);
+    g_.drop({at, joint});
+    const TensorId out = dropout_module(g_, g_.child(module, "dropout"), placed, d_.embedding_dropout);
+    g_.drop({placed, spread});
     g_.exit(module);
     return out;
   }
@@ -177,6 +219,7 @@ class Dinov2Graph {
   const Dimensions& d_;
   const DecoderParts& p_;
   ModuleId body_;
+  std::int64_t side_;  // Patches.
   TensorId pooled_ = kNone;
 };
 
