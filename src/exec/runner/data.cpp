@@ -62,21 +62,6 @@ std::vector<double> sinusoids(const ModelBuffer& buffer, std::int64_t padding) {
   return values;
 }
 
-// gptj: sines of each position, then cosines (create_sinusoidal_positions).
-std::vector<double> turning_table(const ModelBuffer& buffer) {
-  const std::int64_t width = buffer.shape.dims[1];
-  const std::int64_t half = width / 2;
-  std::vector<double> values;
-  for (std::int64_t row = 0; row < buffer.shape.dims[0]; ++row) {
-    for (std::int64_t i = 0; i < width; ++i) {
-      const double power = static_cast<double>(2 * (i % half)) / static_cast<double>(width);
-      const double angle = static_cast<double>(row) / std::pow(10000.0, power);
-      values.push_back(i < half ? std::sin(angle) : std::cos(angle));
-    }
-  }
-  return values;
-}
-
 // Which token sees which, those before it or so many of them (gpt_neo; gpt_bigcode's nobody reads).
 std::vector<double> seen_tokens(const ModelBuffer& buffer) {
   const std::int64_t side = buffer.shape.dims[buffer.shape.rank - 1U];
@@ -105,7 +90,6 @@ std::vector<double> values_of(const ModelSpec& model, const ModelBuffer& buffer)
     for (std::int64_t i = 0; i < count; ++i) values.push_back(static_cast<double>(i));
     return values;
   }
-  if (buffer.name.ends_with("embed_positions")) return turning_table(buffer);
   if (buffer.name.ends_with("transformer.bias") || buffer.name.ends_with("attention.bias")) return seen_tokens(buffer);
   if (!buffer.name.ends_with("inv_freq")) {
     throw Refusal("run", "buffer \"" + buffer.name + "\" cannot be filled yet");

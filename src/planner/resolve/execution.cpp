@@ -22,7 +22,7 @@ bool has(std::initializer_list<std::string_view> families, std::string_view fami
 // A table of learned positions has no row beyond its end; rotary ones only lose quality.
 void judge_positions(Resolver& resolver, std::int64_t seq, const Place& place) {
   const std::int64_t most = resolver.model.dims.max_positions;
-  if (most == 0 || seq <= most) return;
+  if (most == 0 || seq <= most || resolver.model.family == "dinov2") return;  // Which resamples its own.
   if (has({"gpt2", "gpt_bigcode", "gptj", "gpt_neo", "opt", "bert", "roberta", "xlm-roberta", "camembert", "electra",
            "vit", "whisper", "clip", "siglip", "bart", "mbart", "marian", "pegasus"},
           resolver.model.family)) {
