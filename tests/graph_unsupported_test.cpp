@@ -19,7 +19,7 @@ std::string sizes_of(std::string_view family) {
   const std::string all = R"("hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 512)";
   const std::string heads = R"(, "num_attention_heads": 4)";
   if (family == "mamba2") return all + R"(, "head_dim": 16)";
-  if (family == "t5" || family == "bloom") return all + heads;
+  if (family == "t5" || family == "bloom" || family == "gptj" || family == "gpt_neo") return all + heads;
   if (family == "falcon") return all + heads + R"(, "max_position_embeddings": 512)";
   if (translator_of(family) != nullptr) return all + heads + R"(, "max_position_embeddings": 512)";
   if (family == "whisper") return all + heads + R"(, "max_target_positions": 512)";
@@ -82,6 +82,9 @@ TEST_CASE("unsupported: only the memory-efficient kernel takes a window's mask, 
       {"falcon", R"(, "multi_query": false)", [](Training& t) { t.attention = Attention::Eager; },
        "falcon's own eager attention"},
       {"bloom", "", flash, "BloomForCausalLM has eager attention alone"},
+      {"gptj", R"(, "rotary_dim": 8)", flash, "GPTJForCausalLM has eager attention alone"},
+      {"gpt_neo", R"(, "attention_types": [[["global", "local"], 1]])", flash,
+       "GPTNeoForCausalLM has eager attention alone"},
       {"llama4_text", kChunk, flash, std::nullopt},  // Of the two layers one has no positions, and no chunk.
       {"llama4_text", kAllChunk, flash, "the flash kernel takes no mask, as a window needs one"},
       {"llama4_text", kChunk, math, "math attention with a window's mask"},

@@ -22,7 +22,8 @@ struct Rules {
 
 Rules rules_of(const ModelSpec& model) {
   const std::string& family = model.family;
-  if (family == "gpt2" || family == "gpt_bigcode" || family == "bloom" || family == "falcon") {
+  if (family == "gpt2" || family == "gpt_bigcode" || family == "bloom" || family == "falcon" || family == "gptj" ||
+      family == "gpt_neo") {
     return {"transformer.", true};
   }
   if (family == "gpt_neox") return {"gpt_neox.", true};
@@ -35,6 +36,7 @@ Rules rules_of(const ModelSpec& model) {
   if (family == "llama4") return {"", false};
   if (family == "deberta-v2") return {"deberta.", whole};
   if (family == "modernbert") return {"model.", whole};
+  if (family == "dinov2") return {"dinov2.", whole};
   if (family == "vit") return {"vit.", model.graph_class != "ViTModel"};
   if (biases_positions(model)) return {"", false};
   return {"model.", true};

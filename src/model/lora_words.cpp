@@ -91,6 +91,8 @@ constexpr UsualTargets kUsualTargets[] = {
     {"bart", "q_proj+v_proj"},
     {"gpt2", "c_attn"},
     {"gpt_bigcode", "c_attn"},
+    {"gptj", "q_proj+v_proj"},
+    {"gpt_neo", "q_proj+v_proj"},
     {"bloom", "query_key_value"},
     {"opt", "q_proj+v_proj"},
     {"bert", "query+value"},

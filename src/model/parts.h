@@ -21,6 +21,7 @@ enum class NormKind : std::uint8_t {
   RmsLast,        // In fp32 without variables, back, which the weight multiplies, if there is one (llama4).
   RmsWideWeight,  // The same, with the weight brought to fp32 behind the norm (helium).
   RmsPower,       // The mean's root by pow(-0.5), times the weight in fp32, if there is one, back (gemma4).
+  RmsBare,        // In fp32 without variables, back, without a weight (nanochat).
   Layer,          // nn.LayerNorm.
   LayerBare,      // Without weight and bias, in fp32, back (olmo).
   LayerPlusOne,   // nn.functional.layer_norm with one plus the weight (nemotron).
@@ -67,9 +68,11 @@ struct RotaryParts {
   bool mixed_axes = false;      // Of those, frequencies of the three axes alternate (qwen3_vl).
   bool paired_tables = false;   // The tables hold each frequency twice in a row (cohere).
   bool repeats_tables = false;  // Each call makes such of the first half of the tables (glm4).
+  bool made_anew = false;       // Each forward asks how long its rows are, and has the host make frequencies (phimoe).
   bool wide_tables = false;     // Tables stay in fp32, and so do products with them; results are brought back (olmo2).
   bool wide_operands = false;   // Queries and keys are brought to fp32 first (cohere).
   bool wide_products = false;   // What is multiplied is brought to fp32 (ernie4_5).
+  bool flips = false;           // The other way: the second half as it is, then the negative of the first (nanochat).
   bool wide_halves = false;     // What is turned is brought to fp32, for either product anew (modernbert).
 };
 
@@ -100,7 +103,8 @@ enum class Router : std::uint8_t {
   Fp32Sigmoid,  // Product in fp32; chosen by sigmoid and a bias, divided if `normalised`, times `scale` (deepseek_v3).
   Sigmoid,      // Product as it is; chosen by sigmoid in fp32 and the block's bias, divided by their sum (minimax_m2).
   Module,       // A Linear of the gate's own in fp32, then as WideSoftmax (hunyuan_v1_moe).
-  Normed,  // Behind a norm and a learned scale, softmax in fp32, the largest divided, times their expert's (gemma4).
+  Normed,   // Behind a norm and a learned scale, softmax in fp32, the largest divided, times their expert's (gemma4).
+  Sampled,  // Two experts one after the other, drawn among those near the best, in the logits' dtype (phimoe).
   Fp32Biased,  // Product and softmax in fp32, chosen with a bias, divided, in the hidden state's dtype (ernie4_5_moe).
 };
 
@@ -141,7 +145,8 @@ struct ExpertParts {
   bool normalised = true;
   std::int64_t groups = 0;  // Of experts, of which `kept_groups` may be chosen; 0: none.
   std::int64_t kept_groups = 0;
-  double scale = 1;  // Of the weights of routers in fp32.
+  double scale = 1;   // Of the weights of routers in fp32.
+  double spread = 0;  // How far below the best an expert may be that is drawn.
   // gpt_oss: weights lie as [in, out], with a bias for each expert; gate and up alternate, and are clamped.
   bool biased = false;
 };
@@ -250,6 +255,7 @@ struct DecoderParts {
   bool inner_dropout = false;       // nn.functional.dropout at the end of attention and MLP (starcoder2).
   bool rebinds_dropout = false;     // What is dropped out takes the name of what it was (gpt_neox).
   bool rebinds_embedding = false;   // What is dropped out takes the embedding's name (phi).
+  bool norms_embedding = false;     // The last norm is asked ahead of the first layer as well (nanochat).
   bool multiplies_late = false;     // embedding_multiplier stands behind the masks (granitemoe).
   bool alibi = false;               // Biases of the scores, in the place of rotary positions (falcon).
   bool full = false;                // Each token sees every other (vit).

@@ -19,6 +19,7 @@ struct Plan {
 
 // Families without a row have no plan.
 constexpr std::array kPlans = {
+    Plan{"apertus", false, true},
     Plan{"arcee"},
     Plan{"cohere", true},
     Plan{"cohere2", true},
@@ -41,6 +42,7 @@ constexpr std::array kPlans = {
     Plan{"llava", false, false, true},
     Plan{"minicpm3", true},
     Plan{"mistral"},
+    Plan{"nanochat"},
     Plan{"olmo", true},
     Plan{"olmo2"},
     Plan{"paligemma", true, false, true},

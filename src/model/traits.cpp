@@ -1,6 +1,9 @@
 #include "model/traits.h"
 
+#include <algorithm>
+#include <array>
 #include <cstddef>
+#include <string_view>
 
 namespace dsplan {
 
@@ -16,6 +19,11 @@ const TowerParts* sized_tower(const ModelSpec& model) {
 
 std::vector<std::string> unreached_parameters(const ModelSpec& model, const std::vector<bool>& trained) {
   std::vector<std::string> globs;
+  if (model.family == "dinov2") {  // Read where patches are masked, as no classifier's are.
+    for (std::size_t at = 0; at < model.parameters.size(); ++at) {
+      if (trained[at] && model.parameters[at].name.ends_with("mask_token")) globs.emplace_back("*mask_token");
+    }
+  }
   if (model.parts == nullptr || model.parts->tower == nullptr) return globs;
   for (const std::string& beginning : model.parts->tower->unreached) {
     for (std::size_t at = 0; at < model.parameters.size(); ++at) {
@@ -41,7 +49,8 @@ bool is_roberta(const ModelSpec& model) {
 bool biases_positions(const ModelSpec& model) { return model.family.ends_with("t5"); }
 
 bool eager_alone(const ModelSpec& model) {
-  return model.family == "bloom" || model.family == "mamba2" || model.family == "deberta-v2" ||
+  constexpr std::array<std::string_view, 5> kFamilies{"bloom", "gptj", "gpt_neo", "mamba2", "deberta-v2"};
+  return std::find(kFamilies.begin(), kFamilies.end(), model.family) != kFamilies.end() ||
          (model.parts != nullptr && model.parts->sinks);
 }
 

@@ -98,13 +98,22 @@ DEBERTA = {**BERT, "model_type": "deberta-v2", "architectures": ["DebertaV2ForMa
            "share_att_key": True, "pos_att_type": ["p2c", "c2p"], "max_relative_positions": -1}
 GPT_BIGCODE = {"model_type": "gpt_bigcode", "vocab_size": 72, "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 32,
                "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "bos_token_id": 0, "eos_token_id": 1}
+GPTJ = {"model_type": "gptj", "vocab_size": 72, "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 32,
+        "rotary_dim": 4, "bos_token_id": 0, "eos_token_id": 1}
+GPT_NEO = {"model_type": "gpt_neo", "vocab_size": 72, "hidden_size": 16, "num_layers": 2, "num_heads": 2,
+           "max_position_embeddings": 32, "attention_types": [[["global", "local"], 1]], "window_size": 8,
+           "bos_token_id": 0, "eos_token_id": 1}
+APERTUS = like_llama("apertus", hidden_act="xielu")
+NANOCHAT = like_llama("nanochat", hidden_act="relu2")
+PHIMOE = like_llama("phimoe", num_local_experts=4)
 TOPOLOGIES = {"phi": PHI, "cohere": COHERE, "gpt-neox": GPT_NEOX, "olmo2": OLMO2, "gemma3": GEMMA3, "glm4": GLM4,
               "falcon": FALCON, "gemma4": GEMMA4, "gemma4-dense": GEMMA4_DENSE}
 # Without checkpoints.
 OTHERS = {"llama4": LLAMA4, "bloom": BLOOM, "stablelm": STABLELM, "glm4-moe": GLM4_MOE}
 SCANS = {"qwen3-next": QWEN3_NEXT, "qwen3-5": QWEN3_5, "granitemoehybrid": HYBRID, "mamba2": MAMBA2}
 # Whose constants, or a row of padding in whose tables, transformers' own initialization does not find under zero.Init.
-PADDED = {"gpt-bigcode": GPT_BIGCODE, "opt": OPT, "bert": BERT, "modernbert": MODERNBERT, "electra": ELECTRA,
+PADDED = {"gpt-bigcode": GPT_BIGCODE, "gptj": GPTJ, "gpt-neo": GPT_NEO, "apertus": APERTUS, "nanochat": NANOCHAT,
+          "phimoe": PHIMOE, "opt": OPT, "bert": BERT, "modernbert": MODERNBERT, "electra": ELECTRA,
           "distilbert": DISTILBERT, "deberta": DEBERTA, **TRANSLATORS, **SCANS}
 MIXTURES = {"mixtral": MIXTRAL, "qwen3-moe": QWEN3_MOE, "qwen2-moe": QWEN2_MOE, "deepseek-v3": DEEPSEEK_V3, "gpt-oss": GPT_OSS,
             "gemma4-moe": GEMMA4_MOE}

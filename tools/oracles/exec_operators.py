@@ -39,7 +39,7 @@ LATENT = {"q_lora_rank": 8, "kv_lora_rank": 8, "qk_nope_head_dim": 4, "qk_rope_h
 ENCODES = {"layer_norm_eps": 1e-6, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
            "type_vocab_size": 2}
 # Those that take nothing of SMALL.
-OWN = ("gpt_bigcode", "distilbert", "t5", "umt5", "vit", "bart", "mbart", "marian", "m2m_100", "pegasus")
+OWN = ("gpt_bigcode", "gpt_neo", "distilbert", "t5", "umt5", "vit", "bart", "mbart", "marian", "m2m_100", "pegasus")
 ENCODERS = ("distilbert", "modernbert")
 TRANSLATES = {"vocab_size": 19, "d_model": 16, "encoder_ffn_dim": 12, "decoder_ffn_dim": 20, "encoder_layers": 2, "decoder_layers": 2,
               "encoder_attention_heads": 4, "decoder_attention_heads": 4, "max_position_embeddings": 16, "dropout": 0.0,
@@ -80,6 +80,10 @@ FAMILIES = {
     "ernie4_5_moe": {"head_dim": 4, **MIXED, "moe_num_experts": 4, "moe_k": 2, "moe_layer_start_index": 0},
     "minimax_m2": {"head_dim": 4, **MIXED, "num_local_experts": 4},
     "gpt_oss": {"head_dim": 4, **MIXED, "num_local_experts": 4, **KINDS, **PLAIN},
+    "gpt_neo": {"vocab_size": 23, "max_position_embeddings": 16, "hidden_size": 16, "num_layers": 2, "num_heads": 4,
+                "intermediate_size": 12, "attention_types": [[["global", "local"], 1]], "window_size": 3,
+                "bos_token_id": 0, "eos_token_id": 0},
+    "nanochat": {"head_dim": 4},
     "gpt_bigcode": {**GPT2, "n_inner": 12, "n_embd": 16, "n_head": 4},
     "gpt_bigcode.apart": {**GPT2, "multi_query": False, "n_embd": 16, "n_head": 4, "activation_function": "gelu"},
     "bloom": {"n_head": 4, "n_layer": 2, "hidden_dropout": 0.0, "attention_dropout": 0.0},
@@ -133,7 +137,7 @@ def line(name, tensor):
 def model(config):
     """Loss, gradients of all parameters, and of what the token embedding gives."""
     config._experts_implementation = "eager"  # The grouped product takes no float64.
-    attention = "eager" if config.model_type in ("t5", "umt5", "gpt_oss", "bloom") else "sdpa"
+    attention = "eager" if config.model_type in ("t5", "umt5", "gpt_oss", "bloom", "gpt_neo") else "sdpa"
     named = getattr(transformers, config.architectures[0])._from_config if config.architectures else \
         transformers.AutoModelForCausalLM.from_config
     made = named(config, attn_implementation=attention).double().train()

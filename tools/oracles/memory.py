@@ -379,6 +379,8 @@ class Run:
             shapes["labels"] = shape[:1]
         config = self.case["config"]
         size = config.get("vision_config", config).get("image_size")
+        if kind.startswith("Dinov2"):  # Of as many patches as the sequence has, beside a class token.
+            size = round((shape[1] - 1) ** 0.5) * config["patch_size"]
         if kind.endswith("ForImageClassification"):
             shapes = {"pixel_values": (shape[0], 3, size, size), "labels": shapes["labels"]}
         if "images" in self.training and size is not None:
@@ -494,7 +496,7 @@ class Run:
 
     def indexes_by_lists(self):
         """What becomes a tensor on the device; in the engine's own thread that asks for a driver."""
-        return self.case["config"]["model_type"] == "falcon"
+        return self.case["config"]["model_type"] in ("falcon", "gpt_neo")
 
     def autocast(self):
         to = self.training.get("autocast")

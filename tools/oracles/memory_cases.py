@@ -145,6 +145,9 @@ GPT_OSS = config("gpt_oss", vocab_size=821, head_dim=16, num_local_experts=4, nu
 VIT = {"model_type": "vit", "architectures": ["ViTForImageClassification"], "hidden_size": 64, "intermediate_size": 176,
        "num_hidden_layers": 2, "num_attention_heads": 4, "image_size": 48, "patch_size": 8, "num_labels": 7,
        "id2label": {str(i): str(i) for i in range(7)}}
+DINOV2 = {"model_type": "dinov2", "architectures": ["Dinov2ForImageClassification"], "hidden_size": 64, "num_hidden_layers": 2,
+          "num_attention_heads": 4, "image_size": 48, "patch_size": 8, "num_labels": 7, "mlp_ratio": 3,
+          "id2label": {str(i): str(i) for i in range(7)}}
 BERT = {"model_type": "bert", "architectures": ["BertForMaskedLM"], "hidden_size": 64, "intermediate_size": 176,
         "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 773, "max_position_embeddings": 128}
 ROBERTA = {**BERT, "model_type": "roberta", "architectures": ["RobertaForMaskedLM"], "vocab_size": 787}
@@ -323,6 +326,14 @@ VAULTGEMMA = {**GEMMA2, "model_type": "vaultgemma", "vocab_size": 971}
 GRANITEMOE_SHARED = {**GRANITEMOE, "model_type": "granitemoeshared", "vocab_size": 977, "shared_intermediate_size": 80}
 LFM2 = {**without(config("lfm2", vocab_size=983, block_auto_adjust_ff_dim=False, tie_word_embeddings=True,
                          layer_types=["conv", "full_attention"]), "rms_norm_eps", "hidden_act"), "norm_eps": 1e-05}
+APERTUS = config("apertus", vocab_size=1031, hidden_act="xielu")
+NANOCHAT = config("nanochat", vocab_size=1033, hidden_act="relu2", bos_token_id=0, eos_token_id=1, pad_token_id=1)
+PHIMOE = config("phimoe", vocab_size=1039, num_local_experts=6)
+GPTJ = {"model_type": "gptj", "n_embd": 64, "n_head": 4, "n_layer": 2, "n_positions": 256, "rotary_dim": 8,
+        "vocab_size": 1049, "bos_token_id": 0, "eos_token_id": 0}
+GPT_NEO = {"model_type": "gpt_neo", "hidden_size": 64, "num_heads": 4, "num_layers": 2, "max_position_embeddings": 256,
+           "attention_types": [[["global", "local"], 1]], "window_size": 32, "vocab_size": 1051, "bos_token_id": 0,
+           "eos_token_id": 0}
 GPT_BIGCODE = {"model_type": "gpt_bigcode", "n_embd": 64, "n_head": 4, "n_layer": 2, "n_positions": 256,
                "vocab_size": 991}
 
@@ -592,6 +603,24 @@ FAMILIES = {
     "falcon-rw-fp32": case(FALCON_RW, micro_batch=2, seq=70, dtype="fp32", attention="mem-efficient"),
     "bloom-fp32": case(BLOOM, micro_batch=2, seq=70, dtype="fp32", attention="eager"),
     "falcon-rw-parallel": case({**FALCON_RW, "parallel_attn": True}, seq=64, attention="mem-efficient"),
+    **family("apertus", APERTUS, odd={"num_key_value_heads": 4, "attention_bias": True}),
+    "apertus-autocast-checkpoint": case(APERTUS, seq=64, dtype="fp32", autocast="bf16", checkpoint="full"),
+    "apertus-relu2": case({**APERTUS, "hidden_act": "relu2"}, micro_batch=2, seq=64),
+    **family("nanochat", NANOCHAT, odd={"num_key_value_heads": 4, "attention_bias": True, "final_logit_softcapping": None}),
+    **family("phimoe", PHIMOE, experts=True, odd={"num_key_value_heads": 4, "attention_bias": True, "lm_head_bias": True}),
+    "phimoe-window": case({**PHIMOE, "sliding_window": 32}, micro_batch=2, seq=77, attention="mem-efficient"),
+    **family("gptj", GPTJ, eager=False, attention="eager", frozen=("transformer.wte.*", "transformer.h.0.*"),
+             odd={"n_head": 2, "n_inner": 200, "resid_pdrop": 0.1, "embd_pdrop": 0.1, "attn_pdrop": 0.1,
+                  "tie_word_embeddings": True}),
+    "gptj-fp32": case(GPTJ, micro_batch=2, seq=70, dtype="fp32", attention="eager"),
+    "gptj-one-head": case({**GPTJ, "n_head": 1}, micro_batch=2, seq=64, attention="eager"),
+    "gptj-three-heads": case({**GPTJ, "n_embd": 72, "n_head": 3}, micro_batch=3, seq=61, attention="eager"),
+    **family("gpt-neo", GPT_NEO, eager=False, attention="eager", frozen=("transformer.wpe.*", "transformer.h.0.*"),
+             odd={"num_heads": 2, "intermediate_size": 200, "resid_dropout": 0.1, "embed_dropout": 0.1,
+                  "attention_dropout": 0.1, "tie_word_embeddings": False}),
+    "gpt-neo-fp32": case(GPT_NEO, micro_batch=2, seq=70, dtype="fp32", attention="eager"),
+    "gpt-neo-one-head": case({**GPT_NEO, "num_heads": 1}, micro_batch=2, seq=64, attention="eager"),
+    "gpt-neo-three-heads": case({**GPT_NEO, "hidden_size": 72, "num_heads": 3}, micro_batch=3, seq=61, attention="eager"),
     **family("jais2", JAIS2, odd={"num_key_value_heads": 4, "attention_bias": False, "mlp_bias": False}),
     **family("hyperclovax", HYPERCLOVAX, odd={"num_key_value_heads": 4, "use_post_norm": False, "attention_bias": True}),
     **family("flex-olmo", FLEX_OLMO, experts=True, odd={"num_key_value_heads": 4, "norm_topk_prob": True}),
@@ -663,6 +692,15 @@ FAMILIES = {
        for name, made in family("vit", VIT, frozen=("vit.embeddings.*", "vit.layers.0.*"),
                                 odd={"hidden_dropout_prob": 0.1, "qkv_bias": False}).items()
        if name != "vit-checkpoint-reentrant"},
+    **{name: {**made, "training": {**made["training"], "seq": 37, "micro_batch": 2}}
+       for name, made in family("dinov2", DINOV2, targets=("query", "value"), frozen=("dinov2.embeddings.*", "dinov2.encoder.layer.0.*"),
+                                odd={"hidden_dropout_prob": 0.1, "qkv_bias": False, "use_mask_token": False}).items()
+       if name != "dinov2-checkpoint-reentrant"},
+    **{f"dinov2-resampled{name}": case(DINOV2, micro_batch=2, seq=17, **more)
+       for name, more in {"": {}, "-checkpoint": {"checkpoint": "full"}, "-autocast": {"dtype": "fp32", "autocast": "bf16"}}.items()},
+    "dinov2-resampled-wider": case({**DINOV2, "image_size": 32}, micro_batch=3, seq=50, grad_accum=2, dtype="fp32", attention="math"),
+    "dinov2-gated": case({**DINOV2, "use_swiglu_ffn": True}, micro_batch=2, seq=37),
+    "dinov2-gated-autocast": case({**DINOV2, "use_swiglu_ffn": True}, micro_batch=3, seq=37, dtype="fp32", autocast="bf16"),
     "qwen2-moe-window": case({**QWEN2_MOE, "use_sliding_window": True, "sliding_window": 32, "max_window_layers": 1},
                              micro_batch=2, seq=77),
     "qwen2-window": case({**QWEN2, "use_sliding_window": True, "sliding_window": 32, "max_window_layers": 1},

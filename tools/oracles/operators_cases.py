@@ -119,7 +119,7 @@ unary("clamp", lambda x: x.clamp(min=-1), lambda x: x.clamp_(min=-1), bounds=1)
 unary("clamp", lambda x: x.clamp(max=1), lambda x: x.clamp_(max=1), bounds=2)
 
 # Elementwise, of one tensor.
-for name in ("neg", "abs", "exp", "log", "sqrt", "rsqrt", "reciprocal", "sin", "cos", "tanh", "sigmoid", "relu"):
+for name in ("neg", "abs", "exp", "expm1", "log", "sqrt", "rsqrt", "reciprocal", "sin", "cos", "tanh", "sigmoid", "relu"):
     unary(name, getattr(torch, name), getattr(torch, name + "_"))
 unary("logsigmoid", F.logsigmoid)
 unary("leaky_relu", F.leaky_relu, lambda x: F.leaky_relu(x, inplace=True))
@@ -252,7 +252,7 @@ for reduction in ("mean", "sum", "none"):
 
 # Without a gradient.
 case("floor_divide", lambda x: torch.floor_divide(x, 3), ((A,), (B,)), grad=[False], number=3.0)
-for name in ("ne", "eq", "ge"):
+for name in ("ne", "eq", "ge", "gt"):
     case(name, getattr(torch, name), ((A, A), (B, (7, 1))), grad=[False, False])
 case("all", lambda x: x.all(), ((A,), (B,)), kinds=["bool"], dtypes=["bool"])
 case("all", lambda x: x.all(-1), ((A,), (B,)), kinds=["bool"], dtypes=["bool"])

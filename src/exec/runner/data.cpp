@@ -62,6 +62,17 @@ std::vector<double> sinusoids(const ModelBuffer& buffer, std::int64_t padding) {
   return values;
 }
 
+// Which token sees which, those before it or so many of them (gpt_neo; gpt_bigcode's nobody reads).
+std::vector<double> seen_tokens(const ModelBuffer& buffer) {
+  const std::int64_t side = buffer.shape.dims[buffer.shape.rank - 1U];
+  std::vector<double> values;
+  for (std::int64_t i = 0; i < buffer.shape.elements().value(); ++i) {
+    const std::int64_t back = i / side - i % side;
+    values.push_back(back >= 0 && (buffer.window == 0 || back < buffer.window) ? 1 : 0);
+  }
+  return values;
+}
+
 }  // namespace
 
 std::vector<double> values_of(const ModelSpec& model, const ModelBuffer& buffer) {
@@ -79,11 +90,7 @@ std::vector<double> values_of(const ModelSpec& model, const ModelBuffer& buffer)
     for (std::int64_t i = 0; i < count; ++i) values.push_back(static_cast<double>(i));
     return values;
   }
-  if (buffer.name.ends_with("transformer.bias")) {  // Who sees whom, which nobody reads (gpt_bigcode).
-    const std::int64_t side = buffer.shape.dims[0];
-    for (std::int64_t i = 0; i < count; ++i) values.push_back(i % side <= i / side ? 1 : 0);
-    return values;
-  }
+  if (buffer.name.ends_with("transformer.bias") || buffer.name.ends_with("attention.bias")) return seen_tokens(buffer);
   if (!buffer.name.ends_with("inv_freq")) {
     throw Refusal("run", "buffer \"" + buffer.name + "\" cannot be filled yet");
   }

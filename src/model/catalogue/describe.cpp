@@ -196,6 +196,17 @@ Sample sample_of(Op op) {
             {{"softmax", kWide, DType::Float32}, {"loss", Shape{3, 5}, DType::Float32}},
             {{"tokens", 15}}};
   }
+  if (op == Op::SparseMixer) {
+    const Shape column{3, 5, 1};
+    return {{{"scores", kWide},
+             {"multiplier", column, DType::BFloat16, false},
+             {"selected_experts", column, DType::Int64, false},
+             {"masked_gates", kWide, DType::BFloat16, false},
+             {"mask_for_one", column, DType::BFloat16, false},
+             {"mask", kWide, DType::Bool, false}},
+            {{"out", column}},
+            {}};
+  }
   if (op == Op::NllLoss) return loss("target", DType::Int64);
   if (op >= Op::L1Loss && op <= Op::KlDiv) return loss("target", DType::BFloat16);
   if (op >= Op::SumDim && op <= Op::LogSumExp) return one_input(Shape{3, 5});

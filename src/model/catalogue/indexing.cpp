@@ -79,6 +79,20 @@ void custom(Writer& w) {
   for (std::size_t i = 0; i < w.node().input_count; ++i) w.gradient(i);
 }
 
+// share * chance, under no_grad. Backward: grad * share; the negative of that times all shares, into which it is
+// scattered. What was left out is kept by the node of masked_fill behind it, which runs next, and makes nothing.
+void sparse_mixer(Writer& w) {
+  w.output();
+  w.kernel();
+  w.saves_after_kernel();
+  for (const std::size_t i : {1U, 2U, 3U, 5U}) w.save_input(i, "_saved_tensors");
+  if (!w.needs(0)) return;
+  w.full_temporary();
+  const std::uint8_t negative = w.full_temporary();
+  w.gradient(0);
+  w.drop(negative);
+}
+
 // values and indices; backward scatters into zeros.
 void selection(Writer& w) {
   w.output(0);

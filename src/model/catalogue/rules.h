@@ -49,6 +49,7 @@ void copy_into(Writer& w);
 void polar(Writer& w);
 void complex_multiply(Writer& w);
 void custom(Writer& w);
+void sparse_mixer(Writer& w);
 void sort(Writer& w);
 void selection(Writer& w);
 void index(Writer& w);

@@ -155,11 +155,11 @@ constexpr std::string_view kGenerationKeys[] = {"max_length",
 // By family: first those up to the mixtures of qwen, then the others.
 const std::vector<ConfigKey>& family_keys() {
   static const std::vector<ConfigKey> kRows{
-      {"gpt2 gpt_bigcode electra", "summary_type", kInert, "", kHeads},
-      {"gpt2 gpt_bigcode electra", "summary_use_proj", kInert, "", kHeads},
-      {"gpt2 gpt_bigcode electra", "summary_activation", kInert, "", kHeads},
-      {"gpt2 gpt_bigcode electra", "summary_proj_to_labels", kInert, "", kHeads},
-      {"gpt2 gpt_bigcode electra", "summary_first_dropout", kInert, "", kHeads},
+      {"gpt2 gpt_bigcode gptj gpt_neo electra", "summary_type", kInert, "", kHeads},
+      {"gpt2 gpt_bigcode gptj gpt_neo electra", "summary_use_proj", kInert, "", kHeads},
+      {"gpt2 gpt_bigcode gptj gpt_neo electra", "summary_activation", kInert, "", kHeads},
+      {"gpt2 gpt_bigcode gptj gpt_neo electra", "summary_proj_to_labels", kInert, "", kHeads},
+      {"gpt2 gpt_bigcode gptj gpt_neo electra", "summary_first_dropout", kInert, "", kHeads},
       {"gpt2 gpt_bigcode", "scale_attn_weights", kInert, "", kScale},
       {"gpt2", "scale_attn_by_inverse_layer_idx", kInert, "", kScale},
       {"gpt2", "reorder_and_upcast_attn", kGraph, "false", "attention scores that are reordered and upcast"},
@@ -173,6 +173,9 @@ const std::vector<ConfigKey>& family_keys() {
       {"gpt_bigcode", "pre_allocate_kv_cache", kInert, "", kOldField},
       {"gpt_bigcode", "pad_key_length", kInert, "", kOldField},
       {"gpt_bigcode", "max_batch_size", kInert, "", kOldField},
+      {"gptj", "rotary", kInert, "", kOldField},
+      {"gptj", "scale_attn_weights", kInert, "", "scores are divided whatever it says"},
+      {"gpt_neo", "attention_layers", kInert, "", "attention_types says it"},
       {"gpt2", "n_special", kInert, "", kOldField},
       {"gpt2", "predict_special_tokens", kInert, "", kOldField},
       {"gpt2 t5", "output_past", kInert, "", kOldField},
@@ -196,7 +199,7 @@ const std::vector<ConfigKey>& family_keys() {
       {"mixtral qwen2_moe qwen3_moe granitemoe granitemoeshared granitemoehybrid qwen3_next gpt_oss olmoe flex_olmo "
        "ernie4_5_moe "
        "minimax_m2 "
-       "qwen3_vl_moe qwen3_5_moe qwen3_5_moe_text",
+       "phimoe qwen3_vl_moe qwen3_5_moe qwen3_5_moe_text",
        "router_aux_loss_coef", kInert, "", "a factor of the router's loss, which output_router_logits switches on"},
       {"mixtral minimax_m2", "router_jitter_noise", kGraph, "0|null", "noise on what the router sees"},
       {"qwen3_moe", "sliding_window", kInert, "", "use_sliding_window switches it on"},
@@ -206,7 +209,7 @@ const std::vector<ConfigKey>& family_keys() {
       {"mixtral qwen2_moe qwen3_moe granitemoe granitemoeshared granitemoehybrid qwen3_next gpt_oss olmoe flex_olmo "
        "ernie4_5_moe "
        "minimax_m2 "
-       "qwen3_vl_moe qwen3_5_moe qwen3_5_moe_text",
+       "phimoe qwen3_vl_moe qwen3_5_moe qwen3_5_moe_text",
        "output_router_logits", kGraph, "false", "a loss of the router's own"},
       {"qwen3_vl_moe", "norm_topk_prob", kInert, "", "weights are divided by their sum whatever it says"},
       {"qwen2", "use_mrope", kGraph, "false", "positions of three dimensions"},
@@ -259,6 +262,8 @@ const std::vector<ConfigKey>& later_decoder_keys() {
       {"phi3", "mlp_bias", kRefused, "false", "biases in the feed-forward"},
       {"smollm3", "max_window_layers", kInert, "", "no_rope_layers says which layers have a window"},
       {"gpt_oss", "initial_context_length", kInert, "", "values of the rotary tables"},
+      {"phimoe", "input_jitter_noise", kGraph, "0|null", "noise on what the router sees"},
+      {"phimoe", "num_experts_per_tok", kInert, "", "the router draws two whatever it says"},
       {"gpt_oss", "swiglu_limit", kInert, "", "a bound of values"},
   };
   return kRows;
@@ -350,6 +355,14 @@ const std::vector<ConfigKey>& encoder_keys() {
 
 const std::vector<ConfigKey>& picture_keys() {
   static const std::vector<ConfigKey> kRows{
+      {"dinov2", "layerscale_value", kInert, "", kValues},
+      {"dinov2", "apply_layernorm", kInert, "", "of a backbone, which `architectures` would have to name"},
+      {"dinov2", "reshape_hidden_states", kInert, "", "of a backbone, which `architectures` would have to name"},
+      {"dinov2", "out_features", kInert, "", "of a backbone, which `architectures` would have to name"},
+      {"dinov2", "out_indices", kInert, "", "of a backbone, which `architectures` would have to name"},
+      {"dinov2", "_out_features", kInert, "", "of a backbone, which `architectures` would have to name"},
+      {"dinov2", "_out_indices", kInert, "", "of a backbone, which `architectures` would have to name"},
+      {"dinov2", "stage_names", kInert, "", "of a backbone, which `architectures` would have to name"},
       {"vit", "encoder_stride", kInert, "", "of masked image modelling, which `architectures` would have to name"},
       {"clip clip_vision_model", "projection_dim", kInert, "", "of a projection that the class does not have"},
       {"clip", "logit_scale_init_value", kInert, "", "of two towers' loss"},

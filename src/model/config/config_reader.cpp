@@ -10,7 +10,7 @@
 namespace dsplan {
 namespace {
 
-constexpr std::array<std::pair<std::string_view, std::string_view>, 22> kActivations{{
+constexpr std::array<std::pair<std::string_view, std::string_view>, 23> kActivations{{
     {"gelu", "GELUActivation"},
     {"gelu_10", "ClippedGELUActivation"},
     {"gelu_fast", "FastGELUActivation"},
@@ -33,6 +33,7 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 22> kActivat
     {"sqrtsoftplus", "SqrtSoftplusActivation"},
     {"swish", "SiLU"},
     {"tanh", "Tanh"},
+    {"xielu", "XIELUActivation"},
 }};
 
 std::vector<std::string_view> activation_names() {
@@ -180,7 +181,7 @@ std::string ConfigReader::activation(std::string_view key, std::string_view fall
   refuse_null(key, "a string");
   const std::optional<std::string> read = object.string(key);
   if (!read) return std::string(fallback);
-  if (*read == "prelu" || *read == "xielu") {
+  if (*read == "prelu" || (*read == "xielu" && fallback != "xielu")) {
     fault(key, formatted("activation \"{}\" has parameters of its own and is not modelled yet", *read));
     return std::string(fallback);
   }

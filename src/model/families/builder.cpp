@@ -182,6 +182,13 @@ void ModelBuilder::layer_norm(std::string_view name, std::int64_t size, bool aff
   parameter("bias", {size}, Split::Replicated);
 }
 
+void ModelBuilder::activation(std::string_view name, std::string_view function) {
+  const Scope scope = module(name, activation_class(function));
+  if (function != "xielu") return;
+  for (const std::string_view leaf : {"alpha_p", "alpha_n"}) parameter(leaf, {1}, Split::Replicated);
+  for (const std::string_view leaf : {"beta", "eps"}) buffer(leaf, Shape(), DType::Float32, true);
+}
+
 namespace {
 
 // Whether rotary frequencies are scaled (any "rope_type" but the default), of one kind of layers if there are several.

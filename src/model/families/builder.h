@@ -66,7 +66,7 @@ class ModelBuilder {
   void rms_norm(std::string_view name, std::int64_t size, std::string_view type);
   // `affine` false: neither weight nor bias.
   void layer_norm(std::string_view name, std::int64_t size, bool affine = true);
-  void activation(std::string_view name, std::string_view function) { leaf(name, activation_class(function)); }
+  void activation(std::string_view name, std::string_view function);
   // The rotary module of transformers: the inverse frequencies of `rotated` dimensions and an untouched copy, both
   // always float32.
   // `kinds` of layers, where each has tables of its own; `first_rotated`: of the first, where that is another.

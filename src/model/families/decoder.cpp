@@ -26,7 +26,7 @@ void register_norm(ModelBuilder& b, const Decoder& decoder, const Names& names, 
   if (behind && decoder.idle_post_norms) return b.leaf(name, "Identity");
   const bool layer_norm = kind == NormKind::Layer;
   const auto scope = b.module(name, layer_norm ? std::string_view("LayerNorm") : std::string_view(names.norm));
-  if (kind == NormKind::LayerBare) return;
+  if (kind == NormKind::LayerBare || kind == NormKind::RmsBare) return;
   b.parameter("weight", shape, Split::Replicated);
   if ((layer_norm || kind == NormKind::LayerPlusOne) && decoder.norm_bias) {
     b.parameter("bias", shape, Split::Replicated);
@@ -132,9 +132,10 @@ void register_mlp(ModelBuilder& b, const Decoder& decoder, const Names& names) {
   const auto mlp = b.module("mlp", decoder.mlp_class.empty() ? std::string_view(names.mlp) : decoder.mlp_class);
   if (parts.mlp == MlpKind::Gated) return register_gated_mlp(b, d.hidden, d.ffn, decoder.mlp_bias, d.activation);
   const std::int64_t wide = parts.mlp == MlpKind::FusedGate ? b.times(2, d.ffn) : d.ffn;
+  if (decoder.activation_first) b.activation(parts.activation, d.activation);
   b.linear(parts.up, wide, d.hidden, decoder.mlp_bias, Cut::Column);
   b.linear(parts.down, d.hidden, d.ffn, decoder.mlp_bias, Cut::Row);
-  b.activation(parts.activation, d.activation);
+  if (!decoder.activation_first) b.activation(parts.activation, d.activation);
 }
 
 // The layer's own, beside its experts.
@@ -419,6 +420,7 @@ ModelSpec build_decoder(const ConfigReader& config, const Decoder& decoder) {
   const std::string_view head_forward = register_head(b, decoder, embedding);
   std::string tables = "rotary_emb";
   if (parts.tables_by_kind && parts.some_slide() && parts.some_see_all()) tables += " rotary_emb";  // Once per kind.
+  if (parts.norms_embedding) tables += " norm";
   ModelSpec spec = b.finish(formatted("model(embed_tokens {} layers* norm) {}", tables, head_forward));
   spec.dims = d;
   spec.dims.experts = decoder.experts.count;

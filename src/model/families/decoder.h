@@ -39,6 +39,7 @@ struct Decoder {
   // Of a layer, in the order of its constructor.
   std::vector<std::string_view> norms{"input_layernorm", "post_attention_layernorm"};
   bool norms_before_mlp = false;            // Registered so.
+  bool activation_first = false;            // Ahead of an MLP's two products (nanochat).
   std::string_view norm_class = "RMSNorm";  // Behind the prefix; of NormKind::Layer there is none.
   bool norm_bias = true;                    // NormKind::Layer, LayerPlusOne.
   bool idle_post_norms = false;             // Those behind attention and MLP are Identities (hyperclovax).

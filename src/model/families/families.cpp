@@ -16,6 +16,8 @@ std::vector<Family> text_decoders() {
   return {
       {"gpt2", build_gpt2, true},
       {"gpt_bigcode", build_gpt_bigcode, true},
+      {"gptj", build_gptj, true},
+      {"gpt_neo", build_gpt_neo, true},
       {"opt", build_opt, true},
       {"bloom", build_bloom, true},
       {"gpt_neox", build_gpt_neox, true},
@@ -34,6 +36,7 @@ std::vector<Family> text_decoders() {
       {"gemma4_text", build_gemma4_text, true},
       {"phi", build_phi, true},
       {"phi3", build_phi3, true},
+      {"phimoe", build_phimoe, true},
       {"deepseek_v2", build_deepseek_v2, true},
       {"deepseek_v3", build_deepseek_v3, true},
       {"glm4_moe_lite", build_glm4_moe_lite, true},
@@ -58,6 +61,8 @@ std::vector<Family> text_decoders() {
       {"jais2", build_jais2, true},
       {"hyperclovax", build_hyperclovax, true},
       {"flex_olmo", build_flex_olmo, true},
+      {"apertus", build_apertus, true},
+      {"nanochat", build_nanochat, true},
       {"seed_oss", build_seed_oss, true},
       {"olmo", build_olmo, true},
       {"olmoe", build_olmoe, true},
@@ -102,6 +107,7 @@ std::vector<Family> encoders_and_towers() {
       {"m2m_100", build_m2m_100, true},
       {"pegasus", build_pegasus, true},
       {"vit", build_vit, true},
+      {"dinov2", build_dinov2, true},
       {"clip_vision_model", build_clip_vision_model, false},
       {"siglip_vision_model", build_siglip_vision_model, false},
       {"clip", build_clip, true},
@@ -194,8 +200,8 @@ std::int64_t usual_padding(std::string_view family) {
       {" bert distilbert electra gemma gemma2 vaultgemma gemma3_text gemma4_text cohere cohere2 ernie4_5 "
        "hunyuan_v1_dense hunyuan_v1_moe lfm2 t5 umt5 pegasus ",
        0},
-      {" roberta xlm-roberta camembert bart mbart m2m_100 opt olmo olmo2 olmo3 olmoe seed_oss ", 1},
-      {" helium ", 3},
+      {" roberta xlm-roberta camembert bart mbart m2m_100 opt olmo olmo2 olmo3 olmoe seed_oss nanochat ", 1},
+      {" helium apertus ", 3},
       {" phi3 ", 32000},
       {" modernbert ", 50283},
       {" whisper ", 50256},
@@ -212,7 +218,7 @@ std::int64_t usual_padding(std::string_view family) {
 // -1: none. A negative id counts from the last word.
 std::int64_t padding_of(const ConfigReader& config, const ModelSpec& spec) {
   constexpr std::string_view kUnpadded =
-      " gpt2 gpt_bigcode bloom gpt_neox falcon mamba2 qwen3_next qwen3_5_text qwen3_5_moe_text ";
+      " gpt2 gpt_bigcode gptj gpt_neo bloom gpt_neox falcon mamba2 qwen3_next qwen3_5_text qwen3_5_moe_text ";
   if (kUnpadded.find(formatted(" {} ", spec.family)) != std::string_view::npos) return -1;
   const Value* given = config.root().find("pad_token_id");
   if (given == nullptr) return usual_padding(spec.family);

@@ -22,6 +22,8 @@ struct Family {
 
 [[nodiscard]] ModelSpec build_gpt2(ConfigReader& config);
 [[nodiscard]] ModelSpec build_gpt_bigcode(ConfigReader& config);
+[[nodiscard]] ModelSpec build_gptj(ConfigReader& config);
+[[nodiscard]] ModelSpec build_gpt_neo(ConfigReader& config);
 [[nodiscard]] ModelSpec build_opt(ConfigReader& config);
 [[nodiscard]] ModelSpec build_bloom(ConfigReader& config);
 [[nodiscard]] ModelSpec build_gpt_neox(ConfigReader& config);
@@ -40,6 +42,7 @@ struct Family {
 [[nodiscard]] ModelSpec build_gemma4_text(ConfigReader& config);
 [[nodiscard]] ModelSpec build_phi(ConfigReader& config);
 [[nodiscard]] ModelSpec build_phi3(ConfigReader& config);
+[[nodiscard]] ModelSpec build_phimoe(ConfigReader& config);
 [[nodiscard]] ModelSpec build_deepseek_v2(ConfigReader& config);
 [[nodiscard]] ModelSpec build_deepseek_v3(ConfigReader& config);
 [[nodiscard]] ModelSpec build_glm4_moe_lite(ConfigReader& config);
@@ -64,6 +67,8 @@ struct Family {
 [[nodiscard]] ModelSpec build_jais2(ConfigReader& config);
 [[nodiscard]] ModelSpec build_hyperclovax(ConfigReader& config);
 [[nodiscard]] ModelSpec build_flex_olmo(ConfigReader& config);
+[[nodiscard]] ModelSpec build_apertus(ConfigReader& config);
+[[nodiscard]] ModelSpec build_nanochat(ConfigReader& config);
 [[nodiscard]] ModelSpec build_seed_oss(ConfigReader& config);
 [[nodiscard]] ModelSpec build_olmo(ConfigReader& config);
 [[nodiscard]] ModelSpec build_olmoe(ConfigReader& config);
@@ -107,6 +112,7 @@ struct Family {
 [[nodiscard]] ModelSpec build_umt5(ConfigReader& config);
 [[nodiscard]] ModelSpec build_t5(ConfigReader& config);
 [[nodiscard]] ModelSpec build_vit(ConfigReader& config);
+[[nodiscard]] ModelSpec build_dinov2(ConfigReader& config);
 [[nodiscard]] ModelSpec build_clip_vision_model(ConfigReader& config);
 [[nodiscard]] ModelSpec build_siglip_vision_model(ConfigReader& config);
 [[nodiscard]] ModelSpec build_clip(ConfigReader& config);

@@ -73,6 +73,34 @@ TensorId relu2(GraphBuilder& g, TensorId x) { return then(g, Op::PowScalar, g.un
 
 TensorId sqrtsoftplus(GraphBuilder& g, TensorId x) { return then(g, Op::Sqrt, g.unary(Op::Softplus, x)); }
 
+// Without its CUDA extension: where(x > 0, p * x * x + b * x, (expm1(min(x, eps)) - x) * n + b * x), where p and n come
+// of parameters of the module's own.
+TensorId xielu(GraphBuilder& g, TensorId x) {
+  const TensorId beta = g.buffer("beta");
+  const auto joined = [&](Op op, TensorId a, TensorId b) {
+    const TensorId out = g.binary(op, a, b);
+    g.drop({a});
+    return out;
+  };
+  const auto straight = [&](TensorId curved) {
+    const TensorId scaled = g.binary(Op::Mul, beta, x);
+    const TensorId out = joined(Op::Add, curved, scaled);
+    g.drop({scaled});
+    return out;
+  };
+  const TensorId steep = g.unary(Op::Softplus, g.parameter("alpha_p"));
+  const TensorId soft = g.unary(Op::Softplus, g.parameter("alpha_n"));
+  const TensorId flat = g.binary(Op::Add, beta, soft);
+  g.drop({soft});
+  const TensorId above = g.make(Op::Greater, g.shape(x), DType::Bool, {x});
+  const TensorId right = straight(joined(Op::Mul, g.binary(Op::Mul, steep, x), x));
+  const TensorId bounded = then(g, Op::Expm1, g.binary(Op::Minimum, x, g.buffer("eps")));
+  const TensorId left = straight(joined(Op::Mul, joined(Op::Sub, bounded, x), flat));
+  const TensorId out = g.make(Op::Where, g.shape(x), g.dtype(right), {above, right, left}, true);
+  g.drop({above, right, left, steep, flat});
+  return out;
+}
+
 TensorId linear(GraphBuilder& g, TensorId x) { return g.keep(x); }
 
 struct ActivationRow {
@@ -100,6 +128,7 @@ constexpr std::array kActivationRows{
     ActivationRow{"sqrtsoftplus", sqrtsoftplus},
     ActivationRow{"swish", one<Op::Silu>},
     ActivationRow{"tanh", one<Op::Tanh>},
+    ActivationRow{"xielu", xielu},
 };
 
 const ActivationRow* row_of(std::string_view activation) {

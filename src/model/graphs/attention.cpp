@@ -11,6 +11,7 @@
 
 #include "core/error.h"
 #include "model/graphs/masks.h"
+#include "model/graphs/pieces.h"
 #include "model/traits.h"
 
 namespace dsplan {

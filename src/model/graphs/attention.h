@@ -33,6 +33,10 @@ struct AttentionCall {
   SoftmaxKind softmax = SoftmaxKind::Wide;  // Eager only.
   TensorId sinks = kNone;                   // Eager only: of each head, a score beside those of the keys.
   bool full = false;                        // Each token sees every other.
+  bool wide = false;                        // Eager only: q and k are brought to fp32 first (gptj, gpt_neo).
+  double divisor = 0;                       // Of the scores, in the place of a factor (gptj).
+  TensorId seen = kNone;                    // Flags of who sees whom, in the place of either (gpt_neo).
+  ModuleId dropped_by = kNone;              // The module that drops weights out, where one is asked.
   bool shared = false;                      // Other layers read k and v as well.
   bool fused = false;                       // By `attention`'s kernel, though others take math.
 };

@@ -200,7 +200,8 @@ namespace {
 // Under autocast in fp32 (AT_FORALL_FP32, AT_FORALL_FP32_SET_OPT_DTYPE), among the operators with one input. Not
 // log_softmax: cross_entropy names its dtype.
 bool autocast_to_fp32(Op op) {
-  return op == Op::PowScalar || op == Op::Rsqrt || op == Op::Softmax || op == Op::Softplus || op == Op::Exp;
+  return op == Op::PowScalar || op == Op::Rsqrt || op == Op::Softmax || op == Op::Softplus || op == Op::Exp ||
+         op == Op::Expm1;
 }
 
 }  // namespace
@@ -237,6 +238,17 @@ TensorId GraphBuilder::cast(TensorId x, DType to) {
   return dtype(x) == to ? keep(x) : make(Op::Cast, shape(x), to, {x}, true);
 }
 
+namespace {
+
+// A number among tensors, which has no dimensions, widens nothing that floats as well.
+DType promoted(const Tensor& a, const Tensor& b) {
+  const bool floats = is_floating(a.dtype) && is_floating(b.dtype);
+  if (floats && (a.shape.rank == 0) != (b.shape.rank == 0)) return a.shape.rank == 0 ? b.dtype : a.dtype;
+  return bytes_per_element(a.dtype) >= bytes_per_element(b.dtype) ? a.dtype : b.dtype;
+}
+
+}  // namespace
+
 TensorId GraphBuilder::binary(Op op, TensorId a, TensorId b) {
   // Broadcasting as PyTorch does it, for equal ranks or a lower-rank operand aligned to the right.
   const Shape& left = shape(a);
@@ -250,8 +262,7 @@ TensorId GraphBuilder::binary(Op op, TensorId a, TensorId b) {
                  formatted("shapes {} and {} do not broadcast", left.text(), right.text()));
     dim = std::max(dim, with);
   }
-  const DType wide = bytes_per_element(dtype(a)) >= bytes_per_element(dtype(b)) ? dtype(a) : dtype(b);
-  return make(op, result, wide, {a, b}, true);
+  return make(op, result, promoted(graph_.tensor(a), graph_.tensor(b)), {a, b}, true);
 }
 
 TensorId GraphBuilder::linear(TensorId x, TensorId weight, TensorId bias, std::int64_t features) {

@@ -605,6 +605,7 @@ class DecoderGraph {
       embedded = g_.keep(hidden);
     }
     const Positions at = turned(position_ids, given.positions);
+    if (p_.norms_embedding) hidden = rebound(g_, hidden, norm(model_, p_.final_norm, hidden));
     hidden = layers(hidden, own, at, masked);
     const TensorId normed = norm(model_, p_.final_norm, hidden);
     g_.drop({hidden});

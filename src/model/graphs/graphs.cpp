@@ -15,8 +15,10 @@ namespace dsplan {
 
 GraphOf builder_of(const ModelSpec& model) {
   if (model.code == ModelCode::Torchtitan) return build_torchtitan_graph;
-  constexpr std::array<std::pair<std::string_view, GraphOf>, 26> kOwn{{{"gpt2", build_gpt2_graph},
+  constexpr std::array<std::pair<std::string_view, GraphOf>, 29> kOwn{{{"gpt2", build_gpt2_graph},
                                                                        {"gpt_bigcode", build_gpt2_graph},
+                                                                       {"gptj", build_gptj_graph},
+                                                                       {"gpt_neo", build_gptj_graph},
                                                                        {"bloom", build_bloom_graph},
                                                                        {"falcon", build_falcon_graph},
                                                                        {"opt", build_opt_graph},
@@ -31,6 +33,7 @@ GraphOf builder_of(const ModelSpec& model) {
                                                                        {"m2m_100", build_bart_graph},
                                                                        {"pegasus", build_bart_graph},
                                                                        {"vit", build_vit_graph},
+                                                                       {"dinov2", build_dinov2_graph},
                                                                        {"clip", build_picture_graph},
                                                                        {"siglip", build_picture_graph},
                                                                        {"bert", build_encoder_graph},

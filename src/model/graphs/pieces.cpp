@@ -170,6 +170,7 @@ TensorId norm_module(GraphBuilder& g, NormKind kind, ModuleId module, TensorId x
     case NormKind::LayerBare: out = layer_bare(g, x); break;
     case NormKind::RmsPlusOne: out = rms_plus_one(g, weight, x); break;
     case NormKind::RmsLast: out = rms_last(g, weight, x); break;
+    case NormKind::RmsBare: out = rms_last(g, kNone, x); break;
     case NormKind::Layer: out = layer_norm(g, x, weight, g.parameter("bias"), strided); break;
     case NormKind::LayerPlusOne: out = layer_plus_one(g, weight, g.parameter("bias"), x); break;
     case NormKind::Centred: out = centred(g, weight, x); break;
@@ -267,6 +268,12 @@ TensorId turned_half(GraphBuilder& g, const RotaryParts& parts, TensorId x) {
   const std::int64_t half = g.shape(x).dims[3] / 2;
   const TensorId first = parts.pairs ? g.slice(x, 3, 0, half, true) : g.slice(x, 3, 0, half);
   const TensorId second = parts.pairs ? g.slice(x, 3, 1, half, true) : g.slice(x, 3, half, half);
+  if (parts.flips) {
+    const TensorId negated = g.unary(Op::Neg, first);
+    const TensorId rotated = g.cat(second, negated);
+    g.drop({negated, first, second});
+    return rotated;
+  }
   const TensorId negated = g.unary(Op::Neg, second);
   const TensorId rotated = parts.pairs ? g.cat(negated, first, Op::Stack) : g.cat(negated, first);
   g.drop({negated, first, second});
@@ -388,6 +395,14 @@ QueryKey turn_parts(GraphBuilder& g, const RotaryParts& parts, QueryKey x, const
   return out;
 }
 
+// torch.max(position_ids) + 1.
+TensorId length_of(GraphBuilder& g, TensorId positions) {
+  const TensorId last = g.make(Op::Max, Shape{}, DType::Int64, {positions});
+  const TensorId length = g.make(Op::AddScalar, Shape{}, DType::Int64, {last}, false, 1);
+  g.drop({last});
+  return length;
+}
+
 }  // namespace
 
 Waves rotary_tables(GraphBuilder& g, const RotaryParts& parts, ModuleId module, TensorId positions,
@@ -397,9 +412,13 @@ Waves rotary_tables(GraphBuilder& g, const RotaryParts& parts, ModuleId module, 
   g.set_autocast_enabled(false);
   // A table in fp32 already is not copied.
   const TensorId table = g.buffer(std::string(prefix) + "inv_freq");
-  const TensorId frequencies = g.dtype(table) == DType::Float32 ? table : g.cast(table, DType::Float32);
+  const TensorId length = parts.made_anew ? length_of(g, positions) : kNone;
+  const TensorId frequencies = parts.made_anew ? g.filled(Shape{1, g.shape(table).dims[0], 1}, DType::Float32, 0)
+                               : g.dtype(table) == DType::Float32 ? table
+                                                                  : g.cast(table, DType::Float32);
   const auto leave = [&](const Waves& made) {
     if (frequencies != table) g.drop({frequencies});
+    if (length != kNone) g.drop({length});
     g.set_autocast_enabled(true);
     g.set_grad_enabled(true);
     g.exit(module);
@@ -436,7 +455,9 @@ Waves rotary_tables(GraphBuilder& g, const RotaryParts& parts, ModuleId module, 
   return leave(waves);
 }
 
-TensorId turned_by(GraphBuilder& g, TensorId x, const Waves& waves) { return turn(g, RotaryParts{}, x, waves); }
+TensorId turned_by(GraphBuilder& g, TensorId x, const Waves& waves, const RotaryParts& parts) {
+  return turn(g, parts, x, waves);
+}
 
 // liger_rotary_pos_emb.
 QueryKey liger_rotary(GraphBuilder& g, QueryKey x, const Waves& waves) {

@@ -55,7 +55,7 @@ struct QueryKey {
                                     std::vector<TensorId>& held);
 
 // One of the two alone, with the parts' own way to turn.
-[[nodiscard]] TensorId turned_by(GraphBuilder& g, TensorId x, const Waves& waves);
+[[nodiscard]] TensorId turned_by(GraphBuilder& g, TensorId x, const Waves& waves, const RotaryParts& parts = {});
 // view_as_complex(x.float()), as pairs.
 [[nodiscard]] TensorId complex_pairs(GraphBuilder& g, TensorId x);
 

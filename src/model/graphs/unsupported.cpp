@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 #include "core/error.h"
 #include "core/format.h"
@@ -424,7 +425,12 @@ std::optional<std::string> picture_unsupported(const ModelSpec& model, const Tra
   if (model.dims.image == 0) return std::nullopt;
   const bool alone = model.parts == nullptr || model.parts->tower == nullptr;
   const bool token = alone || model.parts->tower->class_token;
-  if (training.seq != model.dims.max_positions) {
+  if (model.family == "dinov2" && training.seq > 1) {  // Whose positions are resampled.
+    const auto side = static_cast<std::int64_t>(std::llround(std::sqrt(static_cast<double>(training.seq - 1))));
+    if (side * side != training.seq - 1) {
+      return formatted("--seq {} of a picture that is a square of patches and a class token", training.seq);
+    }
+  } else if (training.seq != model.dims.max_positions) {
     return formatted("--seq {} of a picture that is {} patches{}: --seq {}", training.seq,
                      model.dims.max_positions - (token ? 1 : 0), token ? " and a class token" : "",
                      model.dims.max_positions);

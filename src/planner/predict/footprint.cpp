@@ -35,7 +35,7 @@ bool is_trained(const Parameter& parameter, const Training& training) {
 
 // What no loss reaches never has a gradient, and PyTorch's optimizers make no state for it: parts of towers, and in
 // masked language models of bert and roberta a bias beside their projection's, which nothing reads where the two share
-// no storage.
+// no storage; of dinov2's classifier what stands for patches that are masked.
 bool is_read(const ModelSpec& model, const Parameter& parameter) {
   if (model.parts != nullptr && model.parts->tower != nullptr) {
     const std::vector<std::string>& unreached = model.parts->tower->unreached;
@@ -43,6 +43,7 @@ bool is_read(const ModelSpec& model, const Parameter& parameter) {
       return parameter.name.find(beginning) != std::string::npos;
     });
   }
+  if (model.family == "dinov2" && parameter.name.ends_with("mask_token")) return false;
   const bool beside = parameter.name.ends_with("lm_head.bias") || parameter.name.ends_with("predictions.bias");
   if (!beside || model.family == "electra" || !model.graph_class.ends_with("ForMaskedLM")) return true;
   const auto id = static_cast<ParameterId>(&parameter - model.parameters.data());
@@ -508,7 +509,7 @@ std::optional<Answers> answers_of(const ModelSpec& model, const Training& t) {
 }
 
 // Of one picture.
-Elements pixels_of(const ModelSpec& model) {
+Elements pixels_of(const ModelSpec& model, const Training& training) {
   const bool beside = model.dims.image == 0;
   const std::int64_t side = beside ? model.parts->tower->dims.image : model.dims.image;
   if (beside && model.parts->tower->projection == ProjectorKind::Adapted) {
@@ -517,6 +518,10 @@ Elements pixels_of(const ModelSpec& model) {
   const auto patches = std::find_if(model.parameters.begin(), model.parameters.end(), [](const Parameter& one) {
     return one.name.ends_with("projection.weight") || one.name.ends_with("patch_embedding.weight");
   });
+  if (model.family == "dinov2" && training.seq != model.dims.max_positions) {  // So many patches, and a class token.
+    const std::int64_t area = checked_mul(patches->shape.dims[2], patches->shape.dims[3]);
+    return Elements(checked_mul(patches->shape.dims[1], checked_mul(area, training.seq - 1)));
+  }
   return Elements(checked_mul(patches->shape.dims[1], checked_mul(side, side)));
 }
 
@@ -549,7 +554,7 @@ Bytes shown_bytes(const ModelSpec& model, const Training& t, Bytes tokens) {
   // Of its weights' dtype, unless fully_shard casts them.
   const bool cast = t.runtime == Runtime::Fsdp2 && t.fsdp.casts_parameters;
   const bool narrow = tower.projection == ProjectorKind::Adapted && !cast;
-  const Bytes pixels = storage(pixels_of(model), narrow ? t.dtype : DType::Float32) * pictures;
+  const Bytes pixels = storage(pixels_of(model, t), narrow ? t.dtype : DType::Float32) * pictures;
   return tower.sees_itself ? pixels + tokens : pixels;
 }
 
@@ -597,7 +602,7 @@ bool add_batch(const ModelSpec& model, const Training& training, Footprint& resu
   if (model.family == "whisper") {
     inputs += spectrum_bytes(model, training);
   } else if (model.dims.image > 0) {
-    inputs += storage(pixels_of(model), DType::Float32) * training.micro_batch;
+    inputs += storage(pixels_of(model, training), DType::Float32) * training.micro_batch;
   } else {
     const Bytes tokens = storage(Elements(last_tokens(training)), DType::Int64);
     inputs += tokens * (batch_has_mask(training.transformers) ? 2 : 1);

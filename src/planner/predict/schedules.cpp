@@ -44,7 +44,7 @@ void refuse_what_cannot_run(const ModelSpec& model, const Job& job, const std::s
 }  // namespace
 
 bool is_executable(std::string_view family) {
-  constexpr std::array<std::string_view, 69> kFamilies{"gpt2",       "gpt_bigcode", "llama",       "mistral",
+  constexpr std::array<std::string_view, 71> kFamilies{"gpt2",       "gpt_bigcode", "llama",       "mistral",
                                                        "qwen2",      "qwen3",       "gemma",       "phi",
                                                        "phi3",       "gpt_neox",    "smollm3",     "starcoder2",
                                                        "olmo",       "exaone4",     "nemotron",    "hunyuan_v1_dense",
@@ -61,7 +61,7 @@ bool is_executable(std::string_view family) {
                                                        "marian",     "m2m_100",     "pegasus",     "modernbert",
                                                        "t5",         "vit",         "bloom",       "falcon",
                                                        "gpt_oss",    "jais2",       "hyperclovax", "flex_olmo",
-                                                       "umt5"};
+                                                       "umt5",       "gpt_neo",     "nanochat"};
   return std::find(kFamilies.begin(), kFamilies.end(), family) != kFamilies.end();
 }
 

@@ -22,11 +22,12 @@ bool has(std::initializer_list<std::string_view> families, std::string_view fami
 // A table of learned positions has no row beyond its end; rotary ones only lose quality.
 void judge_positions(Resolver& resolver, std::int64_t seq, const Place& place) {
   const std::int64_t most = resolver.model.dims.max_positions;
-  if (most == 0 || seq <= most) return;
-  if (has({"gpt2", "gpt_bigcode", "opt", "bert", "roberta", "xlm-roberta", "camembert", "electra", "vit", "whisper",
-           "clip", "siglip", "bart", "mbart", "marian", "pegasus"},
+  if (most == 0 || seq <= most || resolver.model.family == "dinov2") return;  // Which resamples its own.
+  if (has({"gpt2", "gpt_bigcode", "gptj", "gpt_neo", "opt", "bert", "roberta", "xlm-roberta", "camembert", "electra",
+           "vit", "whisper", "clip", "siglip", "bart", "mbart", "marian", "pegasus"},
           resolver.model.family)) {
-    resolver.fault(place, formatted("seq {} is beyond the {} learned positions of {}", seq, most, resolver.model.name));
+    resolver.fault(place, formatted("seq {} is beyond the {} {}positions of {}", seq, most,
+                                    resolver.model.family == "gptj" ? "" : "learned ", resolver.model.name));
   } else {
     resolver.notice(Notice::Kind::Warning, place,
                     formatted("seq {} is beyond max_position_embeddings = {}", seq, most));

@@ -31,6 +31,8 @@ def config(job):
 
 
 def layers_key(config):
+    if "attention_types" in config:  # gpt_neo.
+        return "num_layers"
     return "n_layer" if "n_layer" in config else "num_hidden_layers"
 
 
@@ -38,6 +40,8 @@ def with_layers(config, layers):
     """What changes in a config of a decoder with so many layers, with what it says of each of them."""
     change = {layers_key(config): layers}
     change.update({name: config[name][:layers] for name in ("layer_types", "no_rope_layers") if name in config})
+    if "attention_types" in config:  # Global and local in turn (gpt_neo).
+        change.update(attention_types=[[["global", "local"], layers // 2]], attention_layers=["global", "local"] * (layers // 2))
     if config.get("max_window_layers", 0) > layers:
         change["max_window_layers"] = layers
     return change

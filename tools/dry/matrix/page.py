@@ -16,7 +16,7 @@ REASONS = [
         "into which free blocks the shards are put that rank 0 sends, where some are padded; what is asked for is equal",
     ),
     (
-        r"^families/.*-(gemma-4|lfm2)-|^families/.*-nllb-|^pictures/.*-gemma-4-.*-padded-",
+        r"^families/.*-(gemma-4|lfm2|gpt-neo|dinov2)-|^families/.*-nllb-|^pictures/.*-gemma-4-.*-padded-",
         "not traced: into which free blocks tensors are put; what is asked for is equal",
     ),
     (r"/zero3-.*-qwz|/chance-7-phi-3-medium-", "into which free blocks quantized gathers are put: rests that are too small to be split off"),

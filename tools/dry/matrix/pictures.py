@@ -14,6 +14,8 @@ def batch(config, training, rows, dtype):
     images = training.get("images", 1)
     if "images" not in training:  # A classifier of pictures.
         side = seen["image_size"]
+        if config["model_type"] == "dinov2":  # Of as many patches as the sequence has, beside a class token.
+            side = round((training["seq"] - 1) ** 0.5) * config["patch_size"]
         return {"pixel_values": there((rows, 3, side, side), torch.float32), "labels": there((rows,))}
     ids, types = tokens(config, training, rows)
     made = {"input_ids": ids.to("cuda"), "labels": there(tuple(ids.shape))}

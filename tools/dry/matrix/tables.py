@@ -121,9 +121,12 @@ qwen3-30b-a3b qwen1.5-moe-a2.7b granite-3.1-1b-a400m glm-4.5-air ernie-4.5-0.3b 
 starcoder2-3b phi-1.5 phi-3-mini gemma-2b gemma-3-1b falcon-7b falcon-rw-1b bloom-560m opt-1.3b pythia-1b
 llama-4-scout-text gemma-4-31b-text gemma-4-26b-a4b-text starcoderbase-1b starcoder lfm2-1.2b lfm2-2.6b vaultgemma-1b
 minicpm3-4b glm-4-9b-chat solar-open-100b
-jais-2-8b hyperclovax-seed-think-14b flex-olmo-7x7b""".split()
+jais-2-8b hyperclovax-seed-think-14b flex-olmo-7x7b apertus-8b nanochat-d20 gpt-j-6b gpt-neo-125m""".split()
+# Families that came last, under each runtime.
+LATEST = "apertus-8b nanochat-d20 gpt-j-6b gpt-neo-125m".split()
 
 
+PICTURED = "dinov2-small-imagenet1k dinov2-base-imagenet1k".split()
 ENCODERS = "deberta-v3-small deberta-v3-base deberta-v3-large camembert-base".split()
 TRANSLATORS = "bart-base bart-large-cnn mbart-large-50 nllb-200-distilled-600m pegasus-xsum".split()
 
@@ -137,6 +140,14 @@ def families():
         yield job("families", model, 1024, 1, attention=None, change=few)
         yield job("families", model, 500, 3, attention=None, change=few, checkpoint="full", name="full")
         yield job("families", model, 1777, 1, attention=None, change=few, model_init="host", name="host")
+    for model in LATEST:
+        config = model_config.config({"model": model})
+        few = model_config.with_layers(config, 4)
+        one = functools.partial(job, "families", model, 512, 2, attention=None, change=few, world=8)
+        yield one(rank=3, deepspeed=engine(2), name="zero2")
+        yield one(rank=3, deepspeed=engine(3), model_init="host", name="zero3")
+        yield one(rank=3, deepspeed=engine(3), model_init="host", checkpoint="full", name="zero3-full")
+        yield one(runtime="fsdp2", name="fsdp2")
     for model in ("gemma-4-e2b-text", "gemma-4-e4b-text"):  # Whose last layers read what others keep: whole.
         yield job("families", model, 1024, 1, attention=None, whole=True)
         yield job("families", model, 500, 3, attention=None, whole=True, checkpoint="full", name="full")
@@ -158,6 +169,15 @@ def families():
         yield job("families", model, 512, 8, attention=None, whole=True)
         yield job("families", model, 333, 3, attention=None, whole=True, checkpoint="full", name="full")
         yield job("families", model, 77, 16, attention=None, whole=True, model_init="host", name="host")
+    for model in PICTURED:
+        seq = 1370 if "small" in model else 257  # Its own size, and 224 pixels a side.
+        one = functools.partial(job, "families", model, seq, attention=None, whole=True)
+        yield one(2)
+        yield one(3, checkpoint="full", name="full")
+        yield one(2, model_init="host", dtype="fp32", autocast="bf16", name="host-autocast")
+        frozen = {"freeze": ["*mask_token"]}
+        yield one(2, world=8, rank=3, deepspeed=engine(2), name="zero2", **frozen)
+        yield one(2, world=8, runtime="fsdp2", name="fsdp2", **frozen)
     yield from translators(functools.partial(job, "families", attention=None, whole=True))
     yield from learned_biases(functools.partial(job, "families", attention=None, whole=True))
 

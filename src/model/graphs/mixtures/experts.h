@@ -23,4 +23,7 @@ struct Routed {
 // weights /= weights.sum(-1, keepdim=True), rebinding the variable.
 [[nodiscard]] TensorId divided_by_sum(GraphBuilder& g, TensorId weights);
 
+// sampled.cpp: Router::Sampled.
+[[nodiscard]] Routed route_by_chance(GraphBuilder& g, const ExpertParts& parts, ModuleId gate, TensorId hidden);
+
 }  // namespace dsplan

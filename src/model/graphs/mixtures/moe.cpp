@@ -148,6 +148,7 @@ Routed route_with_statics(GraphBuilder& g, ModuleId gate, TensorId hidden) {
 
 Routed route(GraphBuilder& g, const ExpertParts& parts, ModuleId gate, TensorId hidden) {
   switch (parts.router) {
+    case Router::Sampled: return route_by_chance(g, parts, gate, hidden);
     case Router::LateSoftmax:
     case Router::BareSoftmax: return route_late(g, parts, gate, hidden);
     case Router::Module: return route_by_module(g, gate, hidden);

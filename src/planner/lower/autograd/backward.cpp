@@ -1,5 +1,6 @@
 #include "planner/lower/autograd/backward.h"
 
+#include <algorithm>
 #include <queue>
 #include <utility>
 #include <vector>
@@ -76,19 +77,49 @@ void Backward::leave_module(ModuleId module) {
   gradients_.leave_module(module);
 }
 
+void Backward::find_first_readers() {
+  for (const TensorId leaf : graph_.leaves) {
+    NodeId first = kNone;
+    for (const Instruction& instruction : graph_.program) {
+      if (instruction.kind != Instruction::Kind::Run || !on_.facts.is_wanted(instruction.node())) continue;
+      const std::span<const TensorId> in = graph_.in(graph_.node(instruction.node()));
+      if (std::find(in.begin(), in.end(), leaf) == in.end()) continue;
+      first = instruction.node();
+      break;
+    }
+    first_readers_.push_back(first);
+  }
+}
+
+void Backward::take_leaf_gradient(TensorId leaf, NodeId producer) {
+  Gradient& slot = gradients_.of(leaf);
+  if (slot.buffer == kNoBuffer) return;
+  const BufferId taken = gradients_.take_or_clone(leaf, std::exchange(slot, {})).buffer;
+  emitter_.mark_scratch(taken);  // Nobody reads it.
+  Checkpoint* checkpoint = producer == kNone ? nullptr : checkpoints_.of(producer);
+  if (checkpoint != nullptr && checkpoint->reentrant) {
+    checkpoint->incoming.push_back(taken);  // A leaf of the graph within, which goes with it.
+  } else {
+    on_.storages.hold_until_loss_goes(taken);
+  }
+}
+
 // Every use has run: the producer comes before them in program order.
 void Backward::take_leaf_gradients(NodeId producer) {
-  for (TensorId leaf : graph_.leaves) {
-    Gradient& slot = gradients_.of(leaf);
-    if (graph_.tensor(leaf).producer != producer || slot.buffer == kNoBuffer) continue;
-    const BufferId taken = gradients_.take_or_clone(leaf, std::exchange(slot, {})).buffer;
-    emitter_.mark_scratch(taken);  // Nobody reads it.
-    Checkpoint* checkpoint = producer == kNone ? nullptr : checkpoints_.of(producer);
-    if (checkpoint != nullptr && checkpoint->reentrant) {
-      checkpoint->incoming.push_back(taken);  // A leaf of the graph within, which goes with it.
-    } else {
-      on_.storages.hold_until_loss_goes(taken);
-    }
+  for (const TensorId leaf : graph_.leaves) {
+    if (graph_.tensor(leaf).producer == producer) take_leaf_gradient(leaf, producer);
+  }
+}
+
+// AccumulateGrad comes before all other nodes: what its last reader gave to another as well is not the leaf's own yet,
+// and is cloned. Through a reentrant checkpoint or a wrapped module it comes later.
+void Backward::take_gradients_of_read(NodeId reader) {
+  const Checkpoint* checkpoint = checkpoints_.of(reader);
+  if (checkpoint != nullptr && checkpoint->reentrant) return;
+  for (std::size_t at = 0; at < first_readers_.size(); ++at) {
+    const TensorId leaf = graph_.leaves[at];
+    if (first_readers_[at] != reader || gradients_.is_pending(leaf)) continue;
+    take_leaf_gradient(leaf, graph_.tensor(leaf).producer);
   }
 }
 
@@ -117,6 +148,7 @@ void Backward::run(NodeId id) {
   on_.storages.release_saved(id);
   if (checkpoint != nullptr && checkpoint->first_saver == id) checkpoints_.forget(*checkpoint);
   deliver(id);
+  if (!graph_.leaves.empty()) take_gradients_of_read(id);
 }
 
 void Backward::run_recipe(NodeId id) {

@@ -21,7 +21,9 @@ class Backward {
         emitter_(on.emitter),
         checkpoints_(checkpoints),
         gradients_(gradients),
-        recomputation_(recomputation) {}
+        recomputation_(recomputation) {
+    find_first_readers();
+  }
 
   // loss.backward().
   void from_loss();
@@ -36,7 +38,10 @@ class Backward {
   void run_recipe(NodeId node);
   void make_slot(NodeId node, std::size_t slot);
   void launch(NodeId node, std::size_t first_new, std::size_t end_new, std::uint8_t part, bool inside);
+  void find_first_readers();
   void take_leaf_gradients(NodeId producer);
+  void take_gradients_of_read(NodeId reader);
+  void take_leaf_gradient(TensorId leaf, NodeId producer);
   void take_saved_gradients(NodeId node);
   void write_over(NodeId id);
   void deliver(NodeId node);
@@ -49,6 +54,8 @@ class Backward {
   Checkpoints& checkpoints_;
   Gradients& gradients_;
   Recomputation& recomputation_;
+  // By Graph::leaves: the node that reads it first, whose backward is the last to give it a gradient.
+  std::vector<NodeId> first_readers_;
 
   // Of the node under way.
   std::vector<Gradient> incoming_;
