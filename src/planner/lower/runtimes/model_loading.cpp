@@ -5,6 +5,7 @@
 #include <string_view>
 #include <utility>
 
+#include "model/parts.h"
 #include "model/quantized.h"
 #include "planner/lower/runtimes/weight_packing.h"
 
@@ -13,6 +14,8 @@ namespace {
 
 // Packed weights, which are cast by nobody.
 bool of_whole_numbers(DType type) { return type == DType::UInt8 || type == DType::Int8; }
+
+constexpr Source kDora = "peft: tuners/lora/dora.py, update_layer";
 
 bool is_copy(const Parameter& parameter) { return parameter.name.find(".modules_to_save.") != std::string::npos; }
 
@@ -55,6 +58,25 @@ void ModelLoading::build_on_host() {
   for (const NamedParameter& p : named_) {
     on_host_[static_cast<std::size_t>(p.id)] = make(p, {Role::Parameters, "parameter on the host"}, Space::Pageable);
   }
+}
+
+// Those of the modules inside first, then a module's own parameters and buffers (torch/nn/modules/module.py, _apply).
+void ModelLoading::move_buffers_with(const ModelSpec& model, const BuffersOf& buffers_of) {
+  moves_ = [this, &model, buffers_of](const std::function<void(const NamedParameter&)>& act) {
+    std::vector<std::vector<const NamedParameter*>> own(model.modules.size());
+    for (const NamedParameter& p : named_) {
+      own[at(model.parameters[at(p.id)].module)].push_back(&p);
+    }
+    children_first(model, [&](ModuleId module) {
+      for (const NamedParameter* p : own[at(module)]) act(*p);
+      buffers_of(module);
+    });
+  };
+}
+
+void ModelLoading::each(const std::function<void(const NamedParameter&)>& act) {
+  if (moves_) return std::exchange(moves_, nullptr)(act);
+  for (const NamedParameter& p : named_) act(p);
 }
 
 NamedParameter ModelLoading::made(const Parameter& parameter, ParameterId id) const {
@@ -185,22 +207,24 @@ void make_waiting(Waiting& waiting, std::size_t module, const std::function<void
   }
 }
 
-// Positions as sines and cosines, which transformers computes on the device: where the module is made, as a buffer, and
-// when the stack around it has been made (modeling_utils.py, post_init; each model's _init_weights).
+// Positions as sines and cosines, and the frequencies of rotary ones, which transformers computes on the device: where
+// the module is made, as a buffer, and when the stack around it has been made (modeling_utils.py, post_init; each
+// model's _init_weights).
 class Sinusoids {
  public:
   Sinusoids(Emitter& emitter, const ModelSpec& model, const Training& training, DType kept)
       : eager_(emitter), model_(model), kept_(kept), again_(training.transformers >= Version{5, 0, 0}) {}
 
   // A buffer's table is computed around `make`, which makes what is kept of it.
-  void construct(ModuleId module, const std::function<void()>& make) {
-    if (!is_table(module)) return make();
-    if (has_buffer(module)) {
-      counted(module, make);
+  void construct(ModuleId module, const BuffersOf& make) {
+    if (again_ && turns(module)) {
+      frequencies(module, &make);
+    } else if (is_table(module) && buffer(module) != nullptr) {
+      counted(module, [&] { make(module); });
     } else {
-      make();
+      make(module);
     }
-    if (again_) waiting_.push_back(module);
+    if (again_ && (turns(module) || is_table(module))) waiting_.push_back(module);
   }
   // `next` is about to be made: stacks that it does not lie in are there.
   void leave(ModuleId next) {
@@ -227,7 +251,11 @@ class Sinusoids {
     }
     return nullptr;
   }
-  [[nodiscard]] bool has_buffer(ModuleId module) const { return buffer(module) != nullptr; }
+  [[nodiscard]] bool turns(ModuleId module) const {
+    const ModelBuffer* found = buffer(module);
+    return found != nullptr && at(module).type.ends_with("RotaryEmbedding") && found->shape.rank == 1 &&
+           !model_.recording;
+  }
   [[nodiscard]] Shape shape(ModuleId module) const {
     if (const ModelBuffer* found = buffer(module)) return found->shape;
     for (const Parameter& parameter : model_.parameters) {
@@ -246,13 +274,127 @@ class Sinusoids {
   }
 
   void initialize(ModuleId module) {
-    if (has_buffer(module)) {
+    if (turns(module)) {
+      frequencies(module, nullptr);
+    } else if (buffer(module) != nullptr) {
       counted(module, {});
     } else if (of_whisper(module)) {
       waves(module);
     } else {
       halves(module);
     }
+  }
+
+  // Of each kind of layers that has its own, what they are computed to, and a clone. Without `make`, copied into what
+  // is there.
+  void frequencies(ModuleId module, const BuffersOf* make) {
+    Variable last;
+    for (const ModelBuffer& buffer : model_.buffers) {
+      if (buffer.module != module) continue;
+      const auto keep = [&] { (*make)(module, buffer.name); };
+      if (buffer.name.ends_with("original_inv_freq")) {
+        if (make != nullptr) keep();
+      } else if (make != nullptr) {
+        (void)turning(buffer, keep);
+      } else {
+        last = turning(buffer, {});
+      }
+    }
+  }
+  // A function's last operator: `keep` makes the buffer of it, else it is a variable.
+  [[nodiscard]] Variable returned(std::int64_t count, std::initializer_list<const Variable*> from,
+                                  const std::function<void()>& keep) {
+    if (!keep) return made(count, DType::Float32, from);
+    keep();
+    return {};
+  }
+  // 1.0 / `of`: its reciprocal, times one (torch: _tensor.py, __rdiv__).
+  [[nodiscard]] Variable divided_by(const Variable& of, std::int64_t count, const std::function<void()>& keep = {}) {
+    const Variable reciprocal = made(count, DType::Float32, {&of});
+    return returned(count, {&reciprocal}, keep);
+  }
+  [[nodiscard]] Variable turning(const ModelBuffer& buffer, const std::function<void()>& keep) {
+    const std::int64_t count = buffer.shape.elements().value();
+    if (!buffer.converted) return divided_by(powers(count, false), count, keep);
+    if (buffer.turned > 0) return in_part(count, buffer.turned, keep);
+    switch (model_.parts != nullptr ? model_.parts->rotary.scaling : RotaryScaling::Other) {
+      case RotaryScaling::Linear: return divided_by(powers(count, true), count, keep);  // Then divided in place.
+      case RotaryScaling::Llama3: return by_wavelength(count, keep);
+      case RotaryScaling::Yarn: return ramped(count, keep);
+      case RotaryScaling::Other: break;
+    }
+    if (keep) keep();  // By a function that is not followed.
+    return {};
+  }
+  // base ** (torch.arange(0, dim, 2) / dim), of whole numbers or at once in fp32 (modeling_llama.py,
+  // compute_default_rope_parameters).
+  [[nodiscard]] Variable powers(std::int64_t count, bool whole) {
+    Variable numbers = made(count, whole ? DType::Int64 : DType::Float32);
+    if (whole) numbers = made(count, DType::Float32, {&numbers});
+    numbers = made(count, DType::Float32, {&numbers});
+    Variable raised = made(count, DType::Float32, {&numbers});
+    made(1, DType::Float64).reset();  // The base.
+    return raised;
+  }
+  // modeling_rope_utils.py, _compute_proportional_rope_parameters: zeros behind those that turn.
+  [[nodiscard]] Variable in_part(std::int64_t count, std::int64_t turned, const std::function<void()>& keep) {
+    if (turned == count) return divided_by(powers(count, true), count, keep);
+    const Variable turning = divided_by(powers(turned, true), turned);
+    const Variable zeros = made(count - turned, DType::Float32);
+    return returned(count, {&turning, &zeros}, keep);
+  }
+  // modeling_rope_utils.py, _compute_llama3_parameters, line by line.
+  [[nodiscard]] Variable by_wavelength(std::int64_t count, const std::function<void()>& keep) {
+    const auto number = [&](const Variable& of) { return made(count, DType::Float32, {&of}); };
+    const auto flag = [&](const Variable& of) { return made(count, DType::Bool, {&of}); };
+    Variable inverse = divided_by(powers(count, true), count);
+    Variable wavelength = divided_by(inverse, count);
+    Variable longer = flag(wavelength);
+    Variable smaller = number(inverse);
+    Variable chosen = made(count, DType::Float32, {&longer, &smaller, &inverse});
+    longer.reset();
+    smaller.reset();
+    Variable smooth = divided_by(wavelength, count);
+    smooth = number(smooth);
+    smooth = number(smooth);
+    Variable first = number(smooth);
+    first = made(count, DType::Float32, {&first, &chosen});
+    first = number(first);
+    Variable second = made(count, DType::Float32, {&smooth, &chosen});
+    Variable smoothed = made(count, DType::Float32, {&first, &second});
+    first.reset();
+    second.reset();
+    Variable not_shorter = flag(wavelength);
+    not_shorter = flag(not_shorter);
+    Variable not_longer = flag(wavelength);
+    not_longer = flag(not_longer);
+    Variable medium = made(count, DType::Bool, {&not_shorter, &not_longer});
+    not_shorter.reset();
+    not_longer.reset();
+    Variable result = returned(count, {&medium, &smoothed, &chosen}, keep);
+    for (Variable* gone : {&chosen, &inverse, &wavelength, &smooth, &smoothed, &medium}) gone->reset();
+    return result;
+  }
+  // modeling_rope_utils.py, _compute_yarn_parameters, line by line.
+  [[nodiscard]] Variable ramped(std::int64_t count, const std::function<void()>& keep) {
+    const auto number = [&](const Variable& of) { return made(count, DType::Float32, {&of}); };
+    Variable raised = powers(count, true);
+    Variable apart = divided_by(raised, count);
+    Variable together = divided_by(number(raised), count);
+    Variable line = made(count, DType::Float32);
+    line = number(line);
+    line = number(line);
+    Variable ramp = number(line);
+    line.reset();
+    Variable factor = number(ramp);
+    ramp.reset();
+    Variable rest = number(factor);
+    Variable first = made(count, DType::Float32, {&together, &rest});
+    rest.reset();
+    Variable second = made(count, DType::Float32, {&apart, &factor});
+    Variable result = returned(count, {&first, &second}, keep);
+    for (Variable* gone : {&first, &second, &raised, &apart, &together, &factor}) gone->reset();
+    return result;
   }
 
   // modeling_m2m_100.py, get_embedding: in fp32, then in the default dtype. `keep` makes the buffer of it; without, it
@@ -324,7 +466,9 @@ class Sinusoids {
 
 }  // namespace
 
-void ModelLoading::build_on_device(const ModelSpec& model, const BuffersOf& buffers_of) {
+void ModelLoading::build_on_device(const ModelSpec& model, const BuffersOf& buffers_of,
+                                   const std::function<void()>& before_product) {
+  before_product_ = before_product;
   if (packing_of(model)) return build_packed(model, buffers_of);
   constexpr What kTied{Role::Parameters, "weight of its own, until it is tied", "modeling_utils.py, tie_weights"};
   on_device_.resize(parameters_);
@@ -334,7 +478,7 @@ void ModelLoading::build_on_device(const ModelSpec& model, const BuffersOf& buff
   Waiting waiting;
   Sinusoids sinusoids(eager_.emitter(), model, training_, made(model.parameters.front(), 0).dtype);
   const auto make_due = [&](std::size_t module) {
-    make_waiting(waiting, module, [&](ModuleId due) { sinusoids.construct(due, [&] { buffers_of(due); }); });
+    make_waiting(waiting, module, [&](ModuleId due) { sinusoids.construct(due, buffers_of); });
   };
   for (std::size_t module = 0; module < model.modules.size(); ++module) {
     make_due(module);
@@ -363,13 +507,45 @@ void ModelLoading::build_on_device(const ModelSpec& model, const BuffersOf& buff
   sinusoids.leave(kNone);
   for (auto& [scope, weights] : tied) weights.reset();
   const DType beside = is_fsdp(training_.runtime) ? training_.master_dtype : training_.dtype;
-  make_adapters(model, beside, beside);
+  make_adapters(model, beside, beside, true);
+}
+
+// peft's dora.py, update_layer: how long the rows are of a weight with the product of its factors, which are made right
+// before, times their scale. In fp16 the product is taken in fp32.
+Variable ModelLoading::magnitudes(const ModelSpec& model, const NamedParameter& p) {
+  const std::size_t at = static_cast<std::size_t>(p.id);
+  const Elements weight(model.parameters[at - 2].shape.dims[1] * model.parameters[at - 1].shape.dims[0]);
+  const auto whole = [&](DType type, std::initializer_list<const Variable*> from) {
+    constexpr const char* kWork = "magnitudes";
+    Variable made = eager_.scratch(storage(weight, type), type, {Role::Temporaries, "weight with its factors", kDora});
+    Work work = eager_.work();
+    for (const Variable* one : from) work.read(one->id());
+    work.write(made.id()).run(Body::Nothing, kWork);
+    return made;
+  };
+  const bool half = p.dtype == DType::Float16;
+  Variable wide_b;
+  Variable wide_a;  // It goes first.
+  if (half) {
+    constexpr What kWide{Role::Temporaries, "factor in fp32", kDora};
+    wide_a = eager_.cast(on_device_[at - 2], DType::Float32, kWide, "magnitudes");
+    wide_b = eager_.cast(on_device_[at - 1], DType::Float32, kWide, "magnitudes");
+  }
+  Variable product = whole(half ? DType::Float32 : p.dtype, {});
+  if (before_product_) before_product_();
+  if (half) product = whole(p.dtype, {&product});
+  Variable scaled = whole(p.dtype, {&product});
+  const Variable sum = whole(p.dtype, {&scaled});
+  scaled.reset();
+  Variable made = make(p, {Role::Parameters, "parameter"});
+  product.reset();
+  return made;
 }
 
 // In the dtype of the weights beside them, of the products where those have 4 bits, or fp32 where they have 8; copies
 // that are trained last. Cast when all are there, one after the other (peft: tuners_utils.py, inject_adapter,
 // _get_base_layer_device_and_dtype, _move_adapter_to_device_of_base_layer, cast_adapter_dtype).
-void ModelLoading::make_adapters(const ModelSpec& model, DType beside, DType beside_copies) {
+void ModelLoading::make_adapters(const ModelSpec& model, DType beside, DType beside_copies, bool reads_weights) {
   const auto each = [&](const auto& act) {
     for (std::size_t at = 0; at < parameters_; ++at) {
       if (is_adapter(model.parameters[at])) act(model.parameters[at], static_cast<ParameterId>(at));
@@ -381,7 +557,9 @@ void ModelLoading::make_adapters(const ModelSpec& model, DType beside, DType bes
     each([&](const Parameter& parameter, ParameterId id) {
       if (is_copy(parameter) != copies) return;
       const NamedParameter p{id, parameter.shape.elements().value(), true, copies ? beside_copies : made};
-      on_device_[static_cast<std::size_t>(id)] = make(p, {Role::Parameters, "parameter"});
+      const bool computed = reads_weights && parameter.name.find(".lora_magnitude_vector.") != std::string::npos;
+      on_device_[static_cast<std::size_t>(id)] =
+          computed ? magnitudes(model, p) : make(p, {Role::Parameters, "parameter"});
     });
   }
   if (packing) {  // Before a program casts them to what it trains in.
@@ -433,7 +611,7 @@ std::vector<BufferId> ModelLoading::give_to_engine(What what) {
     if (!packed) cast(static_cast<ParameterId>(id), training_.dtype);
   }
   // Where it is on the host: self.module.to(self.device).
-  for (const NamedParameter& p : named_) whole[static_cast<std::size_t>(p.id)] = load(p, what).hand_over();
+  each([&](const NamedParameter& p) { whole[at(p.id)] = load(p, what).hand_over(); });
   for (const NamedParameter& p : named_) {
     broadcast(whole[static_cast<std::size_t>(p.id)], of_whole_numbers(p.dtype) ? p.dtype : training_.dtype);
   }

@@ -25,9 +25,15 @@ class ModelLoading {
 
   // As from_pretrained does: in the dtype asked for, and without tied tensors of their own.
   void build_on_host();
+  // Buffers then move among the parameters, where those are moved one after the other.
+  void move_buffers_with(const ModelSpec& model, const BuffersOf& buffers_of);
+  // Parameters in the order in which they come to the device.
+  void each(const std::function<void(const NamedParameter&)>& act);
   // As constructors do under `with torch.device("cuda")`: module by module, and what will be tied is made as well and
   // goes when it is tied, after all else (transformers modeling_utils.py, tie_weights). Adapters come after that.
-  void build_on_device(const ModelSpec& model, const BuffersOf& buffers_of);
+  // `before_product` is called where that multiplies for the first time, and then again.
+  void build_on_device(const ModelSpec& model, const BuffersOf& buffers_of,
+                       const std::function<void()>& before_product = {});
   // DeepSpeed's engine is given the model (engine.py, _configure_distributed_model): whole parameters, by ParameterId,
   // sent by rank 0.
   [[nodiscard]] std::vector<BufferId> give_to_engine(What what);
@@ -56,13 +62,17 @@ class ModelLoading {
   // As its constructor makes it.
   [[nodiscard]] NamedParameter made(const Parameter& parameter, ParameterId id) const;
   [[nodiscard]] Variable make(const NamedParameter& p, What what, Space space = Space::Device);
-  void make_adapters(const ModelSpec& model, DType beside, DType beside_copies);
+  // `reads_weights`: they are there, and DoRA's magnitudes are computed from them.
+  void make_adapters(const ModelSpec& model, DType beside, DType beside_copies, bool reads_weights = false);
+  [[nodiscard]] Variable magnitudes(const ModelSpec& model, const NamedParameter& p);
   void cast(ParameterId id, DType to);  // `parameter.data = parameter.data.to(...)` of what is on the device.
   // As from_pretrained does with packed weights: in the order of their names, each loaded whole and packed; adapters
   // come after that.
   void build_packed(const ModelSpec& model, const BuffersOf& buffers_of);
   void prepare(const ModelSpec& model);
 
+  std::function<void()> before_product_;
+  std::function<void(const std::function<void(const NamedParameter&)>&)> moves_;
   std::vector<Variable> on_host_;    // By ParameterId, before they are moved; empty where the host has no model.
   std::vector<Variable> on_device_;  // Likewise, before they are loaded.
 };

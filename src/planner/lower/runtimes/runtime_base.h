@@ -24,9 +24,9 @@ class RuntimeBase : public TrainingRuntime {
   void build(ModelInit where, const BuffersOf& buffers_of) override {
     if (where == ModelInit::Host) {
       loading_.build_on_host();
-      for (std::size_t at = 0; at < model_.modules.size(); ++at) buffers_of(static_cast<ModuleId>(at));
+      loading_.move_buffers_with(model_, buffers_of);
     }
-    if (where == ModelInit::Device) loading_.build_on_device(model_, buffers_of);
+    if (where == ModelInit::Device) loading_.build_on_device(model_, buffers_of, before_product);
   }
   void forward_returns(bool with_outputs) override {
     if (!with_outputs) print("Engine after forward");
