@@ -2,11 +2,12 @@
 
 #include <algorithm>
 #include <map>
+#include <span>
 #include <string_view>
 #include <utility>
 
-#include "model/parts.h"
 #include "model/quantized.h"
+#include "planner/lower/rotary_frequencies.h"
 #include "planner/lower/runtimes/weight_packing.h"
 
 namespace dsplan {
@@ -53,20 +54,19 @@ ModelLoading::ModelLoading(Emitter& emitter, const Job& job, const std::vector<N
   if (job.hardware && training_.level == Level::Kernel) device_ = device_threads(*job.hardware);
 }
 
-void ModelLoading::build_on_host() {
+void ModelLoading::build_on_host(Moves moves) {
+  moves_ = std::move(moves);
   on_host_.resize(parameters_);
   for (const NamedParameter& p : named_) {
     on_host_[static_cast<std::size_t>(p.id)] = make(p, {Role::Parameters, "parameter on the host"}, Space::Pageable);
   }
 }
 
-// Those of the modules inside first, then a module's own parameters and buffers (torch/nn/modules/module.py, _apply).
-void ModelLoading::move_buffers_with(const ModelSpec& model, const BuffersOf& buffers_of) {
-  moves_ = [this, &model, buffers_of](const std::function<void(const NamedParameter&)>& act) {
+Moves moves_with_buffers(const ModelSpec& model, const std::vector<NamedParameter>& named,
+                         const BuffersOf& buffers_of) {
+  return [&model, &named, buffers_of](const std::function<void(const NamedParameter&)>& act) {
     std::vector<std::vector<const NamedParameter*>> own(model.modules.size());
-    for (const NamedParameter& p : named_) {
-      own[at(model.parameters[at(p.id)].module)].push_back(&p);
-    }
+    for (const NamedParameter& p : named) own[at(model.parameters[at(p.id)].module)].push_back(&p);
     children_first(model, [&](ModuleId module) {
       for (const NamedParameter* p : own[at(module)]) act(*p);
       buffers_of(module);
@@ -74,7 +74,7 @@ void ModelLoading::move_buffers_with(const ModelSpec& model, const BuffersOf& bu
   };
 }
 
-void ModelLoading::each(const std::function<void(const NamedParameter&)>& act) {
+void ModelLoading::each_moved(const std::function<void(const NamedParameter&)>& act) {
   if (moves_) return std::exchange(moves_, nullptr)(act);
   for (const NamedParameter& p : named_) act(p);
 }
@@ -295,108 +295,12 @@ class Sinusoids {
       if (buffer.name.ends_with("original_inv_freq")) {
         if (make != nullptr) keep();
       } else if (make != nullptr) {
-        (void)turning(buffer, keep);
+        (void)RotaryFrequencies(eager_.emitter(), model_.parts.get()).of(buffer, keep);
       } else {
-        last = turning(buffer, {});
+        last = RotaryFrequencies(eager_.emitter(), model_.parts.get()).of(buffer, {});
       }
     }
   }
-  // A function's last operator: `keep` makes the buffer of it, else it is a variable.
-  [[nodiscard]] Variable returned(std::int64_t count, std::initializer_list<const Variable*> from,
-                                  const std::function<void()>& keep) {
-    if (!keep) return made(count, DType::Float32, from);
-    keep();
-    return {};
-  }
-  // 1.0 / `of`: its reciprocal, times one (torch: _tensor.py, __rdiv__).
-  [[nodiscard]] Variable divided_by(const Variable& of, std::int64_t count, const std::function<void()>& keep = {}) {
-    const Variable reciprocal = made(count, DType::Float32, {&of});
-    return returned(count, {&reciprocal}, keep);
-  }
-  [[nodiscard]] Variable turning(const ModelBuffer& buffer, const std::function<void()>& keep) {
-    const std::int64_t count = buffer.shape.elements().value();
-    if (!buffer.converted) return divided_by(powers(count, false), count, keep);
-    if (buffer.turned > 0) return in_part(count, buffer.turned, keep);
-    switch (model_.parts != nullptr ? model_.parts->rotary.scaling : RotaryScaling::Other) {
-      case RotaryScaling::Linear: return divided_by(powers(count, true), count, keep);  // Then divided in place.
-      case RotaryScaling::Llama3: return by_wavelength(count, keep);
-      case RotaryScaling::Yarn: return ramped(count, keep);
-      case RotaryScaling::Other: break;
-    }
-    if (keep) keep();  // By a function that is not followed.
-    return {};
-  }
-  // base ** (torch.arange(0, dim, 2) / dim), of whole numbers or at once in fp32 (modeling_llama.py,
-  // compute_default_rope_parameters).
-  [[nodiscard]] Variable powers(std::int64_t count, bool whole) {
-    Variable numbers = made(count, whole ? DType::Int64 : DType::Float32);
-    if (whole) numbers = made(count, DType::Float32, {&numbers});
-    numbers = made(count, DType::Float32, {&numbers});
-    Variable raised = made(count, DType::Float32, {&numbers});
-    made(1, DType::Float64).reset();  // The base.
-    return raised;
-  }
-  // modeling_rope_utils.py, _compute_proportional_rope_parameters: zeros behind those that turn.
-  [[nodiscard]] Variable in_part(std::int64_t count, std::int64_t turned, const std::function<void()>& keep) {
-    if (turned == count) return divided_by(powers(count, true), count, keep);
-    const Variable turning = divided_by(powers(turned, true), turned);
-    const Variable zeros = made(count - turned, DType::Float32);
-    return returned(count, {&turning, &zeros}, keep);
-  }
-  // modeling_rope_utils.py, _compute_llama3_parameters, line by line.
-  [[nodiscard]] Variable by_wavelength(std::int64_t count, const std::function<void()>& keep) {
-    const auto number = [&](const Variable& of) { return made(count, DType::Float32, {&of}); };
-    const auto flag = [&](const Variable& of) { return made(count, DType::Bool, {&of}); };
-    Variable inverse = divided_by(powers(count, true), count);
-    Variable wavelength = divided_by(inverse, count);
-    Variable longer = flag(wavelength);
-    Variable smaller = number(inverse);
-    Variable chosen = made(count, DType::Float32, {&longer, &smaller, &inverse});
-    longer.reset();
-    smaller.reset();
-    Variable smooth = divided_by(wavelength, count);
-    smooth = number(smooth);
-    smooth = number(smooth);
-    Variable first = number(smooth);
-    first = made(count, DType::Float32, {&first, &chosen});
-    first = number(first);
-    Variable second = made(count, DType::Float32, {&smooth, &chosen});
-    Variable smoothed = made(count, DType::Float32, {&first, &second});
-    first.reset();
-    second.reset();
-    Variable not_shorter = flag(wavelength);
-    not_shorter = flag(not_shorter);
-    Variable not_longer = flag(wavelength);
-    not_longer = flag(not_longer);
-    Variable medium = made(count, DType::Bool, {&not_shorter, &not_longer});
-    not_shorter.reset();
-    not_longer.reset();
-    Variable result = returned(count, {&medium, &smoothed, &chosen}, keep);
-    for (Variable* gone : {&chosen, &inverse, &wavelength, &smooth, &smoothed, &medium}) gone->reset();
-    return result;
-  }
-  // modeling_rope_utils.py, _compute_yarn_parameters, line by line.
-  [[nodiscard]] Variable ramped(std::int64_t count, const std::function<void()>& keep) {
-    const auto number = [&](const Variable& of) { return made(count, DType::Float32, {&of}); };
-    Variable raised = powers(count, true);
-    Variable apart = divided_by(raised, count);
-    Variable together = divided_by(number(raised), count);
-    Variable line = made(count, DType::Float32);
-    line = number(line);
-    line = number(line);
-    Variable ramp = number(line);
-    line.reset();
-    Variable factor = number(ramp);
-    ramp.reset();
-    Variable rest = number(factor);
-    Variable first = made(count, DType::Float32, {&together, &rest});
-    rest.reset();
-    Variable second = made(count, DType::Float32, {&apart, &factor});
-    Variable result = returned(count, {&first, &second}, keep);
-    for (Variable* gone : {&first, &second, &raised, &apart, &together, &factor}) gone->reset();
-    return result;
-  }
-
   // modeling_m2m_100.py, get_embedding: in fp32, then in the default dtype. `keep` makes the buffer of it; without, it
   // is copied into the one that is there.
   void counted(ModuleId module, const std::function<void()>& keep) {
@@ -510,37 +414,39 @@ void ModelLoading::build_on_device(const ModelSpec& model, const BuffersOf& buff
   make_adapters(model, beside, beside, true);
 }
 
-// peft's dora.py, update_layer: how long the rows are of a weight with the product of its factors, which are made right
-// before, times their scale. In fp16 the product is taken in fp32.
-Variable ModelLoading::magnitudes(const ModelSpec& model, const NamedParameter& p) {
-  const std::size_t at = static_cast<std::size_t>(p.id);
-  const Elements weight(model.parameters[at - 2].shape.dims[1] * model.parameters[at - 1].shape.dims[0]);
-  const auto whole = [&](DType type, std::initializer_list<const Variable*> from) {
-    constexpr const char* kWork = "magnitudes";
-    Variable made = eager_.scratch(storage(weight, type), type, {Role::Temporaries, "weight with its factors", kDora});
-    Work work = eager_.work();
+namespace {
+
+// peft's dora.py, update_layer: how long the rows are of a weight with the product of its factors, times their scale.
+// In fp16 the product is taken in fp32. `make` makes the parameter.
+Variable magnitudes(Eager eager, Elements weight, DType type, std::span<const Variable> factors,
+                    const std::function<void()>& before_product, const std::function<Variable()>& make) {
+  const auto whole = [&](DType of, std::initializer_list<const Variable*> from) {
+    Variable made = eager.scratch(storage(weight, of), of, {Role::Temporaries, "weight with its factors", kDora});
+    Work work = eager.work();
     for (const Variable* one : from) work.read(one->id());
-    work.write(made.id()).run(Body::Nothing, kWork);
+    work.write(made.id()).run(Body::Nothing, "magnitudes");
     return made;
   };
-  const bool half = p.dtype == DType::Float16;
-  Variable wide_b;
-  Variable wide_a;  // It goes first.
+  const bool half = type == DType::Float16;
+  Variable second;
+  Variable first;  // It goes before the other.
   if (half) {
     constexpr What kWide{Role::Temporaries, "factor in fp32", kDora};
-    wide_a = eager_.cast(on_device_[at - 2], DType::Float32, kWide, "magnitudes");
-    wide_b = eager_.cast(on_device_[at - 1], DType::Float32, kWide, "magnitudes");
+    first = eager.cast(factors[0], DType::Float32, kWide, "magnitudes");
+    second = eager.cast(factors[1], DType::Float32, kWide, "magnitudes");
   }
-  Variable product = whole(half ? DType::Float32 : p.dtype, {});
-  if (before_product_) before_product_();
-  if (half) product = whole(p.dtype, {&product});
-  Variable scaled = whole(p.dtype, {&product});
-  const Variable sum = whole(p.dtype, {&scaled});
+  Variable product = whole(half ? DType::Float32 : type, {half ? &first : &factors[0], half ? &second : &factors[1]});
+  if (before_product) before_product();
+  if (half) product = whole(type, {&product});
+  Variable scaled = whole(type, {&product});
+  const Variable sum = whole(type, {&scaled});
   scaled.reset();
-  Variable made = make(p, {Role::Parameters, "parameter"});
+  Variable made = make();
   product.reset();
   return made;
 }
+
+}  // namespace
 
 // In the dtype of the weights beside them, of the products where those have 4 bits, or fp32 where they have 8; copies
 // that are trained last. Cast when all are there, one after the other (peft: tuners_utils.py, inject_adapter,
@@ -557,9 +463,16 @@ void ModelLoading::make_adapters(const ModelSpec& model, DType beside, DType bes
     each([&](const Parameter& parameter, ParameterId id) {
       if (is_copy(parameter) != copies) return;
       const NamedParameter p{id, parameter.shape.elements().value(), true, copies ? beside_copies : made};
-      const bool computed = reads_weights && parameter.name.find(".lora_magnitude_vector.") != std::string::npos;
-      on_device_[static_cast<std::size_t>(id)] =
-          computed ? magnitudes(model, p) : make(p, {Role::Parameters, "parameter"});
+      const auto plain = [&] { return make(p, {Role::Parameters, "parameter"}); };
+      Variable& held = on_device_[at(id)];
+      if (!reads_weights || parameter.name.find(".lora_magnitude_vector.") == std::string::npos) {
+        held = plain();
+      } else {  // Right behind its two factors.
+        const Parameter* factors = &parameter - 2;
+        const Elements weight(factors[0].shape.dims[1] * factors[1].shape.dims[0]);
+        held =
+            magnitudes(eager_, weight, p.dtype, std::span(on_device_).subspan(at(id) - 2, 2), before_product_, plain);
+      }
     });
   }
   if (packing) {  // Before a program casts them to what it trains in.
@@ -578,11 +491,15 @@ void ModelLoading::cast(ParameterId id, DType to) {
   held = eager_.cast(held, to, {Role::Parameters, "parameter"}, "cast parameter", id);
 }
 
-void ModelLoading::print_model_given() {
-  if (training_.runtime != Runtime::DeepSpeed) return;
-  eager_.emitter().print("DeepSpeed Engine: After args sanity test");
-  eager_.emitter().print("DeepSpeed Engine: Before configure distributed model");
+namespace {
+
+void print_model_given(const Training& training, Emitter& emitter) {
+  if (training.runtime != Runtime::DeepSpeed) return;
+  emitter.print("DeepSpeed Engine: After args sanity test");
+  emitter.print("DeepSpeed Engine: Before configure distributed model");
 }
+
+}  // namespace
 
 void ModelLoading::build_adapters(const ModelSpec& model) {
   if (std::none_of(model.parameters.begin(), model.parameters.end(), is_adapter)) return;
@@ -592,7 +509,7 @@ void ModelLoading::build_adapters(const ModelSpec& model) {
 
 std::vector<std::pair<NamedParameter, BufferId>> ModelLoading::give_adapters_to_engine(What what) {
   std::vector<std::pair<NamedParameter, BufferId>> whole;
-  print_model_given();
+  print_model_given(training_, eager_.emitter());
   for (const NamedParameter& p : named_) {
     if (on_device_.empty() || !on_device_[static_cast<std::size_t>(p.id)]) continue;
     cast(p.id, p.dtype);  // By releases before 0.19.2.
@@ -605,13 +522,13 @@ std::vector<std::pair<NamedParameter, BufferId>> ModelLoading::give_adapters_to_
 
 std::vector<BufferId> ModelLoading::give_to_engine(What what) {
   std::vector<BufferId> whole(parameters_, kNoBuffer);
-  print_model_given();
+  print_model_given(training_, eager_.emitter());
   for (std::size_t id = 0; id < on_device_.size(); ++id) {  // _cast_module_mixed_precision
     const bool packed = on_device_[id] && of_whole_numbers(eager_.emitter().dtype(on_device_[id].id()));
     if (!packed) cast(static_cast<ParameterId>(id), training_.dtype);
   }
   // Where it is on the host: self.module.to(self.device).
-  each([&](const NamedParameter& p) { whole[at(p.id)] = load(p, what).hand_over(); });
+  each_moved([&](const NamedParameter& p) { whole[at(p.id)] = load(p, what).hand_over(); });
   for (const NamedParameter& p : named_) {
     broadcast(whole[static_cast<std::size_t>(p.id)], of_whole_numbers(p.dtype) ? p.dtype : training_.dtype);
   }

@@ -38,7 +38,7 @@ class PyTorchRuntime final : public RuntimeBase {
   }
 
   void initialise(const std::vector<BufferId>& buffers) override {
-    loading_.each([&](const NamedParameter& p) {
+    loading_.each_moved([&](const NamedParameter& p) {
       parameters_[at(p.id)] = loading_.load(p, {Role::Parameters, "parameter"});
     });
     for (std::size_t i = 0; i < buffers.size(); ++i) {
