@@ -30,6 +30,8 @@ Ran simulate(const Folder& folder, const Json& job) {
   Json training = job["training"];
   training.update({{"dsplan", 1}, {"kind", "training"}, {"source", "a test"}, {"loop", "minimal"}});
   training["loss"] = job["trainer"];
+  // from_pretrained: tables of positions are computed on the host, wherever the weights are loaded.
+  if (!training.contains("quantization") && !training.contains("model_init")) training["model_init"] = "host";
   Json config = job["config"];
   config["architectures"] = Json::array({class_of(config)});
   if (training["loss"].get<std::string>().ends_with("-logits")) {  // A reference stays in the dtype of the file.

@@ -58,22 +58,26 @@ enum class RotaryPart : std::uint8_t {
   Held,          // By the attention itself, whose variables hold the parts (phi).
 };
 
+// By which function scaled frequencies are computed (transformers modeling_rope_utils.py).
+enum class RotaryScaling : std::uint8_t { Linear, Llama3, Yarn, Other };
+
 struct RotaryParts {
   RotaryPart part = RotaryPart::Whole;
-  bool pairs = false;           // Neighbours turn together, not halves of a head.
-  bool sorts_pairs = false;     // They are brought apart by that, into halves (deepseek_v3).
-  bool half_tables = false;     // Tables of half the width, for both halves of a head (gpt_oss).
-  bool complex = false;         // Neighbours are complex numbers, and so are the tables (deepseek_v2).
-  bool three_axes = false;      // Positions have three axes, and each row its own tables (qwen2_vl).
-  bool mixed_axes = false;      // Of those, frequencies of the three axes alternate (qwen3_vl).
-  bool paired_tables = false;   // The tables hold each frequency twice in a row (cohere).
-  bool repeats_tables = false;  // Each call makes such of the first half of the tables (glm4).
-  bool made_anew = false;       // Each forward asks how long its rows are, and has the host make frequencies (phimoe).
-  bool wide_tables = false;     // Tables stay in fp32, and so do products with them; results are brought back (olmo2).
-  bool wide_operands = false;   // Queries and keys are brought to fp32 first (cohere).
-  bool wide_products = false;   // What is multiplied is brought to fp32 (ernie4_5).
-  bool flips = false;           // The other way: the second half as it is, then the negative of the first (nanochat).
-  bool wide_halves = false;     // What is turned is brought to fp32, for either product anew (modernbert).
+  RotaryScaling scaling = RotaryScaling::Other;  // Of those tables that are scaled.
+  bool pairs = false;                            // Neighbours turn together, not halves of a head.
+  bool sorts_pairs = false;                      // They are brought apart by that, into halves (deepseek_v3).
+  bool half_tables = false;                      // Tables of half the width, for both halves of a head (gpt_oss).
+  bool complex = false;                          // Neighbours are complex numbers, and so are the tables (deepseek_v2).
+  bool three_axes = false;                       // Positions have three axes, and each row its own tables (qwen2_vl).
+  bool mixed_axes = false;                       // Of those, frequencies of the three axes alternate (qwen3_vl).
+  bool paired_tables = false;                    // The tables hold each frequency twice in a row (cohere).
+  bool repeats_tables = false;                   // Each call makes such of the first half of the tables (glm4).
+  bool made_anew = false;      // Each forward asks how long its rows are, and has the host make frequencies (phimoe).
+  bool wide_tables = false;    // Tables stay in fp32, and so do products with them; results are brought back (olmo2).
+  bool wide_operands = false;  // Queries and keys are brought to fp32 first (cohere).
+  bool wide_products = false;  // What is multiplied is brought to fp32 (ernie4_5).
+  bool flips = false;          // The other way: the second half as it is, then the negative of the first (nanochat).
+  bool wide_halves = false;    // What is turned is brought to fp32, for either product anew (modernbert).
 };
 
 enum class MlpKind : std::uint8_t {

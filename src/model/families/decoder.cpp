@@ -288,6 +288,31 @@ void register_experts(ModelBuilder& b, std::string_view type, std::int64_t exper
   b.activation("act_fn", activation);
 }
 
+RotaryScaling read_rotary_scaling(ConfigReader& config) {
+  const auto named = [](const Value& rope) -> std::string_view {
+    for (const std::string_view key : {"rope_type", "type"}) {
+      const Value* type = rope.find(key);
+      if (type != nullptr && type->is(Value::Kind::String)) return type->string;
+    }
+    return {};
+  };
+  const auto scaling = [](std::string_view name) {
+    if (name == "linear") return RotaryScaling::Linear;
+    if (name == "llama3") return RotaryScaling::Llama3;
+    return name == "yarn" ? RotaryScaling::Yarn : RotaryScaling::Other;
+  };
+  for (const std::string_view holder : {"rope_parameters", "rope_scaling"}) {
+    const Value* rope = config.find(holder);
+    if (rope == nullptr || !rope->is(Value::Kind::Object)) continue;
+    if (scaling(named(*rope)) != RotaryScaling::Other) return scaling(named(*rope));
+    for (const Member& member : rope->members) {  // Of kinds of layers.
+      if (!member.value.is(Value::Kind::Object)) continue;
+      if (scaling(named(member.value)) != RotaryScaling::Other) return scaling(named(member.value));
+    }
+  }
+  return RotaryScaling::Other;
+}
+
 Decoder read_decoder(ConfigReader& config, std::string_view prefix, const DecoderDefaults& defaults) {
   Decoder decoder;
   decoder.prefix = prefix;
@@ -315,6 +340,7 @@ Decoder read_decoder(ConfigReader& config, std::string_view prefix, const Decode
   d.activation = config.activation(defaults.activation_key, defaults.activation);
   d.norm_epsilon = config.maybe_number(defaults.epsilon_key).value_or(1e-6);
   d.rotary_base = config.rotary_base(10000);
+  decoder.parts.rotary.scaling = read_rotary_scaling(config);
   d.initial_deviation = config.maybe_number("initializer_range").value_or(0.02);
   return decoder;
 }

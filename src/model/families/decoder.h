@@ -67,6 +67,8 @@ struct DecoderDefaults {
   bool kv_heads_may_be_null = false;
   bool head_dim_may_be_null = false;
 };
+// By which function the tables of rotary frequencies are scaled that are: there is one at most.
+[[nodiscard]] RotaryScaling read_rotary_scaling(ConfigReader& config);
 [[nodiscard]] Decoder read_decoder(ConfigReader& config, std::string_view prefix, const DecoderDefaults& defaults);
 
 // Which head `architectures` asks for, of families that have all three; `padding` is the class's pad_token_id.

@@ -59,10 +59,11 @@ Schedule lower_part(const ModelSpec& model, const Job& job, const std::vector<Sh
   emitter.attach(recording);
   if (job.training.runtime == Runtime::Fsdp2) tell_no_uses(emitter);
   const std::unique_ptr<TrainingRuntime> runtime = make_runtime(job, model, rank, emitter);
+  Workspaces workspaces(library_workspaces(job), emitter);
+  runtime->before_product = [&] { workspaces.before_product(); };
   Loop loop(model, job, rank, emitter, *runtime);
   std::vector<BufferId> buffers = loop.init();
 
-  Workspaces workspaces(library_workspaces(job), emitter);
   const bool asynchronous = job.training.deepspeed >= kAsynchronousOffload;
   DeepSpeedCheckpoints deepspeed(checkpointing.deepspeed, asynchronous, job.parallelism.tp, emitter);
   std::vector<std::unique_ptr<Tape>> tapes;

@@ -45,6 +45,9 @@ class TrainingRuntime {
   // As the first step begins others take the places of the model's buffers; empty: none do.
   std::function<void(std::vector<BufferId>&)> replace_buffers;
 
+  // Where `build` multiplies: a library's workspace is there from then on. Empty: none is placed.
+  std::function<void()> before_product;
+
   // All parameters, and the buffers of each module by `buffers_of`: on the device in the order in which constructors
   // run; made on no device, in the order in which to_empty goes. In the host's memory buffers are there already, and
   // `buffers_of` moves them, here or in `initialise`, which moves the parameters. What is cut as it is made,

@@ -16,7 +16,7 @@ REASONS = [
         "into which free blocks the shards are put that rank 0 sends, where some are padded; what is asked for is equal",
     ),
     (
-        r"^families/.*-(gemma-4|lfm2|gpt-neo|dinov2)-|^families/.*-nllb-|^pictures/.*-gemma-4-.*-padded-",
+        r"^families/.*-(gemma-4|lfm2|gpt-neo|dinov2)-|^pictures/.*-gemma-4-.*-padded-",
         "not traced: into which free blocks tensors are put; what is asked for is equal",
     ),
     (r"/zero3-.*-qwz|/chance-7-phi-3-medium-", "into which free blocks quantized gathers are put: rests that are too small to be split off"),
@@ -55,7 +55,6 @@ REASONS = [
         r"/chance-5-moonlight-16b-a3b-",
         "init alone: zero.Init makes the routers' biases in bf16, and they are in fp32 here from the first",
     ),
-    (r"/chance-6-.*-dora-", "init alone: what DoRA's magnitudes are computed from, where peft puts adapters into a model on the device"),
     (
         r"/chance-6-whisper-.*-53-",
         "the leaf that a reentrant checkpoint recomputes from lies channel by channel, as whisper's convolution leaves it, and its gradient "
@@ -76,7 +75,6 @@ REASONS = [
         r"/chance-8-starcoder2-7b-",
         "reference cycles of quantized gathers that Python's collector has not found yet: two runs of the same job part by it",
     ),
-    (r"/chance-8-dots-llm1-", "init alone: what DoRA's magnitudes are computed from, where peft puts adapters into a model on the device"),
     (
         r"/chance-8-gemma-4-26b-",
         "not traced: as much as three masks of eager attention, in forward",
@@ -92,7 +90,6 @@ REASONS = [
         r"/chance-8-(whisper-tiny|mamba2-130m|qwen3-next|mt5|deepseek|minimax)",
         "not traced: into which free blocks tensors are put; what is asked for is equal",
     ),
-    (r"/chance-9-.*-dora-", "init alone: what DoRA's magnitudes are computed from, where peft puts adapters into a model on the device"),
     (
         r"/chance-9-gemma-2b-.*-qlora",
         "two bytes: the embedding's factor stays in the dtype that packed weights were loaded beside, and is in fp32 here",

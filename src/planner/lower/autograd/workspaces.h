@@ -21,6 +21,10 @@ class Workspaces {
     const bool multiplies = node.op == Op::Linear || node.op == Op::Matmul || node.op == Op::ChunkedLogProb;
     if (sizes_ && multiplies) before_product(graph, node);
   }
+  // The same before a product of the loop's thread that no node stands for, without a bias.
+  void before_product() {
+    if (sizes_) handle_of(threads_[0]);
+  }
 
  private:
   struct Thread {

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <map>
+#include <span>
 #include <string_view>
 #include <utility>
 
 #include "model/quantized.h"
+#include "planner/lower/rotary_frequencies.h"
 #include "planner/lower/runtimes/weight_packing.h"
 
 namespace dsplan {
@@ -13,6 +15,8 @@ namespace {
 
 // Packed weights, which are cast by nobody.
 bool of_whole_numbers(DType type) { return type == DType::UInt8 || type == DType::Int8; }
+
+constexpr Source kDora = "peft: tuners/lora/dora.py, update_layer";
 
 bool is_copy(const Parameter& parameter) { return parameter.name.find(".modules_to_save.") != std::string::npos; }
 
@@ -50,11 +54,29 @@ ModelLoading::ModelLoading(Emitter& emitter, const Job& job, const std::vector<N
   if (job.hardware && training_.level == Level::Kernel) device_ = device_threads(*job.hardware);
 }
 
-void ModelLoading::build_on_host() {
+void ModelLoading::build_on_host(Moves moves) {
+  moves_ = std::move(moves);
   on_host_.resize(parameters_);
   for (const NamedParameter& p : named_) {
     on_host_[static_cast<std::size_t>(p.id)] = make(p, {Role::Parameters, "parameter on the host"}, Space::Pageable);
   }
+}
+
+Moves moves_with_buffers(const ModelSpec& model, const std::vector<NamedParameter>& named,
+                         const BuffersOf& buffers_of) {
+  return [&model, &named, buffers_of](const std::function<void(const NamedParameter&)>& act) {
+    std::vector<std::vector<const NamedParameter*>> own(model.modules.size());
+    for (const NamedParameter& p : named) own[at(model.parameters[at(p.id)].module)].push_back(&p);
+    children_first(model, [&](ModuleId module) {
+      for (const NamedParameter* p : own[at(module)]) act(*p);
+      buffers_of(module);
+    });
+  };
+}
+
+void ModelLoading::each_moved(const std::function<void(const NamedParameter&)>& act) {
+  if (moves_) return std::exchange(moves_, nullptr)(act);
+  for (const NamedParameter& p : named_) act(p);
 }
 
 NamedParameter ModelLoading::made(const Parameter& parameter, ParameterId id) const {
@@ -185,22 +207,24 @@ void make_waiting(Waiting& waiting, std::size_t module, const std::function<void
   }
 }
 
-// Positions as sines and cosines, which transformers computes on the device: where the module is made, as a buffer, and
-// when the stack around it has been made (modeling_utils.py, post_init; each model's _init_weights).
+// Positions as sines and cosines, and the frequencies of rotary ones, which transformers computes on the device: where
+// the module is made, as a buffer, and when the stack around it has been made (modeling_utils.py, post_init; each
+// model's _init_weights).
 class Sinusoids {
  public:
   Sinusoids(Emitter& emitter, const ModelSpec& model, const Training& training, DType kept)
       : eager_(emitter), model_(model), kept_(kept), again_(training.transformers >= Version{5, 0, 0}) {}
 
   // A buffer's table is computed around `make`, which makes what is kept of it.
-  void construct(ModuleId module, const std::function<void()>& make) {
-    if (!is_table(module)) return make();
-    if (has_buffer(module)) {
-      counted(module, make);
+  void construct(ModuleId module, const BuffersOf& make) {
+    if (again_ && turns(module)) {
+      frequencies(module, &make);
+    } else if (is_table(module) && buffer(module) != nullptr) {
+      counted(module, [&] { make(module); });
     } else {
-      make();
+      make(module);
     }
-    if (again_) waiting_.push_back(module);
+    if (again_ && (turns(module) || is_table(module))) waiting_.push_back(module);
   }
   // `next` is about to be made: stacks that it does not lie in are there.
   void leave(ModuleId next) {
@@ -227,7 +251,11 @@ class Sinusoids {
     }
     return nullptr;
   }
-  [[nodiscard]] bool has_buffer(ModuleId module) const { return buffer(module) != nullptr; }
+  [[nodiscard]] bool turns(ModuleId module) const {
+    const ModelBuffer* found = buffer(module);
+    return found != nullptr && at(module).type.ends_with("RotaryEmbedding") && found->shape.rank == 1 &&
+           !model_.recording;
+  }
   [[nodiscard]] Shape shape(ModuleId module) const {
     if (const ModelBuffer* found = buffer(module)) return found->shape;
     for (const Parameter& parameter : model_.parameters) {
@@ -246,7 +274,9 @@ class Sinusoids {
   }
 
   void initialize(ModuleId module) {
-    if (has_buffer(module)) {
+    if (turns(module)) {
+      frequencies(module, nullptr);
+    } else if (buffer(module) != nullptr) {
       counted(module, {});
     } else if (of_whisper(module)) {
       waves(module);
@@ -255,6 +285,22 @@ class Sinusoids {
     }
   }
 
+  // Of each kind of layers that has its own, what they are computed to, and a clone. Without `make`, copied into what
+  // is there.
+  void frequencies(ModuleId module, const BuffersOf* make) {
+    Variable last;
+    for (const ModelBuffer& buffer : model_.buffers) {
+      if (buffer.module != module) continue;
+      const auto keep = [&] { (*make)(module, buffer.name); };
+      if (buffer.name.ends_with("original_inv_freq")) {
+        if (make != nullptr) keep();
+      } else if (make != nullptr) {
+        (void)RotaryFrequencies(eager_.emitter(), model_.parts.get()).of(buffer, keep);
+      } else {
+        last = RotaryFrequencies(eager_.emitter(), model_.parts.get()).of(buffer, {});
+      }
+    }
+  }
   // modeling_m2m_100.py, get_embedding: in fp32, then in the default dtype. `keep` makes the buffer of it; without, it
   // is copied into the one that is there.
   void counted(ModuleId module, const std::function<void()>& keep) {
@@ -324,7 +370,9 @@ class Sinusoids {
 
 }  // namespace
 
-void ModelLoading::build_on_device(const ModelSpec& model, const BuffersOf& buffers_of) {
+void ModelLoading::build_on_device(const ModelSpec& model, const BuffersOf& buffers_of,
+                                   const std::function<void()>& before_product) {
+  before_product_ = before_product;
   if (packing_of(model)) return build_packed(model, buffers_of);
   constexpr What kTied{Role::Parameters, "weight of its own, until it is tied", "modeling_utils.py, tie_weights"};
   on_device_.resize(parameters_);
@@ -334,7 +382,7 @@ void ModelLoading::build_on_device(const ModelSpec& model, const BuffersOf& buff
   Waiting waiting;
   Sinusoids sinusoids(eager_.emitter(), model, training_, made(model.parameters.front(), 0).dtype);
   const auto make_due = [&](std::size_t module) {
-    make_waiting(waiting, module, [&](ModuleId due) { sinusoids.construct(due, [&] { buffers_of(due); }); });
+    make_waiting(waiting, module, [&](ModuleId due) { sinusoids.construct(due, buffers_of); });
   };
   for (std::size_t module = 0; module < model.modules.size(); ++module) {
     make_due(module);
@@ -363,13 +411,47 @@ void ModelLoading::build_on_device(const ModelSpec& model, const BuffersOf& buff
   sinusoids.leave(kNone);
   for (auto& [scope, weights] : tied) weights.reset();
   const DType beside = is_fsdp(training_.runtime) ? training_.master_dtype : training_.dtype;
-  make_adapters(model, beside, beside);
+  make_adapters(model, beside, beside, true);
 }
+
+namespace {
+
+// peft's dora.py, update_layer: how long the rows are of a weight with the product of its factors, times their scale.
+// In fp16 the product is taken in fp32. `make` makes the parameter.
+Variable magnitudes(Eager eager, Elements weight, DType type, std::span<const Variable> factors,
+                    const std::function<void()>& before_product, const std::function<Variable()>& make) {
+  const auto whole = [&](DType of, std::initializer_list<const Variable*> from) {
+    Variable made = eager.scratch(storage(weight, of), of, {Role::Temporaries, "weight with its factors", kDora});
+    Work work = eager.work();
+    for (const Variable* one : from) work.read(one->id());
+    work.write(made.id()).run(Body::Nothing, "magnitudes");
+    return made;
+  };
+  const bool half = type == DType::Float16;
+  Variable second;
+  Variable first;  // It goes before the other.
+  if (half) {
+    constexpr What kWide{Role::Temporaries, "factor in fp32", kDora};
+    first = eager.cast(factors[0], DType::Float32, kWide, "magnitudes");
+    second = eager.cast(factors[1], DType::Float32, kWide, "magnitudes");
+  }
+  Variable product = whole(half ? DType::Float32 : type, {half ? &first : &factors[0], half ? &second : &factors[1]});
+  if (before_product) before_product();
+  if (half) product = whole(type, {&product});
+  Variable scaled = whole(type, {&product});
+  const Variable sum = whole(type, {&scaled});
+  scaled.reset();
+  Variable made = make();
+  product.reset();
+  return made;
+}
+
+}  // namespace
 
 // In the dtype of the weights beside them, of the products where those have 4 bits, or fp32 where they have 8; copies
 // that are trained last. Cast when all are there, one after the other (peft: tuners_utils.py, inject_adapter,
 // _get_base_layer_device_and_dtype, _move_adapter_to_device_of_base_layer, cast_adapter_dtype).
-void ModelLoading::make_adapters(const ModelSpec& model, DType beside, DType beside_copies) {
+void ModelLoading::make_adapters(const ModelSpec& model, DType beside, DType beside_copies, bool reads_weights) {
   const auto each = [&](const auto& act) {
     for (std::size_t at = 0; at < parameters_; ++at) {
       if (is_adapter(model.parameters[at])) act(model.parameters[at], static_cast<ParameterId>(at));
@@ -381,7 +463,16 @@ void ModelLoading::make_adapters(const ModelSpec& model, DType beside, DType bes
     each([&](const Parameter& parameter, ParameterId id) {
       if (is_copy(parameter) != copies) return;
       const NamedParameter p{id, parameter.shape.elements().value(), true, copies ? beside_copies : made};
-      on_device_[static_cast<std::size_t>(id)] = make(p, {Role::Parameters, "parameter"});
+      const auto plain = [&] { return make(p, {Role::Parameters, "parameter"}); };
+      Variable& held = on_device_[at(id)];
+      if (!reads_weights || parameter.name.find(".lora_magnitude_vector.") == std::string::npos) {
+        held = plain();
+      } else {  // Right behind its two factors.
+        const Parameter* factors = &parameter - 2;
+        const Elements weight(factors[0].shape.dims[1] * factors[1].shape.dims[0]);
+        held =
+            magnitudes(eager_, weight, p.dtype, std::span(on_device_).subspan(at(id) - 2, 2), before_product_, plain);
+      }
     });
   }
   if (packing) {  // Before a program casts them to what it trains in.
@@ -400,11 +491,15 @@ void ModelLoading::cast(ParameterId id, DType to) {
   held = eager_.cast(held, to, {Role::Parameters, "parameter"}, "cast parameter", id);
 }
 
-void ModelLoading::print_model_given() {
-  if (training_.runtime != Runtime::DeepSpeed) return;
-  eager_.emitter().print("DeepSpeed Engine: After args sanity test");
-  eager_.emitter().print("DeepSpeed Engine: Before configure distributed model");
+namespace {
+
+void print_model_given(const Training& training, Emitter& emitter) {
+  if (training.runtime != Runtime::DeepSpeed) return;
+  emitter.print("DeepSpeed Engine: After args sanity test");
+  emitter.print("DeepSpeed Engine: Before configure distributed model");
 }
+
+}  // namespace
 
 void ModelLoading::build_adapters(const ModelSpec& model) {
   if (std::none_of(model.parameters.begin(), model.parameters.end(), is_adapter)) return;
@@ -414,7 +509,7 @@ void ModelLoading::build_adapters(const ModelSpec& model) {
 
 std::vector<std::pair<NamedParameter, BufferId>> ModelLoading::give_adapters_to_engine(What what) {
   std::vector<std::pair<NamedParameter, BufferId>> whole;
-  print_model_given();
+  print_model_given(training_, eager_.emitter());
   for (const NamedParameter& p : named_) {
     if (on_device_.empty() || !on_device_[static_cast<std::size_t>(p.id)]) continue;
     cast(p.id, p.dtype);  // By releases before 0.19.2.
@@ -427,13 +522,13 @@ std::vector<std::pair<NamedParameter, BufferId>> ModelLoading::give_adapters_to_
 
 std::vector<BufferId> ModelLoading::give_to_engine(What what) {
   std::vector<BufferId> whole(parameters_, kNoBuffer);
-  print_model_given();
+  print_model_given(training_, eager_.emitter());
   for (std::size_t id = 0; id < on_device_.size(); ++id) {  // _cast_module_mixed_precision
     const bool packed = on_device_[id] && of_whole_numbers(eager_.emitter().dtype(on_device_[id].id()));
     if (!packed) cast(static_cast<ParameterId>(id), training_.dtype);
   }
   // Where it is on the host: self.module.to(self.device).
-  for (const NamedParameter& p : named_) whole[static_cast<std::size_t>(p.id)] = load(p, what).hand_over();
+  each_moved([&](const NamedParameter& p) { whole[at(p.id)] = load(p, what).hand_over(); });
   for (const NamedParameter& p : named_) {
     broadcast(whole[static_cast<std::size_t>(p.id)], of_whole_numbers(p.dtype) ? p.dtype : training_.dtype);
   }

@@ -18,16 +18,28 @@ namespace dsplan {
 // peft's, which come to a model that is there.
 [[nodiscard]] bool is_adapter(const Parameter& parameter);
 
+// Acts on each parameter, in an order of its own.
+using Moves = std::function<void(const std::function<void(const NamedParameter&)>&)>;
+// `.to(device)`: parameters of the modules inside first, then a module's own and its buffers
+// (torch/nn/modules/module.py, _apply). The model and the list must outlive it.
+[[nodiscard]] Moves moves_with_buffers(const ModelSpec& model, const std::vector<NamedParameter>& named,
+                                       const BuffersOf& buffers_of);
+
 class ModelLoading {
  public:
   // `job` and `named` must outlive this.
   ModelLoading(Emitter& emitter, const Job& job, const std::vector<NamedParameter>& named, std::size_t parameters);
 
   // As from_pretrained does: in the dtype asked for, and without tied tensors of their own.
-  void build_on_host();
+  // `moves`: how they come to the device then, one after the other as they are where it is empty.
+  void build_on_host(Moves moves = {});
+  // Parameters in the order in which they come to the device.
+  void each_moved(const std::function<void(const NamedParameter&)>& act);
   // As constructors do under `with torch.device("cuda")`: module by module, and what will be tied is made as well and
   // goes when it is tied, after all else (transformers modeling_utils.py, tie_weights). Adapters come after that.
-  void build_on_device(const ModelSpec& model, const BuffersOf& buffers_of);
+  // `before_product` is called where that multiplies for the first time, and then again.
+  void build_on_device(const ModelSpec& model, const BuffersOf& buffers_of,
+                       const std::function<void()>& before_product = {});
   // DeepSpeed's engine is given the model (engine.py, _configure_distributed_model): whole parameters, by ParameterId,
   // sent by rank 0.
   [[nodiscard]] std::vector<BufferId> give_to_engine(What what);
@@ -44,8 +56,6 @@ class ModelLoading {
   void broadcast(BufferId buffer, DType type);
 
  private:
-  void print_model_given();
-
   Eager eager_;
   const Training& training_;
   const std::vector<NamedParameter>& named_;
@@ -56,13 +66,16 @@ class ModelLoading {
   // As its constructor makes it.
   [[nodiscard]] NamedParameter made(const Parameter& parameter, ParameterId id) const;
   [[nodiscard]] Variable make(const NamedParameter& p, What what, Space space = Space::Device);
-  void make_adapters(const ModelSpec& model, DType beside, DType beside_copies);
+  // `reads_weights`: they are there, and DoRA's magnitudes are computed from them.
+  void make_adapters(const ModelSpec& model, DType beside, DType beside_copies, bool reads_weights = false);
   void cast(ParameterId id, DType to);  // `parameter.data = parameter.data.to(...)` of what is on the device.
   // As from_pretrained does with packed weights: in the order of their names, each loaded whole and packed; adapters
   // come after that.
   void build_packed(const ModelSpec& model, const BuffersOf& buffers_of);
   void prepare(const ModelSpec& model);
 
+  std::function<void()> before_product_;
+  Moves moves_;
   std::vector<Variable> on_host_;    // By ParameterId, before they are moved; empty where the host has no model.
   std::vector<Variable> on_device_;  // Likewise, before they are loaded.
 };

@@ -19,6 +19,19 @@ std::vector<bool> trained_parameters(const ModelSpec& model, const Training& tra
   return trained;
 }
 
+void children_first(const ModelSpec& model, const std::function<void(ModuleId)>& leave) {
+  std::vector<ModuleId> open;
+  const auto close = [&] {
+    leave(open.back());
+    open.pop_back();
+  };
+  for (std::size_t at = 0; at < model.modules.size(); ++at) {
+    while (!open.empty() && open.back() != model.modules[at].parent) close();
+    open.push_back(static_cast<ModuleId>(at));
+  }
+  while (!open.empty()) close();
+}
+
 std::vector<NamedParameter> named_parameters(const ModelSpec& model, const Training& training) {
   std::vector<NamedParameter> found;
   found.reserve(model.parameters.size());

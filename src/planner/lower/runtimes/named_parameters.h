@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "core/model.h"
@@ -19,6 +20,8 @@ struct NamedParameter {
 [[nodiscard]] inline std::size_t at(ParameterId parameter) { return static_cast<std::size_t>(parameter); }
 
 [[nodiscard]] std::vector<NamedParameter> named_parameters(const ModelSpec& model, const Training& training);
+// Calls `leave` for each module, those inside first.
+void children_first(const ModelSpec& model, const std::function<void(ModuleId)>& leave);
 // By ParameterId: which of them are trained.
 [[nodiscard]] std::vector<bool> trained_parameters(const ModelSpec& model, const Training& training);
 

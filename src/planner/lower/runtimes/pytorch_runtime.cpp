@@ -38,12 +38,14 @@ class PyTorchRuntime final : public RuntimeBase {
   }
 
   void initialise(const std::vector<BufferId>& buffers) override {
+    loading_.each_moved([&](const NamedParameter& p) {
+      parameters_[at(p.id)] = loading_.load(p, {Role::Parameters, "parameter"});
+    });
     for (std::size_t i = 0; i < buffers.size(); ++i) {
       const ModelBuffer& buffer = model_.buffers[i];
       if (buffers[i] == kNoBuffer || of_reference(model_, buffer.module) || is_packing_state(model_, buffer)) continue;
       buffers_.push_back(buffers[i]);
     }
-    for (const NamedParameter& p : named_) parameters_[at(p.id)] = loading_.load(p, {Role::Parameters, "parameter"});
     for (const NamedParameter& p : trained_) {
       if (!shares_.updates(p.id)) continue;
       const BufferId buffer = parameters_[at(p.id)].id();

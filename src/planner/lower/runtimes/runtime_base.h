@@ -22,11 +22,8 @@ class RuntimeBase : public TrainingRuntime {
   RuntimeBase(const Job& job, const ModelSpec& model, std::int64_t rank, Emitter& emitter);
 
   void build(ModelInit where, const BuffersOf& buffers_of) override {
-    if (where == ModelInit::Host) {
-      loading_.build_on_host();
-      for (std::size_t at = 0; at < model_.modules.size(); ++at) buffers_of(static_cast<ModuleId>(at));
-    }
-    if (where == ModelInit::Device) loading_.build_on_device(model_, buffers_of);
+    if (where == ModelInit::Host) loading_.build_on_host(moves_with_buffers(model_, named_, buffers_of));
+    if (where == ModelInit::Device) loading_.build_on_device(model_, buffers_of, before_product);
   }
   void forward_returns(bool with_outputs) override {
     if (!with_outputs) print("Engine after forward");

@@ -38,19 +38,6 @@ ShardedParameters::ShardedParameters(const Job& job, const ModelSpec& model, std
   for (const Parameter& p : model.parameters) shards_.push_back(shard_on_dim0(p.shape, mesh_.ranks, mesh_.rank));
 }
 
-void children_first(const ModelSpec& model, const std::function<void(ModuleId)>& leave) {
-  std::vector<ModuleId> open;
-  const auto close = [&] {
-    leave(open.back());
-    open.pop_back();
-  };
-  for (std::size_t at = 0; at < model.modules.size(); ++at) {
-    while (!open.empty() && open.back() != model.modules[at].parent) close();
-    open.push_back(static_cast<ModuleId>(at));
-  }
-  while (!open.empty()) close();
-}
-
 void ShardedParameters::cut(ParameterId id, const Variable& whole, std::vector<Variable>* sent, bool rows_alone) {
   const FsdpShard& shard = of(id);
   Variable made = eager_.empty(kept(id, shard.padded), kept(id), kRows, id);

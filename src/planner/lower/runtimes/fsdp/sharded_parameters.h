@@ -8,6 +8,7 @@
 #include "planner/fsdp/fsdp_facts.h"
 #include "planner/lower/eager.h"
 #include "planner/lower/runtime.h"
+#include "planner/lower/runtimes/named_parameters.h"
 
 namespace dsplan {
 
@@ -22,9 +23,6 @@ struct ShardRanks {
 [[nodiscard]] inline bool is_padded_twice(const Training& training, const FsdpShard& shard) {
   return training.torch < Version{2, 10, 0} && shard.real != shard.padded;
 }
-
-// Calls `leave` for each module, those inside first.
-void children_first(const ModelSpec& model, const std::function<void(ModuleId)>& leave);
 
 class ShardedParameters {
  public:
