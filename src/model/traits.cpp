@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <string_view>
 
+#include "model/pictures.h"
+
 namespace dsplan {
 
 std::int64_t picture_tokens(const ModelSpec& model, const std::vector<std::int64_t>& image_size) {
