@@ -53,7 +53,9 @@ bool replace(std::string& name, std::string_view from, std::string_view to) {
   return true;
 }
 
-bool has_blocks(const ModelSpec& model) { return model.family == "mixtral" || model.family == "minimax_m2"; }
+bool has_blocks(const ModelSpec& model) {
+  return model.family == "mixtral" || model.family == "minimax_m2" || model.family == "phimoe";
+}
 
 bool sees_pictures(const ModelSpec& model) {
   return model.family == "llava" || model.family == "gemma3" || model.family == "paligemma" ||
@@ -87,6 +89,7 @@ std::string file_name(const ModelSpec& model, std::string name) {
   if (model.family == "gpt_neox" && name == "lm_head.weight") return "embed_out.weight";
   if (sees_pictures(model)) return pictured_name(model, std::move(name));
   if (has_blocks(model)) replace(name, ".mlp.", ".block_sparse_moe.");
+  if (model.family == "phimoe") replace(name, ".router.weight", ".gate.weight");
   if (model.family == "ernie4_5_moe") replace(name, ".gate.moe_statics.", ".moe_statics.");
   if (model.family.starts_with("granitemoe")) {
     static constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kOld{{
@@ -152,9 +155,10 @@ void add_experts(std::vector<Expected>& list, const ModelSpec& model, ParameterI
 }
 
 bool is_saved(const ModelBuffer& buffer) {
-  // Of gemma4's towers: bounds of linear layers, and what moves and scales tokens of pictures.
-  for (const std::string_view own :
-       {".input_min", ".input_max", ".output_min", ".output_max", "std_bias", "std_scale"}) {
+  // Of gemma4's towers: bounds of linear layers, and what moves and scales tokens of pictures. Of apertus: constants of
+  // its activation.
+  for (const std::string_view own : {".input_min", ".input_max", ".output_min", ".output_max", "std_bias", "std_scale",
+                                     "act_fn.beta", "act_fn.eps"}) {
     if (buffer.name.ends_with(own)) return true;
   }
   return buffer.name.ends_with(".e_score_correction_bias") || buffer.name.ends_with(".layer_scalar") ||

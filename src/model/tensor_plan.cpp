@@ -70,7 +70,7 @@ bool in_tensor_plan(const ModelSpec& model, const Parameter& parameter) {
   if (plan->tower && !has(formatted("{}.", model.parts->tower->language))) return false;
   if (has("norm")) return plan->head_norms && (has(".q_norm.") || has(".k_norm."));
   if (has("embed_tokens.") || has("embed_in.")) return plan->embedding;
-  return !has(".q_a_proj.");
+  return !has(".q_a_proj.") && !has(".act_fn.");
 }
 
 }  // namespace dsplan
