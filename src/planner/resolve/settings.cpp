@@ -64,8 +64,7 @@ void refuse_other_keys(Resolver& resolver) {
     const std::string_view option = option_of(key);
     const std::string_view meant = nearest(key, keys);
     resolver.fault(place, formatted("there is no setting \"{}\"", key),
-                   key == "allocator_conf" ? std::string("it has an option of its own: --alloc-conf")
-                   : !option.empty()       ? formatted("it has an option of its own: {}", option)
+                   !option.empty() ? formatted("it has an option of its own: {}", option)
                    : !meant.empty()
                        ? did_you_mean(meant)
                        : "it takes model_init, zero_grad_set_to_none, use_cache, and fsdp and ddp as in a training "
