@@ -136,7 +136,9 @@ std::optional<HubFile> fetch(const std::string& id, std::string_view name, bool 
   const HttpAnswer answer = http_get(request);
   if (!answer.failure.empty()) {
     refuse(id, formatted("gives no answer for {}: {}", name, answer.failure),
-           "--offline, or HF_HUB_OFFLINE=1, asks nobody");
+           id.ends_with("bnb-4bit") ? "its weights are packed: name the model that they are of, and --quantization nf4 "
+                                      "--lora r=16"
+                                    : "--offline, or HF_HUB_OFFLINE=1, asks nobody");
   }
   if (answer.status == 404 && !must_be_there) return std::nullopt;
   return hub_file(id, name, answer, !secret.empty());
