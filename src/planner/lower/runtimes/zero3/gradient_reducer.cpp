@@ -212,6 +212,7 @@ Variables GradientReducer::make_padding() {
     for (const std::int64_t bound : {rank, rank + 1}) bounds.push_back(std::min(bound, sharding_.world()));
   }
   std::sort(bounds.begin(), bounds.end());
+  bounds.erase(std::unique(bounds.begin(), bounds.end()), bounds.end());
   Variables padding;
   for (std::size_t at = 0; at + 1 < bounds.size(); ++at) {
     std::vector<Bytes> sizes;
