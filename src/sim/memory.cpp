@@ -5,12 +5,16 @@
 
 namespace dsplan {
 
+namespace {
+
 // In the allocator's smallest blocks.
-Bytes MemoryMeter::rounded(BufferId id, const Buffer& buffer) const {
+Bytes rounded(const Schedule& schedule, BufferId id, const Buffer& buffer) {
   if (!buffer.in_pieces) [[likely]]
     return rounded_to_block(buffer.size);
-  return Bytes(kBlockBytes) * static_cast<std::int64_t>(schedule_.pieces_of(id).count);
+  return Bytes(kBlockBytes) * static_cast<std::int64_t>(schedule.pieces_of(id).count);
 }
+
+}  // namespace
 
 void MemoryMeter::on(std::size_t at, const Allocate& event) {
   const Buffer& buffer = schedule_.buffers[event.buffer];
@@ -24,7 +28,7 @@ void MemoryMeter::on(std::size_t at, const Allocate& event) {
     allocations_ += static_cast<std::int64_t>(schedule_.pieces_of(event.buffer).count);
   else if (buffer.size > Bytes(0))
     ++allocations_;
-  allocated_ += rounded(event.buffer, buffer);
+  allocated_ += rounded(schedule_, event.buffer, buffer);
   by_role_[buffer.role] += buffer.size;
   most_requested_ = std::max(most_requested_, requested_);
   most_allocated_ = std::max(most_allocated_, allocated_);
@@ -44,7 +48,7 @@ void MemoryMeter::on(std::size_t, const Release& event) {
   const Buffer& buffer = schedule_.buffers[event.buffer];
   if (buffer.space != Space::Device) return;
   requested_ -= buffer.size;
-  allocated_ -= rounded(event.buffer, buffer);
+  allocated_ -= rounded(schedule_, event.buffer, buffer);
   by_role_[buffer.role] -= buffer.size;
 }
 

@@ -41,7 +41,6 @@ class MemoryMeter : public Ignores<Compute, Communicate, RecordEvent, WaitEvent,
 
  private:
   void take_peak(std::size_t at);
-  [[nodiscard]] Bytes rounded(BufferId id, const Buffer& buffer) const;
 
   const Schedule& schedule_;
   std::optional<WindowWalk> only_;

@@ -42,62 +42,62 @@ PlacedAllocator::PlacedAllocator(const Schedule& schedule, const PlacementOption
   allocator_.set_capacity(options.limit);
 }
 
-void PlacedAllocator::allocate(std::size_t at, BufferId id, StreamId stream) {
-  const Buffer& buffer = schedule_.buffers[id];
-  prints_.before(at, result_.prints);
-  if (buffer.in_pieces) [[unlikely]]
-    return allocate_pieces(at, id, stream);
-  if (const std::optional<BlockId> block = ask(at, buffer.size, stream)) blocks_[id] = *block;
-}
-
-inline std::optional<BlockId> PlacedAllocator::ask(std::size_t at, Bytes size, StreamId stream) {
-  const std::optional<BlockId> block = allocator_.allocate(size, stream);
-  if (allocator_.retries() != retries_) note_retry(at);
+inline std::optional<BlockId> ask(PlacedAllocator& self, std::size_t at, Bytes size, StreamId stream) {
+  const std::optional<BlockId> block = self.allocator_.allocate(size, stream);
+  if (self.allocator_.retries() != self.retries_) self.note_retry(at);
   if (!block) {
-    fail(at, size);
+    self.fail(at, size);
     return block;
   }
-  prints_.grown();
-  if (allocator_.reserved() > most_reserved_) {
-    most_reserved_ = allocator_.reserved();
-    reserved_at_ = at;
+  self.prints_.grown();
+  if (self.allocator_.reserved() > self.most_reserved_) {
+    self.most_reserved_ = self.allocator_.reserved();
+    self.reserved_at_ = at;
   }
   return block;
 }
 
 // As many at once as one free block has room for; else the next one by itself.
-void PlacedAllocator::allocate_pieces(std::size_t at, BufferId id, StreamId stream) {
-  const Pieces& pieces = schedule_.pieces_of(id);
+void allocate_pieces(PlacedAllocator& self, std::size_t at, BufferId id, StreamId stream) {
+  const Pieces& pieces = self.schedule_.pieces_of(id);
   std::vector<AllocatorRuns::Together> made;
-  for (std::size_t k = 0; k < pieces.count && !stopped();) {
-    AllocatorRuns::Together some = AllocatorRuns(allocator_).allocate_together(pieces.count - k, stream);
+  for (std::size_t k = 0; k < pieces.count && !self.stopped();) {
+    AllocatorRuns::Together some = AllocatorRuns(self.allocator_).allocate_together(pieces.count - k, stream);
     const Bytes requested = pieces.bytes(k + std::max<std::size_t>(some.count, 1)) - pieces.bytes(k);
     if (some.count > 0) {
-      AllocatorRuns(allocator_).ask(some.block, requested);
-      prints_.grown();
-    } else if (const std::optional<BlockId> block = ask(at, requested, stream)) {
+      AllocatorRuns(self.allocator_).ask(some.block, requested);
+      self.prints_.grown();
+    } else if (const std::optional<BlockId> block = ask(self, at, requested, stream)) {
       some = {*block, 1};
     }
     made.push_back(some);
     k += some.count;
   }
-  blocks_[id] = made.front().block;
-  in_pieces_.push_back({id, std::move(made)});
+  self.blocks_[id] = made.front().block;
+  self.in_pieces_.push_back({id, std::move(made)});
 }
 
-void PlacedAllocator::release_pieces(BufferId id) {
-  const auto found =
-      std::find_if(in_pieces_.begin(), in_pieces_.end(), [id](const InPieces& one) { return one.buffer == id; });
-  for (const AllocatorRuns::Together& some : found->blocks) AllocatorRuns(allocator_).release_together(some);
-  in_pieces_.erase(found);
-  blocks_[id] = kNullBlock;
+void release_pieces(PlacedAllocator& self, BufferId id) {
+  const auto found = std::find_if(self.in_pieces_.begin(), self.in_pieces_.end(),
+                                  [id](const PlacedAllocator::InPieces& one) { return one.buffer == id; });
+  for (const AllocatorRuns::Together& some : found->blocks) AllocatorRuns(self.allocator_).release_together(some);
+  self.in_pieces_.erase(found);
+  self.blocks_[id] = kNullBlock;
+}
+
+void PlacedAllocator::allocate(std::size_t at, BufferId id, StreamId stream) {
+  const Buffer& buffer = schedule_.buffers[id];
+  prints_.before(at, result_.prints);
+  if (buffer.in_pieces) [[unlikely]]
+    return allocate_pieces(*this, at, id, stream);
+  if (const std::optional<BlockId> block = ask(*this, at, buffer.size, stream)) blocks_[id] = *block;
 }
 
 void PlacedAllocator::release(std::size_t at, BufferId id, StreamSet waits_for) {
   prints_.before(at, result_.prints);
   if (!in_pieces_.empty() && schedule_.buffers[id].in_pieces) [[unlikely]] {
     DSPLAN_CHECK(waits_for == 0, "pieces that another stream uses");
-    return release_pieces(id);
+    return release_pieces(*this, id);
   }
   if (waits_for != 0) {
     result_.waited = true;

@@ -106,9 +106,9 @@ class PlacedAllocator {
     BufferId buffer;
     std::vector<AllocatorRuns::Together> blocks;
   };
-  std::optional<BlockId> ask(std::size_t at, Bytes size, StreamId stream);
-  void allocate_pieces(std::size_t at, BufferId buffer, StreamId stream);
-  void release_pieces(BufferId buffer);
+  friend std::optional<BlockId> ask(PlacedAllocator& self, std::size_t at, Bytes size, StreamId stream);
+  friend void allocate_pieces(PlacedAllocator& self, std::size_t at, BufferId buffer, StreamId stream);
+  friend void release_pieces(PlacedAllocator& self, BufferId buffer);
   void fail(std::size_t at, Bytes request);
   void note_retry(std::size_t at);
 

@@ -33,14 +33,14 @@ class Placer : public Ignores<Enter, Exit> {
   void on(std::size_t at, const Allocate& event) {
     if (at < behind_run_ || over(at) || schedule_.buffers[event.buffer].space != Space::Device) return;
     if (streams_.allocating(event.buffer, event.stream) && requests_ != nullptr) note_completed(at);
-    if (begins_run(at, event)) return ask_run(at, event);
+    if (is_next(at, event, kRun - 1)) return ask_run(at, event);
     note({static_cast<std::uint32_t>(at), event.buffer, AllocatorRequest::What::Allocate, event.stream});
     allocator_.allocate(at, event.buffer, event.stream);
   }
   void on(std::size_t at, const Release& event) {
     if (at < behind_run_ || over(at) || allocator_.block(event.buffer) == kNullBlock) return;
     const StreamSet waits_for = streams_.releasing(event.buffer, allocator_.block(event.buffer));
-    const bool run = waits_for == 0 && begins_run(at, event);
+    const bool run = waits_for == 0 && is_next(at, event, kRun - 1);
     note({static_cast<std::uint32_t>(at), event.buffer, AllocatorRequest::What::Release, 0, waits_for,
           static_cast<std::uint8_t>(run ? 1 : 0)});
     if (run) return drop_run(at, event);
@@ -87,11 +87,7 @@ class Placer : public Ignores<Enter, Exit> {
     if (at + by >= schedule_.events.size() || at + by > last_) return false;
     const E* next = std::get_if<E>(&schedule_.events[at + by]);
     return next != nullptr && next->buffer.index() == event.buffer.index() + by && next->stream == event.stream &&
-           !schedule_.buffers[next->buffer].in_pieces;
-  }
-  template <class E>
-  [[nodiscard]] bool begins_run(std::size_t at, const E& event) const {
-    return is_next(at, event, kRun - 1) && is_next(at, event, 0);
+           !schedule_.buffers[event.buffer].in_pieces && !schedule_.buffers[next->buffer].in_pieces;
   }
   void ask_run(std::size_t at, const Allocate& event);
   void drop_run(std::size_t at, const Release& event);

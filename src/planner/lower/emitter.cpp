@@ -34,10 +34,11 @@ BufferId Emitter::allocate(Bytes bytes, DType dtype, const What& what, Parameter
   throw Ended{};
 }
 
-BufferId Emitter::allocate_pieces(std::size_t count, std::vector<Bytes> sizes, DType dtype, What what) {
-  schedule_.pieces.push_back({schedule_.buffers.next(), count, std::move(sizes)});
+BufferId allocate_pieces(Emitter& emitter, std::size_t count, std::vector<Bytes> sizes, DType dtype, What what) {
+  Schedule& schedule = emitter.schedule_;
+  schedule.pieces.push_back({schedule.buffers.next(), count, std::move(sizes)});
   what.in_pieces = true;
-  return allocate(schedule_.pieces.back().bytes(count), dtype, what);
+  return emitter.allocate(schedule.pieces.back().bytes(count), dtype, what);
 }
 
 void Emitter::rename(BufferId buffer, const What& what) {

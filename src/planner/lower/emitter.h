@@ -68,8 +68,9 @@ class Emitter {
   BufferId allocate(Bytes bytes, DType dtype, const What& what, ParameterId parameter = kNone,
                     Space space = Space::Device);
   // One buffer that stands for `count` tensors of these sizes, which repeat, where that suffices: `allows_pieces`.
-  BufferId allocate_pieces(std::size_t count, std::vector<Bytes> sizes, DType dtype, What what);
-  [[nodiscard]] bool allows_pieces() const { return until_.peaks_alone; }
+  friend BufferId allocate_pieces(Emitter& emitter, std::size_t count, std::vector<Bytes> sizes, DType dtype,
+                                  What what);
+  [[nodiscard]] friend bool allows_pieces(const Emitter& emitter) { return emitter.until_.peaks_alone; }
   void retain(BufferId buffer) { ++states_[buffer].references; }
   // The last reference releases. `reason` is used only if something else has run since the last touch.
   void release(BufferId buffer, Reason reason);

@@ -31,7 +31,7 @@ WantedOnly::WantedOnly(const Job& job, const DeviceRoom& room, Wanted wanted, bo
   const std::optional<VerdictLimit> limit = verdict_limit(room);
   const bool others = job.allocator.memory_fraction || job.allocator.expandable_segments;
   if (wanted == Wanted::Any || !limit || others || job.placement != PlacementKind::Caching) return;
-  if (ranks_differ(job.training, job.parallelism)) return;
+  if (wanted == Wanted::IfFits && ranks_differ(job.training, job.parallelism)) return;
   within_.limit = limit->limit;
   within_.until_retry = wanted == Wanted::IfClean;
   along_.emplace(within_, printed);

@@ -2,7 +2,6 @@
 // verdict.h comes last, predict.cpp puts them together.
 #pragma once
 
-#include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>

@@ -212,6 +212,7 @@ Variables GradientReducer::make_padding() {
     for (const std::int64_t bound : {rank, rank + 1}) bounds.push_back(std::min(bound, sharding_.world()));
   }
   std::sort(bounds.begin(), bounds.end());
+  bounds.erase(std::unique(bounds.begin(), bounds.end()), bounds.end());
   Variables padding;
   for (std::size_t at = 0; at + 1 < bounds.size(); ++at) {
     std::vector<Bytes> sizes;
@@ -235,8 +236,8 @@ void GradientReducer::pad(const std::vector<Bytes>& sizes, std::int64_t ranks, V
   };
   const bool small = std::all_of(sizes.begin(), sizes.end(), [](Bytes one) { return one <= Bytes(kBlockBytes); });
   const std::size_t count = sizes.size() * static_cast<std::size_t>(ranks);
-  if (emitter.allows_pieces() && small && count > 1) {
-    add(emitter.allocate_pieces(count, sizes, type, what));
+  if (allows_pieces(emitter) && small && count > 1) {
+    add(allocate_pieces(emitter, count, sizes, type, what));
     return;
   }
   for (std::int64_t rank = 0; rank < ranks; ++rank) {
