@@ -438,7 +438,7 @@ def packed_mixtures():
     nf4 = {"quantization": "nf4", "double_quant": True, "quant_compute_dtype": "bf16", "quant_storage": "bf16", "kbit_prepare": False}
     adapters = {"r": 16, "targets": ["q_proj", "k_proj", "v_proj", "o_proj"]}
     for model, seq, batch in (("mixtral-8x7b", 2048, 1), ("granite-3.1-1b-a400m", 1024, 2)):
-        for name, more in (("whole", {}), ("full", {"checkpoint": "full"})):
+        for name, more in (("whole", {"checkpoint": "none"}), ("full", {"checkpoint": "full"})):
             yield job("packed", model, seq, batch, attention=None, needs="bitsandbytes", lora={**adapters, "dtype": "fp32"},
                       autocast="bf16", **nf4, **more, name=f"nf4-mixture-{name}")
     yield job("mixtures", "mixtral-8x7b", 1024, 1, lora=adapters, dtype="bf16", autocast="bf16", name="lora-autocast-narrow")
