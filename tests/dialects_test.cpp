@@ -121,6 +121,7 @@ std::string beside(Dialect dialect, std::string_view path) {
   if (path == "sample_packing") return "flash_attention: true\nmicro_batch_size: 2\n";
   if (path == "pref_loss") return "stage: dpo\n";
   if (path == "cpo_alpha") return "rl: simpo\n";
+  if (path == "cut_cross_entropy") return "plugins: [axolotl.integrations.cut_cross_entropy.CutCrossEntropyPlugin]\n";
   if (path.starts_with("liger_")) return "plugins: [axolotl.integrations.liger.LigerPlugin]\n";
   if (path == "center_rewards_coefficient" && dialect == Dialect::Axolotl) return "reward_model: true\n";
   if (path == "quantization_type" || path == "double_quantization") return "quantization_bit: 4\n";

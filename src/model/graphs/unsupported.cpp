@@ -295,6 +295,7 @@ std::optional<std::string> packed_unsupported(const ModelSpec& model, const Trai
   const std::optional<Quantization> packing = packing_of(model);
   if (!packing) return std::nullopt;
   if (training.loss == Loss::Liger) return "Liger's loss over packed weights";
+  if (training.loss == Loss::Cut) return "cut cross-entropy over packed weights, not equal to it yet";
   if (packing->eight_bits()) return int8_unsupported(model, training);
   // MatMul4Bit's product stands inside of a function of its own, whose node nothing is kept for.
   const std::vector<CheckpointGroup>& groups = training.checkpoint.groups;

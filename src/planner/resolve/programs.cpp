@@ -145,7 +145,7 @@ void take_cut_loss(const ForeignInput& foreign, Request& request, Diagnostics& f
 void judge_words(const ForeignInput& foreign, const ModelSpec& base, Request& request) {
   constexpr std::int64_t kMultiple = 32;
   if (!foreign.by_32.value_or(false)) return;
-  if (base.dims.vocab % kMultiple == 0) {
+  if (base.dims.vocab > 0 && base.dims.vocab % kMultiple == 0) {
     request.notices.push_back({Notice::Kind::Announcement,
                                foreign.by_32.place,
                                formatted("resize_token_embeddings_to_32x: {} words are a multiple of 32 already; the "

@@ -458,7 +458,7 @@ def packed_mixtures():
     nf4 = {"quantization": "nf4", "double_quant": True, "quant_compute_dtype": "bf16", "quant_storage": "bf16", "kbit_prepare": False}
     adapters = {"r": 16, "targets": ["q_proj", "k_proj", "v_proj", "o_proj"]}
     for model, seq, batch in (("mixtral-8x7b", 2048, 1), ("granite-3.1-1b-a400m", 1024, 2)):
-        for name, more in (("whole", {}), ("full", {"checkpoint": "full"})):
+        for name, more in (("whole", {"checkpoint": "none"}), ("full", {"checkpoint": "full"})):
             yield job("packed", model, seq, batch, attention=None, needs="bitsandbytes", lora={**adapters, "dtype": "fp32"},
                       autocast="bf16", **nf4, **more, name=f"nf4-mixture-{name}")
     yield job("mixtures", "mixtral-8x7b", 1024, 1, lora=adapters, dtype="bf16", autocast="bf16", name="lora-autocast-narrow")
@@ -606,7 +606,7 @@ def cut():
         yield job("cut", model, seq, batch, loss="cut", lora=lora, checkpoint="full", name="lora-full")
     yield job("cut", "granite-3.3-2b", 1024, 2, loss="cut", name="scaled")
     yield job("cut", "llama-3.2-1b", 1024, 2, device="a100-sxm-80", loss="cut", grad_accum=2, name="a100-accum2")
-    yield job("cut", "llama-3.2-1b", 1500, 2, loss="cut", lora={**lora, "dtype": "fp32"}, autocast="bf16", checkpoint="full", name="autocast")
+    yield job("cut", "llama-3.2-1b", 1500, 2, loss="cut", lora={**lora, "dtype": "fp32"}, dtype="bf16", autocast="bf16", checkpoint="full", name="autocast")
     yield job("cut", "qwen2-7b", 2048, 1, loss="cut", lora={**lora, "dtype": "fp32"}, autocast="bf16", checkpoint="full", **packed, name="qlora")
     yield job("cut", "llama-3.2-1b", 1024, 2, loss="cut", ddp={}, world=8, rank=0, name="ddp")
     yield job("cut", "llama-3.2-1b", 1024, 2, loss="cut", deepspeed={"bf16": {"enabled": True}, "zero_optimization": {"stage": 2}}, world=8, rank=0, name="z2")
