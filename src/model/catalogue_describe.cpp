@@ -180,8 +180,8 @@ Sample sample_of(Op op) {
   if (op >= Op::LigerRmsNorm && op <= Op::AdaptedGated) return of_packages(op);
   if (op == Op::Attention) return attention(AttentionKernel::Flash);
   if (op >= Op::LayerNorm && op <= Op::RmsNorm) return norm(op);
-  if (op >= Op::Linear && op <= Op::Conv2d) return product(op);
-  if (op == Op::FusedLinearCrossEntropy || op == Op::ChunkedLogProb) return product(op);
+  const bool fused = op == Op::FusedLinearCrossEntropy || op == Op::ChunkedLogProb;
+  if (fused || (op >= Op::Linear && op <= Op::Conv2d)) return product(op);
   if (op >= Op::Embedding && op <= Op::Sort) return picking(op);
   if ((op >= Op::Add && op <= Op::Addcmul) || op == Op::Cat || op == Op::Stack) return of_several(op);
   if (op == Op::ParallelCrossEntropy) {
