@@ -176,6 +176,13 @@ Sample of_packages(Op op) {
   }
 }
 
+Sample of_one(Op op) {
+  if (op == Op::MaxPool2d || op == Op::AvgPool2d)
+    return {{{"self", Shape{2, 3, 8, 8}}}, {{"out", Shape{2, 3, 4, 4}}}, {}};
+  if (op == Op::Clamp) return {{{"self", kWide}}, {{"out", kWide}}, {{"1", 1}}};
+  return one_input(kWide);
+}
+
 Sample sample_of(Op op) {
   if (op >= Op::LigerRmsNorm && op <= Op::AdaptedGated) return of_packages(op);
   if (op == Op::Attention) return attention(AttentionKernel::Flash);
@@ -204,10 +211,7 @@ Sample sample_of(Op op) {
   if (op >= Op::L1Loss && op <= Op::KlDiv) return loss("target", DType::BFloat16);
   if (op >= Op::SumDim && op <= Op::LogSumExp) return one_input(Shape{3, 5});
   if (op >= Op::Slice && op <= Op::Unbind) return one_input(Shape{1, 5, 7});
-  if (op == Op::MaxPool2d || op == Op::AvgPool2d)
-    return {{{"self", Shape{2, 3, 8, 8}}}, {{"out", Shape{2, 3, 4, 4}}}, {}};
-  if (op == Op::Clamp) return {{{"self", kWide}}, {{"out", kWide}}, {{"1", 1}}};
-  return one_input(kWide);
+  return of_one(op);
 }
 
 Graph graph_of(Op op, const Sample& sample, std::size_t frozen) {
