@@ -174,8 +174,8 @@ enum class Op : std::uint8_t {
   CopyToParallel,        // The input itself; its gradient is summed in place.
   ParallelCrossEntropy,  // Logits of this rank's part of the vocabulary, target; softmax, and the loss of each token.
 
-  // transformers' PhimoeMultiplier: scores, their expert's share, which expert it is, all shares, what chance makes of it,
-  // and which experts were left out. Only the scores take a gradient.
+  // transformers' PhimoeMultiplier: scores, their expert's share, which expert it is, all shares, what chance makes of
+  // it, and which experts were left out. Only the scores take a gradient.
   SparseMixer,
 
   // Of integers and booleans.

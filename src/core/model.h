@@ -84,7 +84,7 @@ struct ModelBuffer {
   std::optional<double> filled = {};  // Each of its elements, where they are one number.
   std::int64_t turned = 0;            // Of such a table: so many frequencies are not zero. 0: all.
   std::int64_t window = 0;  // Of a table of who sees whom: so many tokens, its own among them. 0: all before it.
-  bool by_length = false;  // Its first dimension is as long as the longest row of the job, whatever `shape` says.
+  bool by_length = false;   // Its first dimension is as long as the longest row of the job, whatever `shape` says.
 };
 
 struct ModuleCall {

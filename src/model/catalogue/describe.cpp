@@ -183,12 +183,19 @@ Sample of_packages(Op op) {
   }
 }
 
+Sample of_one(Op op) {
+  if (op == Op::MaxPool2d || op == Op::AvgPool2d)
+    return {{{"self", Shape{2, 3, 8, 8}}}, {{"out", Shape{2, 3, 4, 4}}}, {}};
+  if (op == Op::Clamp) return {{{"self", kWide}}, {{"out", kWide}}, {{"1", 1}}};
+  return one_input(kWide);
+}
+
 Sample sample_of(Op op) {
   if (op >= Op::LigerRmsNorm && op <= Op::AdaptedGated) return of_packages(op);
   if (op == Op::Attention) return attention(AttentionKernel::Flash);
-  if (op == Op::LayerNorm || op == Op::GroupNorm || op == Op::BatchNorm || op == Op::RmsNorm) return norm(op);
-  if (op >= Op::Linear && op <= Op::Conv2d) return product(op);
-  if (op == Op::FusedLinearCrossEntropy || op == Op::ChunkedLogProb || op == Op::CutCrossEntropy) return product(op);
+  if (op >= Op::LayerNorm && op <= Op::RmsNorm) return norm(op);
+  const bool fused = op == Op::FusedLinearCrossEntropy || op == Op::ChunkedLogProb || op == Op::CutCrossEntropy;
+  if (fused || (op >= Op::Linear && op <= Op::Conv2d)) return product(op);
   if (op >= Op::Embedding && op <= Op::Sort) return picking(op);
   if ((op >= Op::Add && op <= Op::Addcmul) || op == Op::Cat || op == Op::Stack) return of_several(op);
   if (op == Op::ParallelCrossEntropy) {
@@ -210,11 +217,8 @@ Sample sample_of(Op op) {
   if (op == Op::NllLoss) return loss("target", DType::Int64);
   if (op >= Op::L1Loss && op <= Op::KlDiv) return loss("target", DType::BFloat16);
   if (op >= Op::SumDim && op <= Op::LogSumExp) return one_input(Shape{3, 5});
-  if (op == Op::Slice || op == Op::Select || op == Op::Split || op == Op::Unbind) return one_input(Shape{1, 5, 7});
-  if (op == Op::MaxPool2d || op == Op::AvgPool2d)
-    return {{{"self", Shape{2, 3, 8, 8}}}, {{"out", Shape{2, 3, 4, 4}}}, {}};
-  if (op == Op::Clamp) return {{{"self", kWide}}, {{"out", kWide}}, {{"1", 1}}};
-  return one_input(kWide);
+  if (op >= Op::Slice && op <= Op::Unbind) return one_input(Shape{1, 5, 7});
+  return of_one(op);
 }
 
 Graph graph_of(Op op, const Sample& sample, std::size_t frozen) {

@@ -301,6 +301,21 @@ const std::vector<ConfigKey>& mixer_keys() {
   return kRows;
 }
 
+// Of which a classifier reads nothing.
+const std::vector<ConfigKey>& backbone_keys() {
+  static const std::vector<ConfigKey> kRows{
+      {"dinov2", "layerscale_value", kInert, "", kValues},
+      {"dinov2", "apply_layernorm", kInert, "", "of a backbone, which `architectures` would have to name"},
+      {"dinov2", "reshape_hidden_states", kInert, "", "of a backbone, which `architectures` would have to name"},
+      {"dinov2", "out_features", kInert, "", "of a backbone, which `architectures` would have to name"},
+      {"dinov2", "out_indices", kInert, "", "of a backbone, which `architectures` would have to name"},
+      {"dinov2", "_out_features", kInert, "", "of a backbone, which `architectures` would have to name"},
+      {"dinov2", "_out_indices", kInert, "", "of a backbone, which `architectures` would have to name"},
+      {"dinov2", "stage_names", kInert, "", "of a backbone, which `architectures` would have to name"},
+  };
+  return kRows;
+}
+
 // Encoders of text, sound and pictures, and models that have one.
 const std::vector<ConfigKey>& encoder_keys() {
   static const std::vector<ConfigKey> kRows{
@@ -355,14 +370,6 @@ const std::vector<ConfigKey>& encoder_keys() {
 
 const std::vector<ConfigKey>& picture_keys() {
   static const std::vector<ConfigKey> kRows{
-      {"dinov2", "layerscale_value", kInert, "", kValues},
-      {"dinov2", "apply_layernorm", kInert, "", "of a backbone, which `architectures` would have to name"},
-      {"dinov2", "reshape_hidden_states", kInert, "", "of a backbone, which `architectures` would have to name"},
-      {"dinov2", "out_features", kInert, "", "of a backbone, which `architectures` would have to name"},
-      {"dinov2", "out_indices", kInert, "", "of a backbone, which `architectures` would have to name"},
-      {"dinov2", "_out_features", kInert, "", "of a backbone, which `architectures` would have to name"},
-      {"dinov2", "_out_indices", kInert, "", "of a backbone, which `architectures` would have to name"},
-      {"dinov2", "stage_names", kInert, "", "of a backbone, which `architectures` would have to name"},
       {"vit", "encoder_stride", kInert, "", "of masked image modelling, which `architectures` would have to name"},
       {"clip clip_vision_model", "projection_dim", kInert, "", "of a projection that the class does not have"},
       {"clip", "logit_scale_init_value", kInert, "", "of two towers' loss"},
@@ -502,7 +509,7 @@ std::string hint_for_unknown(std::string_view nearest) {
 const std::vector<ConfigKey>& config_keys() {
   static const std::vector<ConfigKey> kRows = [] {
     std::vector<ConfigKey> rows = family_keys();
-    for (const auto* more : {&later_decoder_keys(), &mixer_keys(), &encoder_keys(), &picture_keys()})
+    for (const auto* more : {&later_decoder_keys(), &mixer_keys(), &encoder_keys(), &picture_keys(), &backbone_keys()})
       rows.insert(rows.end(), more->begin(), more->end());
     for (const auto* every : {&common_keys(), &published_keys()}) rows.insert(rows.end(), every->begin(), every->end());
     for (const std::string_view key : kGenerationKeys) rows.push_back({"", key, kInert, "", kGeneration});

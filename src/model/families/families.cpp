@@ -49,6 +49,11 @@ std::vector<Family> text_decoders() {
       {"glm4", build_glm4, true},
       {"glm4_moe", build_glm4_moe, true},
       {"gpt_oss", build_gpt_oss, true},
+  };
+}
+
+std::vector<Family> later_text_decoders() {
+  return {
       {"cohere", build_cohere, true},
       {"cohere2", build_cohere2, true},
       {"starcoder2", build_starcoder2, true},
@@ -135,6 +140,7 @@ std::vector<Family> encoders_and_towers() {
 const std::vector<Family>& families() {
   static const std::vector<Family> kTable = [] {
     std::vector<Family> all = text_decoders();
+    for (const Family& one : later_text_decoders()) all.push_back(one);
     for (const Family& one : encoders_and_towers()) all.push_back(one);
     return all;
   }();

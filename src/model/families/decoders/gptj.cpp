@@ -35,9 +35,14 @@ constexpr Keys kGptj{"n_embd", "n_layer", "n_head", "n_inner", "resid_pdrop", "e
 constexpr Keys kGptNeo{"hidden_size",   "num_layers",    "num_heads",        "intermediate_size",
                        "resid_dropout", "embed_dropout", "attention_dropout"};
 
+struct Usual {
+  std::int64_t layers = 0;
+  std::int64_t hidden = 0;
+  std::int64_t vocab = 0;
+};
+
 // Names of the attributes that the classes map to those above; empty where they are the same.
-Dimensions read_dimensions(ConfigReader& config, const Keys& keys, std::string_view hidden_alias,
-                           const Dimensions& usual) {
+Dimensions read_dimensions(ConfigReader& config, const Keys& keys, std::string_view hidden_alias, const Usual& usual) {
   Dimensions d;
   d.vocab = config.size("vocab_size", usual.vocab);
   d.hidden = config.size(keys.hidden, usual.hidden, hidden_alias);
@@ -56,6 +61,11 @@ Dimensions read_dimensions(ConfigReader& config, const Keys& keys, std::string_v
   return d;
 }
 
+bool is_turn(const Value& item, std::int64_t layers) {
+  return item.is(Value::Kind::Array) && item.items.size() == 2 && item.items[0].is(Value::Kind::Array) &&
+         item.items[1].is(Value::Kind::Integer) && item.items[1].integer <= layers;
+}
+
 // Which layers have a window: [[["global", "local"], 12]] is both in turn, twelve times.
 std::vector<bool> read_windows(ConfigReader& config, std::int64_t layers) {
   std::vector<bool> windows;
@@ -69,9 +79,7 @@ std::vector<bool> read_windows(ConfigReader& config, std::int64_t layers) {
   } else {
     if (!types->is(Value::Kind::Array)) return wrong(*types);
     for (const Value& item : types->items) {
-      const bool pair = item.is(Value::Kind::Array) && item.items.size() == 2 && item.items[0].is(Value::Kind::Array) &&
-                        item.items[1].is(Value::Kind::Integer);
-      if (!pair || item.items[1].integer > layers) return wrong(item);
+      if (!is_turn(item, layers)) return wrong(item);
       for (std::int64_t i = 0; i < item.items[1].integer; ++i) {
         for (const Value& kind : item.items[0].items) {
           if (kind.string != "global" && kind.string != "local") return wrong(kind);

@@ -77,55 +77,55 @@ void Backward::leave_module(ModuleId module) {
   gradients_.leave_module(module);
 }
 
-void Backward::find_first_readers() {
-  for (const TensorId leaf : graph_.leaves) {
-    NodeId first = kNone;
-    for (const Instruction& instruction : graph_.program) {
-      if (instruction.kind != Instruction::Kind::Run || !on_.facts.is_wanted(instruction.node())) continue;
-      const std::span<const TensorId> in = graph_.in(graph_.node(instruction.node()));
-      if (std::find(in.begin(), in.end(), leaf) == in.end()) continue;
-      first = instruction.node();
-      break;
-    }
-    first_readers_.push_back(first);
+namespace {
+
+std::vector<NodeId> first_readers_of(const Graph& graph, const GraphFacts& facts) {
+  std::vector<NodeId> readers;
+  for (const TensorId leaf : graph.leaves) {
+    const auto reads = [&](const Instruction& one) {
+      if (one.kind != Instruction::Kind::Run || !facts.is_wanted(one.node())) return false;
+      const std::span<const TensorId> in = graph.in(graph.node(one.node()));
+      return std::find(in.begin(), in.end(), leaf) != in.end();
+    };
+    const auto first = std::find_if(graph.program.begin(), graph.program.end(), reads);
+    NodeId reader = kNone;
+    if (first != graph.program.end()) reader = first->node();
+    readers.push_back(reader);
   }
+  return readers;
 }
 
-void Backward::take_leaf_gradient(TensorId leaf, NodeId producer) {
-  Gradient& slot = gradients_.of(leaf);
-  if (slot.buffer == kNoBuffer) return;
-  const BufferId taken = gradients_.take_or_clone(leaf, std::exchange(slot, {})).buffer;
-  emitter_.mark_scratch(taken);  // Nobody reads it.
-  Checkpoint* checkpoint = producer == kNone ? nullptr : checkpoints_.of(producer);
-  if (checkpoint != nullptr && checkpoint->reentrant) {
-    checkpoint->incoming.push_back(taken);  // A leaf of the graph within, which goes with it.
-  } else {
-    on_.storages.hold_until_loss_goes(taken);
-  }
-}
+bool is_reentrant(const Checkpoint* checkpoint) { return checkpoint != nullptr && checkpoint->reentrant; }
 
-// Every use has run: the producer comes before them in program order.
-void Backward::take_leaf_gradients(NodeId producer) {
-  for (const TensorId leaf : graph_.leaves) {
-    if (graph_.tensor(leaf).producer == producer) take_leaf_gradient(leaf, producer);
-  }
-}
+}  // namespace
 
-// AccumulateGrad comes before all other nodes: what its last reader gave to another as well is not the leaf's own yet,
-// and is cloned. Through a reentrant checkpoint or a wrapped module it comes later.
-void Backward::take_gradients_of_read(NodeId reader) {
-  const Checkpoint* checkpoint = checkpoints_.of(reader);
-  if (checkpoint != nullptr && checkpoint->reentrant) return;
-  for (std::size_t at = 0; at < first_readers_.size(); ++at) {
+// AccumulateGrad comes before all other nodes: what a leaf's last reader (`has_run`) gave to another as well is not the
+// leaf's own yet, and is cloned. Through a reentrant checkpoint or a wrapped module it comes later: when `node`, its
+// producer, is reached, every use has run.
+void Backward::take_leaf_gradients(NodeId node, bool has_run) {
+  if (has_run && is_reentrant(checkpoints_.of(node))) return;
+  if (first_readers_.empty()) first_readers_ = first_readers_of(graph_, on_.facts);
+  for (std::size_t at = 0; at < graph_.leaves.size(); ++at) {
     const TensorId leaf = graph_.leaves[at];
-    if (first_readers_[at] != reader || gradients_.is_pending(leaf)) continue;
-    take_leaf_gradient(leaf, graph_.tensor(leaf).producer);
+    const NodeId producer = graph_.tensor(leaf).producer;
+    const NodeId when = has_run ? first_readers_[at] : producer;
+    Gradient& slot = gradients_.of(leaf);
+    if (when != node || slot.buffer == kNoBuffer) continue;
+    if (has_run && gradients_.left_through(graph_.node(node), leaf) != kNone) continue;
+    const BufferId taken = gradients_.take_or_clone(leaf, std::exchange(slot, {})).buffer;
+    emitter_.mark_scratch(taken);  // Nobody reads it.
+    Checkpoint* checkpoint = producer == kNone ? nullptr : checkpoints_.of(producer);
+    if (is_reentrant(checkpoint)) {
+      checkpoint->incoming.push_back(taken);  // A leaf of the graph within, which goes with it.
+    } else {
+      on_.storages.hold_until_loss_goes(taken);
+    }
   }
 }
 
 void Backward::run(NodeId id) {
   const Node& node = graph_.node(id);
-  if (!graph_.leaves.empty()) take_leaf_gradients(id);
+  if (!graph_.leaves.empty()) take_leaf_gradients(id, false);
   if (!node.requires_grad || !gradients_.came_for_outputs_of(node)) return;
   Checkpoint* checkpoint = checkpoints_.of(id);
   if (checkpoint != nullptr && checkpoint->reentrant) checkpoint = nullptr;  // Its node has run.
@@ -148,7 +148,7 @@ void Backward::run(NodeId id) {
   on_.storages.release_saved(id);
   if (checkpoint != nullptr && checkpoint->first_saver == id) checkpoints_.forget(*checkpoint);
   deliver(id);
-  if (!graph_.leaves.empty()) take_gradients_of_read(id);
+  if (!graph_.leaves.empty()) take_leaf_gradients(id, true);
 }
 
 void Backward::run_recipe(NodeId id) {

@@ -21,9 +21,7 @@ class Backward {
         emitter_(on.emitter),
         checkpoints_(checkpoints),
         gradients_(gradients),
-        recomputation_(recomputation) {
-    find_first_readers();
-  }
+        recomputation_(recomputation) {}
 
   // loss.backward().
   void from_loss();
@@ -38,10 +36,7 @@ class Backward {
   void run_recipe(NodeId node);
   void make_slot(NodeId node, std::size_t slot);
   void launch(NodeId node, std::size_t first_new, std::size_t end_new, std::uint8_t part, bool inside);
-  void find_first_readers();
-  void take_leaf_gradients(NodeId producer);
-  void take_gradients_of_read(NodeId reader);
-  void take_leaf_gradient(TensorId leaf, NodeId producer);
+  void take_leaf_gradients(NodeId node, bool has_run);
   void take_saved_gradients(NodeId node);
   void write_over(NodeId id);
   void deliver(NodeId node);
@@ -54,7 +49,8 @@ class Backward {
   Checkpoints& checkpoints_;
   Gradients& gradients_;
   Recomputation& recomputation_;
-  // By Graph::leaves: the node that reads it first, whose backward is the last to give it a gradient.
+  // By Graph::leaves: the node that reads it first, whose backward is the last to give it a gradient. Filled when
+  // asked.
   std::vector<NodeId> first_readers_;
 
   // Of the node under way.

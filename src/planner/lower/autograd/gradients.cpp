@@ -81,10 +81,6 @@ bool Gradients::is_leaf(TensorId tensor) const {
   return on_.facts.is_parameter(tensor) || (nested_ != nullptr && is_among(nested_->externals, tensor));
 }
 
-bool Gradients::is_pending(TensorId tensor) const {
-  return std::any_of(pending_.begin(), pending_.end(), [&](const Pending& one) { return one.tensor == tensor; });
-}
-
 void Gradients::arrived(TensorId leaf) {
   if (nested_ == nullptr) {
     const auto parameter = static_cast<std::size_t>(graph_.storage_of(leaf).parameter);

@@ -31,8 +31,6 @@ class Gradients {
 
   // Parameters; in the backward of a reentrant checkpoint also all that it takes from outside.
   [[nodiscard]] bool is_leaf(TensorId tensor) const;
-  // Some of its gradient has yet to leave a module whose input is wrapped.
-  [[nodiscard]] bool is_pending(TensorId tensor) const;
   // One of the gradients that the leaf waits for has come.
   void arrived(TensorId leaf);
   // AccumulateGrad steals only what nobody else owns and what fills its storage; otherwise it clones
