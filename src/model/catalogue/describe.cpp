@@ -183,30 +183,36 @@ Sample of_packages(Op op) {
   }
 }
 
+Sample parallel_cross_entropy() {
+  return {{{"logits", kWide}, {"target", Shape{3, 5}, DType::Int64, false}},
+          {{"softmax", kWide, DType::Float32}, {"loss", Shape{3, 5}, DType::Float32}},
+          {{"tokens", 15}}};
+}
+
+Sample sparse_mixer() {
+  const Shape column{3, 5, 1};
+  return {{{"scores", kWide},
+           {"multiplier", column, DType::BFloat16, false},
+           {"selected_experts", column, DType::Int64, false},
+           {"masked_gates", kWide, DType::BFloat16, false},
+           {"mask_for_one", column, DType::BFloat16, false},
+           {"mask", kWide, DType::Bool, false}},
+          {{"out", column}},
+          {}};
+}
+
+bool is_norm(Op op) { return op == Op::LayerNorm || op == Op::GroupNorm || op == Op::BatchNorm || op == Op::RmsNorm; }
+
 Sample sample_of(Op op) {
   if (op >= Op::LigerRmsNorm && op <= Op::AdaptedGated) return of_packages(op);
   if (op == Op::Attention) return attention(AttentionKernel::Flash);
-  if (op == Op::LayerNorm || op == Op::GroupNorm || op == Op::BatchNorm || op == Op::RmsNorm) return norm(op);
+  if (is_norm(op)) return norm(op);
   if (op >= Op::Linear && op <= Op::Conv2d) return product(op);
   if (op == Op::FusedLinearCrossEntropy || op == Op::ChunkedLogProb || op == Op::CutCrossEntropy) return product(op);
   if (op >= Op::Embedding && op <= Op::Sort) return picking(op);
   if ((op >= Op::Add && op <= Op::Addcmul) || op == Op::Cat || op == Op::Stack) return of_several(op);
-  if (op == Op::ParallelCrossEntropy) {
-    return {{{"logits", kWide}, {"target", Shape{3, 5}, DType::Int64, false}},
-            {{"softmax", kWide, DType::Float32}, {"loss", Shape{3, 5}, DType::Float32}},
-            {{"tokens", 15}}};
-  }
-  if (op == Op::SparseMixer) {
-    const Shape column{3, 5, 1};
-    return {{{"scores", kWide},
-             {"multiplier", column, DType::BFloat16, false},
-             {"selected_experts", column, DType::Int64, false},
-             {"masked_gates", kWide, DType::BFloat16, false},
-             {"mask_for_one", column, DType::BFloat16, false},
-             {"mask", kWide, DType::Bool, false}},
-            {{"out", column}},
-            {}};
-  }
+  if (op == Op::ParallelCrossEntropy) return parallel_cross_entropy();
+  if (op == Op::SparseMixer) return sparse_mixer();
   if (op == Op::NllLoss) return loss("target", DType::Int64);
   if (op >= Op::L1Loss && op <= Op::KlDiv) return loss("target", DType::BFloat16);
   if (op >= Op::SumDim && op <= Op::LogSumExp) return one_input(Shape{3, 5});

@@ -78,6 +78,12 @@ std::vector<Family> text_decoders() {
       {"minicpm3", build_minicpm3, true},
       {"minimax_m2", build_minimax_m2, true},
       {"llama4_text", build_llama4_text, true},
+  };
+}
+
+// Layers that mix tokens by other means than attention, all or some.
+std::vector<Family> mixers() {
+  return {
       {"mamba2", build_mamba2, true},
       {"granitemoehybrid", build_granitemoehybrid, true},
       {"lfm2", build_lfm2, true},
@@ -135,7 +141,7 @@ std::vector<Family> encoders_and_towers() {
 const std::vector<Family>& families() {
   static const std::vector<Family> kTable = [] {
     std::vector<Family> all = text_decoders();
-    for (const Family& one : encoders_and_towers()) all.push_back(one);
+    for (const auto& more : {mixers(), encoders_and_towers()}) all.insert(all.end(), more.begin(), more.end());
     return all;
   }();
   return kTable;

@@ -57,6 +57,11 @@ Dimensions read_dimensions(ConfigReader& config, const Keys& keys, std::string_v
 }
 
 // Which layers have a window: [[["global", "local"], 12]] is both in turn, twelve times.
+bool is_repeated(const Value& item, std::int64_t most) {
+  return item.is(Value::Kind::Array) && item.items.size() == 2 && item.items[0].is(Value::Kind::Array) &&
+         item.items[1].is(Value::Kind::Integer) && item.items[1].integer <= most;
+}
+
 std::vector<bool> read_windows(ConfigReader& config, std::int64_t layers) {
   std::vector<bool> windows;
   const Value* types = config.find("attention_types");
@@ -69,9 +74,7 @@ std::vector<bool> read_windows(ConfigReader& config, std::int64_t layers) {
   } else {
     if (!types->is(Value::Kind::Array)) return wrong(*types);
     for (const Value& item : types->items) {
-      const bool pair = item.is(Value::Kind::Array) && item.items.size() == 2 && item.items[0].is(Value::Kind::Array) &&
-                        item.items[1].is(Value::Kind::Integer);
-      if (!pair || item.items[1].integer > layers) return wrong(item);
+      if (!is_repeated(item, layers)) return wrong(item);
       for (std::int64_t i = 0; i < item.items[1].integer; ++i) {
         for (const Value& kind : item.items[0].items) {
           if (kind.string != "global" && kind.string != "local") return wrong(kind);

@@ -3,14 +3,22 @@
 #include <cmath>
 
 #include "model/graphs/attention.h"
-#include "model/graphs/loss.h"
-#include "model/graphs/pieces.h"
 #include "model/graphs/builder.h"
 #include "model/graphs/by_family.h"
 #include "model/graphs/linear.h"
+#include "model/graphs/loss.h"
+#include "model/graphs/pieces.h"
 
 namespace dsplan {
 namespace {
+
+// x[:, 0].
+TensorId first_place(GraphBuilder& g, TensorId x) {
+  const TensorId one = g.slice(x, 1, 0, 1);
+  const TensorId out = g.view(one, Shape{g.shape(x).dims[0], g.shape(x).dims[2]});
+  g.drop({one});
+  return out;
+}
 
 class Dinov2Graph {
  public:
@@ -30,7 +38,7 @@ class Dinov2Graph {
     g_.set_batch({pixels, labels});
     g_.enter_model({&pixels});
     const TensorId hidden = body(pixels);
-    const TensorId token = first_place(hidden);
+    const TensorId token = first_place(g_, hidden);
     const TensorId patches = g_.slice(hidden, 1, 1, g_.options().seq - 1);
     const TensorId mean = g_.make(Op::MeanLast, Shape{rows, d_.hidden}, g_.dtype(patches), {patches}, true);
     const TensorId read = g_.cat(token, mean);
@@ -48,14 +56,6 @@ class Dinov2Graph {
   // The size of the learned positions.
   [[nodiscard]] bool own() const { return g_.options().seq == d_.max_positions; }
   TensorId patch_weight() { return g_.parameter_of(projection(), "weight"); }
-
-  // x[:, 0].
-  TensorId first_place(TensorId x) {
-    const TensorId one = g_.slice(x, 1, 0, 1);
-    const TensorId out = g_.view(one, Shape{g_.shape(x).dims[0], d_.hidden});
-    g_.drop({one});
-    return out;
-  }
 
   // What the convolution is given is a temporary of its call.
   TensorId patches(TensorId pixels) {
@@ -210,7 +210,7 @@ class Dinov2Graph {
         [&](ModuleId module, std::size_t, TensorId x) { return layer(module, x); });
     g_.exit(encoder);
     const TensorId out = norm_module(g_, p_.norm, g_.child(body_, "layernorm"), hidden);
-    pooled_ = first_place(out);  // The body's second result, which no loss reads.
+    pooled_ = first_place(g_, out);  // The body's second result, which no loss reads.
     g_.forget(pooled_);
     g_.drop({hidden, embedded});
     g_.exit(body_);
