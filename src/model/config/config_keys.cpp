@@ -319,6 +319,14 @@ const std::vector<ConfigKey>& backbone_keys() {
 // Encoders of text, sound and pictures, and models that have one.
 const std::vector<ConfigKey>& encoder_keys() {
   static const std::vector<ConfigKey> kRows{
+      {"dinov2", "layerscale_value", kInert, "", kValues},
+      {"dinov2", "apply_layernorm", kInert, "", "of a backbone, which `architectures` would have to name"},
+      {"dinov2", "reshape_hidden_states", kInert, "", "of a backbone, which `architectures` would have to name"},
+      {"dinov2", "out_features", kInert, "", "of a backbone, which `architectures` would have to name"},
+      {"dinov2", "out_indices", kInert, "", "of a backbone, which `architectures` would have to name"},
+      {"dinov2", "_out_features", kInert, "", "of a backbone, which `architectures` would have to name"},
+      {"dinov2", "_out_indices", kInert, "", "of a backbone, which `architectures` would have to name"},
+      {"dinov2", "stage_names", kInert, "", "of a backbone, which `architectures` would have to name"},
       {"bert roberta xlm-roberta camembert electra t5 mt5 umt5", "is_decoder", kRefused, "null|false",
        "an encoder as a decoder"},
       {"bert", "directionality", kInert, "", "of TensorFlow's models"},
@@ -589,8 +597,7 @@ std::vector<UnknownKey> judge_other_keys(ConfigReader& reader, std::string_view 
     } else if (row->effect == KeyEffect::Inert || is_usual(member->value, row->usual)) {
       continue;
     } else if (row->effect != KeyEffect::Refused) {
-      reader.gaps.push_back(
-          {&member->value, member->key, std::string(row->reason), row->effect == KeyEffect::Chance});
+      reader.gaps.push_back({&member->value, member->key, std::string(row->reason), row->effect == KeyEffect::Chance});
     } else {
       reader.fault(member->value, formatted("\"{}\": {} is not modelled yet", member->key, row->reason));
     }

@@ -166,6 +166,12 @@ class DecoderGraph {
         return rewards;
       });
     }
+    return under_own_head();
+  }
+
+ private:
+  // The class's own loss.
+  Graph under_own_head() {
     const TensorId ids = g_.batch_input(Shape{g_.options().micro_batch, g_.options().seq}, DType::Int64);
     const bool of_text = p_.head == TextHead::Text;
     const bool one = g_.options().labels_are_ids;
@@ -196,7 +202,6 @@ class DecoderGraph {
     return g_.finish(end_model(g_, logits, loss));
   }
 
- private:
   // What every layer is told of the tokens' places: numbers, and waves by kind of layer, or one pair for all.
   struct Positions {
     TensorId ids = kNone;
