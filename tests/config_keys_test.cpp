@@ -96,7 +96,8 @@ std::string refusal_of(const Document& config) {
     for (const ConfigRemarks::Key& gap : remarks.gaps) {
       text += formatted("\"{}\": {} is not modelled yet\n", gap.key, gap.message);
     }
-    for (const ConfigRemarks::Key& chance : remarks.chances) text += formatted("\"{}\" {}\n", chance.key, chance.message);
+    for (const ConfigRemarks::Key& chance : remarks.chances)
+      text += formatted("\"{}\" {}\n", chance.key, chance.message);
     return text;
   } catch (const Refusal& refusal) {
     return refusal.what();

@@ -27,7 +27,9 @@ TEST_CASE("resolve: zero_grad by the training file's key or --set") {
   given.request.set = {{"zero_grad_set_to_none=no"}, option("--set")};
   says(given, "--set: error: \"zero_grad_set_to_none=no\" is neither true nor false");
   given.request.set = {{"lr=1"}, option("--set")};
-  says(given, "--set: error: there is no setting \"lr\"; it takes model_init, zero_grad_set_to_none, use_cache, labels_are_ids, and");
+  says(given,
+       "--set: error: there is no setting \"lr\"; it takes model_init, zero_grad_set_to_none, use_cache, "
+       "labels_are_ids, and");
 }
 
 TEST_CASE("resolve: checkpointing words become groups") {

@@ -63,12 +63,11 @@ void take_remarks(const Document& config, const ConfigRemarks& remarks, Request&
     request.not_modelled.push_back({place_of(config, gap.offset), When::Always, gap.key, gap.message});
   }
   for (const ConfigRemarks::Key& chance : remarks.chances) {
-    request.notices.push_back(
-        {Notice::Kind::Announcement,
-         place_of(config, chance.offset),
-         formatted("\"{}\" {}: the steps told are those that run all of them, which take most", chance.key,
-                   chance.message),
-         {}});
+    request.notices.push_back({Notice::Kind::Announcement,
+                               place_of(config, chance.offset),
+                               formatted("\"{}\" {}: the steps told are those that run all of them, which take most",
+                                         chance.key, chance.message),
+                               {}});
   }
 }
 

@@ -21,8 +21,8 @@ struct ConfigRemarks {
   std::vector<Key> gaps;     // Of a family with a graph, which is another one for such a value.
   std::vector<Key> chances;  // By which some steps take less than the graph does.
 };
-// As build_model(config, name), and fills `remarks`. Keys that make another model than the one that is built are refused
-// there as well, and `architectures` of another class.
+// As build_model(config, name), and fills `remarks`. Keys that make another model than the one that is built are
+// refused there as well, and `architectures` of another class.
 [[nodiscard]] ModelSpec build_model(const Document& config, std::string name, ConfigRemarks& remarks);
 
 }  // namespace dsplan

@@ -119,6 +119,16 @@ ModuleId named_child(const GraphBuilder& g, ModuleId parent, std::string_view na
   return name.empty() ? kNone : g.model().child(parent, name);
 }
 
+// Preference trainers that ask for all logits, which `answering` gives.
+template <class Answering>
+Graph whole_logits_model(GraphBuilder& g, const Answering& answering) {
+  const Loss loss = g.options().loss;
+  if (loss == Loss::KtoLogits) return whole_tagged_model(g, answering);
+  if (loss == Loss::KtoRows) return rowwise_tagged_model(g, answering);
+  if (asks_for_prompts(loss)) return rowwise_model_alone(g, answering);
+  return row_by_row(loss) ? rowwise_preference_model(g, answering) : whole_preference_model(g, answering);
+}
+
 class DecoderGraph {
  public:
   DecoderGraph(const ModelSpec& model, const GraphOptions& options)
@@ -139,12 +149,7 @@ class DecoderGraph {
         g_.drop({hidden});
         return logits;
       };
-      const Loss loss = g_.options().loss;
-      if (loss == Loss::KtoLogits) return whole_tagged_model(g_, answering);
-      if (loss == Loss::KtoRows) return rowwise_tagged_model(g_, answering);
-      if (asks_for_prompts(loss)) return rowwise_model_alone(g_, answering);
-      const bool by_row = row_by_row(loss);
-      return by_row ? rowwise_preference_model(g_, answering) : whole_preference_model(g_, answering);
+      return whole_logits_model(g_, answering);
     }
     if (g_.options().loss == Loss::RewardValues) {
       keeps_states_ = true;
@@ -166,12 +171,6 @@ class DecoderGraph {
         return rewards;
       });
     }
-    return under_own_head();
-  }
-
- private:
-  // The class's own loss.
-  Graph under_own_head() {
     const TensorId ids = g_.batch_input(Shape{g_.options().micro_batch, g_.options().seq}, DType::Int64);
     const bool of_text = p_.head == TextHead::Text;
     const bool one = g_.options().labels_are_ids;
@@ -202,6 +201,7 @@ class DecoderGraph {
     return g_.finish(end_model(g_, logits, loss));
   }
 
+ private:
   // What every layer is told of the tokens' places: numbers, and waves by kind of layer, or one pair for all.
   struct Positions {
     TensorId ids = kNone;

@@ -39,7 +39,8 @@ void read_left_out(ConfigReader& config, double usual) {
   for (const std::string_view key : {"encoder_layerdrop", "decoder_layerdrop"}) {
     if (config.probability(key, usual) == 0) continue;
     const Value* given = config.find(key);
-    config.gaps.push_back({given == nullptr ? &config.root() : given, std::string(key), "leaves layers out at random", true});
+    config.gaps.push_back(
+        {given == nullptr ? &config.root() : given, std::string(key), "leaves layers out at random", true});
   }
 }
 

@@ -3,12 +3,12 @@
 #include <cmath>
 
 #include "model/graphs/attention.h"
-#include "model/graphs/loss.h"
-#include "model/graphs/pieces.h"
 #include "model/graphs/builder.h"
 #include "model/graphs/by_family.h"
 #include "model/graphs/linear.h"
+#include "model/graphs/loss.h"
 #include "model/graphs/masks.h"
+#include "model/graphs/pieces.h"
 
 namespace dsplan {
 namespace {
