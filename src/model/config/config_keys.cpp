@@ -312,6 +312,13 @@ const std::vector<ConfigKey>& backbone_keys() {
       {"dinov2", "_out_features", kInert, "", "of a backbone, which `architectures` would have to name"},
       {"dinov2", "_out_indices", kInert, "", "of a backbone, which `architectures` would have to name"},
       {"dinov2", "stage_names", kInert, "", "of a backbone, which `architectures` would have to name"},
+  };
+  return kRows;
+}
+
+// Encoders of text, sound and pictures, and models that have one.
+const std::vector<ConfigKey>& encoder_keys() {
+  static const std::vector<ConfigKey> kRows{
       {"bert roberta xlm-roberta camembert electra t5 mt5 umt5", "is_decoder", kRefused, "null|false",
        "an encoder as a decoder"},
       {"bert", "directionality", kInert, "", "of TensorFlow's models"},
