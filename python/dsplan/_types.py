@@ -988,6 +988,7 @@ class Search(SearchView):
     counts: SearchCounts
     chosen: Optional[Plan]
     prediction: Optional[Prediction]
+    tight: Optional[Plan]
     next: Tuple[Plan, ...]
     neighbours: Tuple[PlanChange, ...]
     front: Tuple[Plan, ...]
