@@ -38,8 +38,9 @@ TEST_CASE("what a script gave fully_shard and DistributedDataParallel predicts i
         Case{"accelerate-fsdp-host", Runtime::Fsdp2, 2}, Case{"accelerate-fsdp-checkpoints", Runtime::Fsdp2, 4},
         Case{"trainer-fsdp", Runtime::Fsdp2, 16}, Case{"ddp", Runtime::PyTorch, 0},
         Case{"ddp-views", Runtime::PyTorch, 0}, Case{"plain-script", Runtime::PyTorch, 0},
-        Case{"plain-norm", Runtime::PyTorch, 0}, Case{"flattened", Runtime::Fsdp1, 0},
-        Case{"flattened-on-host", Runtime::Fsdp1, 0}, Case{"accelerate-flattened", Runtime::Fsdp1, 4}}) {
+        Case{"plain-norm", Runtime::PyTorch, 0}, Case{"plain-loss", Runtime::PyTorch, 0},
+        Case{"flattened", Runtime::Fsdp1, 0}, Case{"flattened-on-host", Runtime::Fsdp1, 0},
+        Case{"accelerate-flattened", Runtime::Fsdp1, 4}}) {
     CAPTURE(one.name);
     const Receipt receipt = measured(one.name);
     const Repredicted predicted = repredict(receipt, {});
@@ -68,6 +69,9 @@ TEST_CASE("what a plain loop's variables were seen to hold reaches the job") {
   CHECK(outputs.loop == LoopKind::Script);
   CHECK(outputs.model_init == ModelInit::Host);
   CHECK(repredict(measured("plain-norm"), {}).job.training.loop == LoopKind::Trainer);
+  const Training loss = repredict(measured("plain-loss"), {}).job.training;
+  CHECK(loss.loop == LoopKind::Loss);
+  CHECK(loss.labels_are_ids);
 }
 
 TEST_CASE("what accelerate was told reaches the job") {

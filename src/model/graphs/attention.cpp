@@ -91,8 +91,17 @@ TensorId joined(GraphBuilder& g, TensorId output, bool part = false) {
   return result;
 }
 
+// What each score becomes first; `held` takes the number that stands where nobody sees.
+TensorId scaled(GraphBuilder& g, const AttentionCall& call, TensorId product, std::vector<TensorId>& held) {
+  if (call.divisor > 0) return g.unary(Op::DivScalar, product, call.divisor);
+  if (call.seen == kNone) return g.unary(Op::MulScalar, product, scale_of(g, call));
+  held.push_back(g.filled(Shape{}, g.dtype(product), lowest_number(g.dtype(product))));
+  return g.make(Op::Where, g.shape(product), g.dtype(product), {call.seen, product, held.back()}, true);
+}
+
 // matmul(query, key.transpose(2, 3)) * scaling, soft-capping, + mask: each statement rebinds the variable.
-TensorId scores(GraphBuilder& g, const AttentionCall& call, const Heads& query, const Heads& key) {
+TensorId scores(GraphBuilder& g, const AttentionCall& call, const Heads& query, const Heads& key,
+                std::vector<TensorId>& held) {
   const Heads low_key{g.lowered(key.tensor), key.layout};
   const Heads low_query{g.lowered(query.tensor), query.layout};
   const TensorId q = flattened(g, low_query);
@@ -102,7 +111,7 @@ TensorId scores(GraphBuilder& g, const AttentionCall& call, const Heads& query, 
   const TensorId k_turned = g.view(k, turned, {step_swap(2, 3)});
   const TensorId product = g.matmul(q, k_turned);
   g.drop({q, k, k_turned, low_query.tensor, low_key.tensor});
-  TensorId weights = g.unary(Op::MulScalar, product, scale_of(g, call));
+  TensorId weights = scaled(g, call, product, held);
   g.drop({product});
   const auto becomes = [&](TensorId next) {
     g.drop({weights});
@@ -170,18 +179,25 @@ TensorId softened(GraphBuilder& g, const AttentionCall& call, TensorId weights) 
   return soft;
 }
 
+Heads brought_to_fp32(GraphBuilder& g, const AttentionCall& call, const Heads& x) {
+  if (!call.wide) return x;
+  return {rebound(g, x.tensor, g.cast(x.tensor, DType::Float32)), x.layout};
+}
+
 // eager_attention_forward. The result's layout is that of the product; the weights go back to the caller.
 Attended eager(GraphBuilder& g, const AttentionCall& call) {
   const std::int64_t heads = heads_of(g, call.q);
-  const Heads query = as_they_lie(g, call.q, call.by_head);
-  const Heads key = repeated(g, call.k, heads, call.by_head || call.keys_by_head, call.shared);
+  const Heads query = brought_to_fp32(g, call, as_they_lie(g, call.q, call.by_head));
+  const Heads key =
+      brought_to_fp32(g, call, repeated(g, call.k, heads, call.by_head || call.keys_by_head, call.shared));
   const Heads value = repeated(g, call.v, heads, call.values_by_head, call.shared);
-  TensorId weights = scores(g, call, query, key);
   std::vector<TensorId> held;
+  TensorId weights = scores(g, call, query, key, held);
   const TensorId own = weights;
   const bool sinks = call.sinks != kNone;
   weights = sinks ? softened_with_sinks(g, call.sinks, own, held) : softened(g, call, own);
-  TensorId dropped = g.dropout(weights, call.dropout);
+  TensorId dropped = call.dropped_by == kNone ? g.dropout(weights, call.dropout)
+                                              : dropout_module(g, call.dropped_by, weights, call.dropout);
   g.drop({weights});
   if (sinks) {
     const TensorId narrow = g.cast(dropped, g.dtype(value.tensor));
@@ -197,9 +213,14 @@ Attended eager(GraphBuilder& g, const AttentionCall& call) {
   const Shape shape = g.shape(product);
   const TensorId output = copied_back ? g.view_copied_back(product, shape) : g.view(product, shape);
   g.drop({product});
+  const auto let_go = [&] {
+    g.drop({query.tensor, key.tensor});
+    for (TensorId one : held) g.drop({one});
+  };
+  if (call.wide) let_go();  // By a function of their own, which has returned.
   const TensorId flat = joined(g, output);
-  g.drop({output, query.tensor, key.tensor, value.tensor});
-  for (TensorId one : held) g.drop({one});
+  g.drop({output, value.tensor});
+  if (!call.wide) let_go();
   return {flat, dropped};
 }
 
