@@ -51,6 +51,7 @@ struct DeviceLog : Ignores<Communicate, RecordEvent, WaitEvent, EmptyCache, Ente
   void add(BufferId id, std::int64_t sign) {
     const Buffer& buffer = schedule.buffers[id];
     if (buffer.space != Space::Device) return;
+    if (std::string_view(buffer.label) == "table of positions") return;  // The tape's tables come out of nothing.
     changes.push_back({sign * buffer.size.value(), dsplan::formatted("{} (after {})", buffer.label, last)});
   }
 
