@@ -246,6 +246,7 @@ Walk::Found Walk::first_to_fit() {
     found.best = index;
     return found;
   }
+  found.tight.reset();  // One before it may turn out to be.
   for (const std::size_t index : judged_) {
     const Simulated* const made = simulated(open_[index], Wanted::IfFits);
     if (made == nullptr) continue;
