@@ -590,6 +590,12 @@ bool is_lowered(const Case& one, const ModelSpec& model) {
   return !cannot;
 }
 
+void add_witnesses(const std::string& change, const std::set<std::string>& witnessed, std::set<std::string>& who) {
+  if (witnessed.contains(change)) who.insert("PyTorch's steps");
+  // What a table is computed by, at init on the device: model_init_test has PyTorch's own events of it.
+  if (change.find(" table of positions (") != std::string::npos) who.insert("PyTorch's events");
+}
+
 TEST_CASE("a change of any size rule of the lowering is noticed") {
   // By rule and direction, who noticed.
   std::map<std::string, std::set<std::string>> noticed;
@@ -632,9 +638,7 @@ TEST_CASE("a change of any size rule of the lowering is noticed") {
   std::size_t missed = 0;
   std::map<std::string, int> score;
   for (auto& [change, who] : noticed) {
-    if (witnessed.contains(change)) who.insert("PyTorch's steps");
-    // What a table is computed by, at init on the device: model_init_test has PyTorch's own events of it.
-    if (change.find(" table of positions (") != std::string::npos) who.insert("PyTorch's events");
+    add_witnesses(change, witnessed, who);
     for (const std::string& judge : who) ++score[judge];
     if (!who.empty()) continue;
     ++missed;
