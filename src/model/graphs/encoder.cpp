@@ -51,14 +51,6 @@ TensorId counted_positions(GraphBuilder& g, TensorId ids) {
 
 namespace {
 
-TensorId first_token(GraphBuilder& g, TensorId hidden) {
-  const Shape shape = g.shape(hidden);
-  const TensorId slice = g.slice(hidden, 1, 0, 1);
-  const TensorId first = g.view(slice, Shape{shape.dims[0], shape.dims[2]});
-  g.drop({slice});
-  return first;
-}
-
 // Of zeros in a buffer.
 TensorId token_types(GraphBuilder& g, TensorId positions, const Shape& shape) {
   const Shape rows{g.shape(positions).dims[0], g.dims().max_positions};
@@ -261,7 +253,7 @@ class EncoderGraph {
 
   TensorId pool(ModuleId pooler, TensorId hidden) {
     g_.enter(pooler);
-    const TensorId first = first_token(g_, hidden);
+    const TensorId first = first_place(g_, hidden);
     const TensorId dense = linear_module(g_, g_.child(pooler, "dense"), first, d_.hidden);
     const ModuleId activation = g_.child(pooler, "activation");
     g_.enter(activation);
@@ -324,7 +316,7 @@ class EncoderGraph {
       return Chain(*this, dropped).linear(root("classifier"), d_.labels).end();
     }
     if (distil_) {
-      return Chain(*this, first_token(g_, hidden))
+      return Chain(*this, first_place(g_, hidden))
           .linear(root("pre_classifier"), d_.hidden)
           .unary(Op::Relu)
           .dropout(root("dropout"), d_.classifier_dropout)
@@ -333,7 +325,7 @@ class EncoderGraph {
     }
     const ModuleId head = root("classifier");
     g_.enter(head);
-    Chain chain(*this, first_token(g_, hidden));
+    Chain chain(*this, first_place(g_, hidden));
     chain.dropout(g_.child(head, "dropout"), d_.classifier_dropout).linear(g_.child(head, "dense"), d_.hidden);
     const TensorId logits = (electra_ ? chain.gelu(g_.child(head, "activation")) : chain.unary(Op::Tanh))
                                 .dropout(g_.child(head, "dropout"), d_.classifier_dropout)

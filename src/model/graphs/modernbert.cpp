@@ -161,14 +161,9 @@ class ModernBertGraph {
 
   // (hidden * mask).sum(1) / mask.sum(1) with a mask of ones, or the first token's.
   TensorId pooled(TensorId hidden) {
+    if (!p_.mean_pooled) return first_place(g_, hidden);
     const Shape shape = g_.shape(hidden);
     const Shape row{shape.dims[0], shape.dims[2]};
-    if (!p_.mean_pooled) {
-      const TensorId slice = g_.slice(hidden, 1, 0, 1);
-      const TensorId first = g_.view(slice, row);
-      g_.drop({slice});
-      return first;
-    }
     const TensorId mask = g_.filled(Shape{shape.dims[0], shape.dims[1]}, DType::Bool, 1);
     const TensorId column = g_.view(mask, Shape{shape.dims[0], shape.dims[1], 1});
     const TensorId masked = g_.binary(Op::Mul, hidden, column);

@@ -197,13 +197,38 @@ TensorId dropout_module(GraphBuilder& g, ModuleId module, TensorId x, double p) 
   return out;
 }
 
-TensorId behind_class_token(GraphBuilder& g, const Dimensions& d, ModuleId module, TensorId places) {
-  const Shape token{g.shape(places).dims[0], 1, d.hidden};
+TensorId first_place(GraphBuilder& g, TensorId x) {
+  const TensorId one = g.slice(x, 1, 0, 1);
+  const TensorId out = g.view(one, Shape{g.shape(x).dims[0], g.shape(x).dims[2]});
+  g.drop({one});
+  return out;
+}
+
+TensorId patches_module(GraphBuilder& g, ModuleId module, std::int64_t side, TensorId pixels) {
+  const ModuleId projection = g.child(module, "projection");
+  g.enter(module);
+  g.enter(projection);
+  const std::int64_t width = g.shape(g.parameter_of(projection, "weight")).dims[0];
+  const Shape grid{g.shape(pixels).dims[0], width, side, side};
+  const TensorId made = convolution(g, grid, pixels, true);
+  g.exit(projection);
+  const Shape flat{grid.dims[0], width, side * side};
+  const Shape places{grid.dims[0], side * side, width};
+  const TensorId out = g.view(made, places, {step_reshape(flat), step_swap(1, 2)});
+  g.drop({made});
+  g.exit(module);
+  return out;
+}
+
+TensorId behind_class_token(GraphBuilder& g, const Dimensions& d, ModuleId module, TensorId places,
+                            const Positions& positions) {
+  const Shape token{g.shape(places).dims[0], 1, g.shape(places).dims[2]};
   const TensorId spread = g.view(g.parameter("cls_token"), token, Op::Expand);
   const TensorId joint = g.cat(spread, places, Op::Cat, 1);
   g.drop({places});
-  const TensorId placed = g.binary(Op::Add, joint, g.parameter("position_embeddings"));
-  g.drop({joint});
+  const TensorId at = positions ? positions() : g.keep(g.parameter("position_embeddings"));
+  const TensorId placed = g.binary(Op::Add, joint, at);
+  g.drop({at, joint});
   const TensorId out = dropout_module(g, g.child(module, "dropout"), placed, d.embedding_dropout);
   g.drop({placed, spread});
   return out;

@@ -12,9 +12,17 @@ namespace dsplan {
 
 // A norm module's call. `strided`: x does not lie row by row (of NormKind::Layer alone).
 [[nodiscard]] TensorId norm_module(GraphBuilder& g, NormKind kind, ModuleId module, TensorId x, bool strided = false);
+// x[:, 0].
+[[nodiscard]] TensorId first_place(GraphBuilder& g, TensorId x);
+// A module of patches, whose convolution `projection` makes side * side places of each picture: [B, side * side,
+// hidden].
+[[nodiscard]] TensorId patches_module(GraphBuilder& g, ModuleId module, std::int64_t side, TensorId pixels);
 // Places of pictures behind a token of their class, with learned positions and dropout: what is left of the embeddings'
-// module, which is the current one. Lets go of `places`.
-[[nodiscard]] TensorId behind_class_token(GraphBuilder& g, const Dimensions& d, ModuleId module, TensorId places);
+// module, which is the current one. Lets go of `places`. `positions` makes them where they are not the parameter
+// itself.
+using Positions = std::function<TensorId()>;
+[[nodiscard]] TensorId behind_class_token(GraphBuilder& g, const Dimensions& d, ModuleId module, TensorId places,
+                                          const Positions& positions = {});
 // A table of words, times a buffer of its own (gemma).
 [[nodiscard]] TensorId scaled_words(GraphBuilder& g, ModuleId module, TensorId ids);
 // A Dropout module's call; `module` kNone: nothing, the same tensor with one more reference.

@@ -22,9 +22,7 @@ class VitGraph {
     g_.set_batch({pixels, labels});
     g_.enter_model({&pixels});
     const TensorId hidden = body(pixels);
-    const TensorId first = g_.slice(hidden, 1, 0, 1);
-    const TensorId pooled = g_.view(first, Shape{rows, d_.hidden});
-    g_.drop({first});
+    const TensorId pooled = first_place(g_, hidden);
     const TensorId logits = linear_module(g_, g_.child(g_.causal(), "classifier"), pooled, d_.labels);
     const TensorId loss = class_loss(g_, logits, labels);
     g_.drop({hidden, pooled});
@@ -32,31 +30,14 @@ class VitGraph {
   }
 
  private:
-  [[nodiscard]] ModuleId projection() const {
-    return g_.child(g_.child(g_.child(body_, "embeddings"), "patch_embeddings"), "projection");
-  }
-  TensorId patch_weight() { return g_.parameter_of(projection(), "weight"); }
-
-  TensorId patches(TensorId pixels) {
-    const ModuleId outer = g_.child(g_.child(body_, "embeddings"), "patch_embeddings");
-    g_.enter(outer);
-    g_.enter(projection());
-    const std::int64_t count = d_.image / g_.shape(patch_weight()).dims[2];
-    const Shape grid{g_.options().micro_batch, d_.hidden, count, count};
-    const TensorId made = convolution(g_, grid, pixels, true);
-    g_.exit(projection());
-    const Shape flat{grid.dims[0], grid.dims[1], count * count};
-    const Shape turned{flat.dims[0], flat.dims[2], flat.dims[1]};
-    const TensorId out = g_.view(made, turned, {step_reshape(flat), step_swap(1, 2)});
-    g_.drop({made});
-    g_.exit(outer);
-    return out;
-  }
+  [[nodiscard]] ModuleId patches() const { return g_.child(g_.child(body_, "embeddings"), "patch_embeddings"); }
+  TensorId patch_weight() { return g_.parameter_of(g_.child(patches(), "projection"), "weight"); }
 
   TensorId embeddings(TensorId pixels) {
     const ModuleId module = g_.child(body_, "embeddings");
     g_.enter(module);
-    const TensorId out = behind_class_token(g_, d_, module, patches(pixels));
+    const std::int64_t side = d_.image / g_.shape(patch_weight()).dims[2];
+    const TensorId out = behind_class_token(g_, d_, module, patches_module(g_, patches(), side, pixels));
     g_.exit(module);
     return out;
   }

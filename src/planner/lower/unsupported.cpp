@@ -405,16 +405,15 @@ std::optional<std::string> gathered_tower_unsupported(const ModelSpec& model, co
   return std::nullopt;
 }
 
+// Without a reducer parameters that no loss reaches keep no gradient, and the optimizer makes no state for them. DDP
+// waits for their gradients (find_unused_parameters), and engines were not compared.
+bool skips_unreached(const Job& job) { return job.training.runtime == Runtime::PyTorch && job.parallelism.dp == 1; }
+
 // dinov2's token of masked patches, which a classifier does not read; its modules were not compared under ZeRO-3.
 std::optional<std::string> masked_patches_unsupported(const ModelSpec& model, const Job& job) {
   if (model.family != "dinov2") return std::nullopt;
   const Training& training = job.training;
-  std::vector<bool> trained(model.parameters.size(), false);
-  for (const NamedParameter& p : named_parameters(model, training)) {
-    trained[static_cast<std::size_t>(p.id)] = p.trainable;
-  }
-  const bool skipped = training.runtime == Runtime::PyTorch && job.parallelism.dp == 1;
-  if (!skipped && !unreached_parameters(model, trained).empty()) {
+  if (!skips_unreached(job) && !unreached_parameters(model, trained_parameters(model, training)).empty()) {
     return "a mask token that is trained and that no loss reaches: --freeze '*mask_token'";
   }
   if (training.runtime == Runtime::DeepSpeed && training.zero.stage == 3) {
@@ -428,22 +427,17 @@ std::optional<std::string> masked_patches_unsupported(const ModelSpec& model, co
 std::optional<std::string> tower_unsupported(const ModelSpec& model, const Job& job) {
   const Training& training = job.training;
   if (model.parts == nullptr || model.parts->tower == nullptr) return std::nullopt;
-  std::vector<bool> trained(model.parameters.size(), false);
-  for (const NamedParameter& p : named_parameters(model, training)) {
-    trained[static_cast<std::size_t>(p.id)] = p.trainable;
-    const std::string& name = model.parameters[static_cast<std::size_t>(p.id)].name;
-    const bool class_token = name.ends_with("class_embedding") || name.ends_with("cls_token");
-    const bool one = training.micro_batch == 1 && training.images <= 1;
-    const bool apart = training.runtime != Runtime::PyTorch || training.zero_grad_to_none;
-    if (p.trainable && class_token && one && !apart) {
+  const std::vector<bool> trained = trained_parameters(model, training);
+  const bool one = training.micro_batch == 1 && training.images <= 1;
+  const bool apart = training.runtime != Runtime::PyTorch || training.zero_grad_to_none;
+  for (std::size_t at = 0; one && !apart && at < trained.size(); ++at) {
+    const std::string& name = model.parameters[at].name;
+    if (trained[at] && (name.ends_with("class_embedding") || name.ends_with("cls_token"))) {
       return "one picture at a time, whose trained class token takes its gradient as a part of another";
     }
   }
-  // Without a reducer they keep no gradient, and the optimizer makes no state for them. DDP waits for their gradients
-  // (find_unused_parameters), and engines were not compared.
-  const bool skipped = training.runtime == Runtime::PyTorch && job.parallelism.dp == 1;
   const std::vector<std::string> globs = unreached_parameters(model, trained);
-  if (!globs.empty() && !skipped) {
+  if (!globs.empty() && !skips_unreached(job)) {
     std::string options;
     for (const std::string& glob : globs) options += formatted(" --freeze '{}'", glob);
     return formatted("parts of a tower that are trained and that no loss reaches:{}", options);

@@ -406,9 +406,7 @@ class DebertaGraph {
   TensorId pooled(TensorId hidden) {
     const ModuleId pooler = root("pooler");
     g_.enter(pooler);
-    const Shape shape = g_.shape(hidden);
-    const TensorId part = g_.slice(hidden, 1, 0, 1);
-    const TensorId token = rebound(g_, part, g_.view(part, Shape{shape.dims[0], shape.dims[2]}));
+    const TensorId token = first_place(g_, hidden);
     const TensorId first =
         rebound(g_, token, dropout_module(g_, g_.child(pooler, "dropout"), token, kinds_.pooler_dropout));
     TensorId out = linear_module(g_, g_.child(pooler, "dense"), first, d_.hidden);

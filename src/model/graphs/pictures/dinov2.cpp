@@ -12,14 +12,6 @@
 namespace dsplan {
 namespace {
 
-// x[:, 0].
-TensorId first_place(GraphBuilder& g, TensorId x) {
-  const TensorId one = g.slice(x, 1, 0, 1);
-  const TensorId out = g.view(one, Shape{g.shape(x).dims[0], g.shape(x).dims[2]});
-  g.drop({one});
-  return out;
-}
-
 class Dinov2Graph {
  public:
   Dinov2Graph(const ModelSpec& model, const GraphOptions& options)
@@ -50,27 +42,15 @@ class Dinov2Graph {
   }
 
  private:
-  [[nodiscard]] ModuleId projection() const {
-    return g_.child(g_.child(g_.child(body_, "embeddings"), "patch_embeddings"), "projection");
-  }
+  [[nodiscard]] ModuleId embedder() const { return g_.child(g_.child(body_, "embeddings"), "patch_embeddings"); }
   // The size of the learned positions.
   [[nodiscard]] bool own() const { return g_.options().seq == d_.max_positions; }
-  TensorId patch_weight() { return g_.parameter_of(projection(), "weight"); }
+  TensorId patch_weight() { return g_.parameter_of(g_.child(embedder(), "projection"), "weight"); }
 
   // What the convolution is given is a temporary of its call.
   TensorId patches(TensorId pixels) {
-    const ModuleId outer = g_.child(g_.child(body_, "embeddings"), "patch_embeddings");
     const TensorId own = g_.cast(pixels, g_.dtype(patch_weight()));
-    g_.enter(outer);
-    g_.enter(projection());
-    const Shape grid{g_.options().micro_batch, d_.hidden, side_, side_};
-    const TensorId made = convolution(g_, grid, own, true);
-    g_.exit(projection());
-    const Shape flat{grid.dims[0], grid.dims[1], side_ * side_};
-    const Shape turned{flat.dims[0], flat.dims[2], flat.dims[1]};
-    const TensorId out = g_.view(made, turned, {step_reshape(flat), step_swap(1, 2)});
-    g_.drop({made});
-    g_.exit(outer);
+    const TensorId out = patches_module(g_, embedder(), side_, own);
     g_.drop({own});
     return out;
   }
@@ -103,16 +83,7 @@ class Dinov2Graph {
   TensorId embeddings(TensorId pixels) {
     const ModuleId module = g_.child(body_, "embeddings");
     g_.enter(module);
-    const TensorId places = patches(pixels);
-    const Shape token{g_.shape(places).dims[0], 1, d_.hidden};
-    const TensorId spread = g_.view(g_.parameter("cls_token"), token, Op::Expand);
-    const TensorId joint = g_.cat(spread, places, Op::Cat, 1);
-    g_.drop({places});
-    const TensorId at = positions();
-    const TensorId placed = g_.binary(Op::Add, joint, at);
-    g_.drop({at, joint});
-    const TensorId out = dropout_module(g_, g_.child(module, "dropout"), placed, d_.embedding_dropout);
-    g_.drop({placed, spread});
+    const TensorId out = behind_class_token(g_, d_, module, patches(pixels), [&] { return positions(); });
     g_.exit(module);
     return out;
   }

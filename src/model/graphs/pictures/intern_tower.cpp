@@ -33,19 +33,7 @@ class InternTower {
  private:
   // Each patch a place, which what trains nothing before it asks a gradient for.
   TensorId patches(ModuleId module, TensorId pixels) {
-    const std::int64_t rows = g_.shape(pixels).dims[0];
-    const std::int64_t side = d_.image / t_.patch;
-    const ModuleId projection = g_.child(module, "projection");
-    g_.enter(module);
-    g_.enter(projection);
-    const Shape grid{rows, d_.hidden, side, side};
-    const TensorId made = convolution(g_, grid, pixels, true);
-    g_.exit(projection);
-    const Shape flat{rows, d_.hidden, side * side};
-    const Shape places{rows, side * side, d_.hidden};
-    const TensorId out = g_.view(made, places, {step_reshape(flat), step_swap(1, 2)});
-    g_.drop({made});
-    g_.exit(module);
+    const TensorId out = patches_module(g_, module, d_.image / t_.patch, pixels);
     if (g_.options().inputs_require_grad) g_.require_grad(out);
     return out;
   }

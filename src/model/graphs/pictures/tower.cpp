@@ -33,9 +33,7 @@ class TowerGraph {
       g_.drop({seen});
     } else {
       result.last = seen;
-      const TensorId first = g_.slice(seen, 1, 0, 1);
-      const TensorId token = g_.view(first, Shape{g_.shape(seen).dims[0], d_.hidden});
-      g_.drop({first});
+      const TensorId token = first_place(g_, seen);
       result.pooled = norm_module(g_, p_.norm, norm, token);
       g_.drop({token});
     }

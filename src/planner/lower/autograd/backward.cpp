@@ -128,7 +128,7 @@ void Backward::run(NodeId id) {
   if (!graph_.leaves.empty()) take_leaf_gradients(id, false);
   if (!node.requires_grad || !gradients_.came_for_outputs_of(node)) return;
   Checkpoint* checkpoint = checkpoints_.of(id);
-  if (checkpoint != nullptr && checkpoint->reentrant) checkpoint = nullptr;  // Its node has run.
+  if (is_reentrant(checkpoint)) checkpoint = nullptr;  // Its node has run.
   if (checkpoint != nullptr && !checkpoint->recomputed && !on_.recipes.saved(id).empty()) {
     recomputation_.unpack(*checkpoint);
   }
