@@ -290,3 +290,62 @@ TEST_CASE("config keys: adapters on routers and fused experts are refused") {
   }
   CHECK_NOTHROW((void)with_adapters(mixtral, Lora{.targets = {"q_proj"}}, Place{"--lora"}));
 }
+
+// A bundled config.json with more fields in front of its own.
+Document with_fields(const std::string& name, std::string_view fields) {
+  const fs::path path = fs::path(test_paths::source_dir()) / "models" / (name + ".json");
+  const std::string own = read_file(path.string());
+  return parse_json(name + ".json", formatted("{{{},{}", fields, own.substr(own.find('{') + 1)));
+}
+
+TEST_CASE("config keys: fields of published files are read, and make no other model") {
+  const Document published = document(fs::path(test_paths::source_dir()) / "tests" / "data" / "published_keys.json");
+  std::size_t fields = 0;
+  for (const Member& model : published.root.find("models")->members) {
+    CAPTURE(model.key);
+    const Value& more = model.value;
+    fields += more.members.size();
+    const std::size_t begin = published.text.find('{', more.offset) + 1;
+    // Up to the brace that ends the line of a model.
+    const std::size_t end = published.text.rfind('}', published.text.find('\n', begin));
+    const ModelSpec plain =
+        build_model(document(fs::path(test_paths::source_dir()) / "models" / (model.key + ".json")), model.key);
+    const ModelSpec same = build_model(with_fields(model.key, published.text.substr(begin, end - begin)), model.key);
+    REQUIRE(same.parameters.size() == plain.parameters.size());
+    for (std::size_t at = 0; at < plain.parameters.size(); ++at) {
+      CHECK(same.parameters[at].name == plain.parameters[at].name);
+      CHECK(same.parameters[at].shape == plain.parameters[at].shape);
+    }
+    CHECK(same.modules.size() == plain.modules.size());
+  }
+  CHECK(fields > 200);
+}
+
+TEST_CASE("config keys: experts of hunyuan by layer, positions of llama4 that nobody names, and T5's repeated fields") {
+  const auto refusal = [](const std::string& name, const std::string& text) {
+    try {
+      (void)build_model(parse_json("config.json", text), name);
+    } catch (const Refusal& refused) {
+      return std::string(refused.what());
+    }
+    return std::string();
+  };
+  const std::string hunyuan =
+      R"({"model_type": "hunyuan_v1_moe", "num_hidden_layers": 2, "num_experts": 8, "moe_topk": )";
+  CHECK(refusal("h", hunyuan + "[2, 2]}").empty());
+  CHECK(refusal("h", hunyuan + "[2, 4]}").find("layers with other numbers of experts are not modelled") !=
+        std::string::npos);
+  CHECK(refusal("h", hunyuan + "[2]}").find("an array of 2 numbers, one per layer") != std::string::npos);
+  CHECK(refusal("h", hunyuan + "[2, \"2\"]}").find("an array of 2 numbers, one per layer") != std::string::npos);
+  const std::string llama4 = R"({"model_type": "llama4_text", "num_hidden_layers": 4, "no_rope_layers": )";
+  CHECK(refusal("l", llama4 + "[]}").empty());
+  CHECK(refusal("l", llama4 + "[1, 0]}").find("an array of 4 numbers") != std::string::npos);
+  const std::string t5 = R"({"model_type": "t5", "feed_forward_proj": "gated-gelu", )";
+  CHECK(refusal("t", t5 + R"("dense_act_fn": "gelu_new", "is_gated_act": true})").empty());
+  CHECK(refusal("t", t5 + R"("dense_act_fn": "relu"})").find("where \"feed_forward_proj\" says \"gelu_new\"") !=
+        std::string::npos);
+  CHECK(refusal("t", t5 + R"("is_gated_act": false})").find("contradicts") != std::string::npos);
+  const std::string exaone = R"({"model_type": "exaone4", "num_hidden_layers": 2, "sliding_window_pattern": "LG")";
+  CHECK(refusal("e", exaone + R"(, "layer_types": ["sliding_attention", "full_attention"]})").empty());
+  CHECK(refusal("e", exaone + "}").find("is a word without \"layer_types\"") != std::string::npos);
+}

@@ -253,7 +253,8 @@ def closing(code, opened):
 
 
 def classes(code):
-    """(name, methods) of every class of a C++ file; what `code_of` gave. Constructors, destructors and operators are none."""
+    """(name, methods) of every class of a C++ file; what `code_of` gave. Constructors, destructors and operators are none;
+    a friend function that is given the class itself, and so sees its inside, is one."""
     head = re.compile(r"\b(?<!enum )(?:class|struct)\s+(?:alignas\([^)]*\)\s*)?([\w:]+)(?:\s+final)?(?:\s*:[^;{}()]*)?\s*\{")
     for match in head.finditer(code):
         name = match.group(1).split("::")[-1]
@@ -266,6 +267,8 @@ def classes(code):
         body = re.sub(r"\[\[.*?\]\]|\b(public|private|protected)\s*:(?!:)|\b(alignas|noexcept|explicit)\s*\([^()]*\)", " ", body)
         methods = 0
         for declaration in body.split(";"):
+            if re.match(rf"\s*friend\b[^()]*\b(?!operator)\w+\s*\(\s*(?:const\s+)?{re.escape(name)}\s*&", declaration):
+                methods += "operator" not in declaration
             words = re.match(r"(?!\s*(?:using|friend|typedef|static_assert|enum)\b)\s*[^=()]*?(~?\w+)\s*\((?!\s*\*)", declaration)
             if words and "operator" not in declaration and words.group(1).lstrip("~") != name:
                 methods += 1
@@ -457,6 +460,7 @@ def self_test():
         ("src/core/a.cpp", "int f() {\n" + "  if (a) b();\n  else if (c) d();\n  else e();\n" * 9 + "}\n", "f: 27 points"),
         ("src/core/a.h", "class C {\n" + "  [[nodiscard]] std::vector<int> f(int a = g()) const { return {}; }\n" * 16 + "};\n",
          "C: 16 methods"),
+        ("src/core/a.h", "class C {\n" + "  [[nodiscard]] friend int f(const C& c, int a);\n" * 16 + "};\n", "C: 16 methods"),
         ("src/core/a.h", '#include "core/b.h"\n' * 21, "21 includes"),
         ("README.md", "see `src/core/gone.h`\n", "src/core/gone.h does not exist"),
         ("docs/a.md", "see [b](b.md)\n", "leads nowhere"),

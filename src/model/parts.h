@@ -59,7 +59,9 @@ enum class RotaryPart : std::uint8_t {
 };
 
 // By which function scaled frequencies are computed (transformers modeling_rope_utils.py).
-enum class RotaryScaling : std::uint8_t { Linear, Llama3, Yarn, Other };
+// Lengths: each forward asks how long its rows are, and leaves the table as it is up to max_position_embeddings
+// (hunyuan's "dynamic").
+enum class RotaryScaling : std::uint8_t { Linear, Llama3, Yarn, Lengths, Other };
 
 struct RotaryParts {
   RotaryPart part = RotaryPart::Whole;

@@ -42,62 +42,70 @@ PlacedAllocator::PlacedAllocator(const Schedule& schedule, const PlacementOption
   allocator_.set_capacity(options.limit);
 }
 
-inline std::optional<BlockId> ask(PlacedAllocator& self, std::size_t at, Bytes size, StreamId stream) {
-  const std::optional<BlockId> block = self.allocator_.allocate(size, stream);
-  if (self.allocator_.retries() != self.retries_) self.note_retry(at);
-  if (!block) {
-    self.fail(at, size);
+std::optional<BlockId> PlacedAllocator::ask(std::size_t at, Bytes size, StreamId stream) {
+  const std::optional<BlockId> block = allocator_.allocate(size, stream);
+  if (allocator_.retries() != retries_) [[unlikely]] {
+    retries_ = allocator_.retries();
+    if (clock_) clock_->wait_for_all();
+    streams_.retried();
+    if (!result_.first_retry) result_.first_retry = at;
+  }
+  if (!block) [[unlikely]] {
+    result_.failed_event = at;
+    result_.failed_request = size;
+    const Bytes needed = allocator_.segment_for(size);
+    result_.missing = needed > allocator_.left() ? needed - allocator_.left() : Bytes(0);
     return block;
   }
-  self.prints_.grown();
-  if (self.allocator_.reserved() > self.most_reserved_) {
-    self.most_reserved_ = self.allocator_.reserved();
-    self.reserved_at_ = at;
+  prints_.grown();
+  if (allocator_.reserved() > most_reserved_) {
+    most_reserved_ = allocator_.reserved();
+    reserved_at_ = at;
   }
   return block;
 }
 
-// As many at once as one free block has room for; else the next one by itself.
-void allocate_pieces(PlacedAllocator& self, std::size_t at, BufferId id, StreamId stream) {
-  const Pieces& pieces = self.schedule_.pieces_of(id);
+// As many at once as one free block has room for; else the next one by itown_.
+void PlacedRuns::allocate_pieces(std::size_t at, BufferId id, StreamId stream) {
+  const Pieces& pieces = own_.schedule_.pieces_of(id);
   std::vector<AllocatorRuns::Together> made;
-  for (std::size_t k = 0; k < pieces.count && !self.stopped();) {
-    AllocatorRuns::Together some = AllocatorRuns(self.allocator_).allocate_together(pieces.count - k, stream);
+  for (std::size_t k = 0; k < pieces.count && !own_.stopped();) {
+    AllocatorRuns::Together some = AllocatorRuns(own_.allocator_).allocate_together(pieces.count - k, stream);
     const Bytes requested = pieces.bytes(k + std::max<std::size_t>(some.count, 1)) - pieces.bytes(k);
     if (some.count > 0) {
-      AllocatorRuns(self.allocator_).ask(some.block, requested);
-      self.prints_.grown();
-    } else if (const std::optional<BlockId> block = ask(self, at, requested, stream)) {
+      AllocatorRuns(own_.allocator_).ask(some.block, requested);
+      own_.prints_.grown();
+    } else if (const std::optional<BlockId> block = own_.ask(at, requested, stream)) {
       some = {*block, 1};
     }
     made.push_back(some);
     k += some.count;
   }
-  self.blocks_[id] = made.front().block;
-  self.in_pieces_.push_back({id, std::move(made)});
+  own_.blocks_[id] = made.front().block;
+  own_.in_pieces_.push_back({id, std::move(made)});
 }
 
-void release_pieces(PlacedAllocator& self, BufferId id) {
-  const auto found = std::find_if(self.in_pieces_.begin(), self.in_pieces_.end(),
+void PlacedRuns::release_pieces(BufferId id) {
+  const auto found = std::find_if(own_.in_pieces_.begin(), own_.in_pieces_.end(),
                                   [id](const PlacedAllocator::InPieces& one) { return one.buffer == id; });
-  for (const AllocatorRuns::Together& some : found->blocks) AllocatorRuns(self.allocator_).release_together(some);
-  self.in_pieces_.erase(found);
-  self.blocks_[id] = kNullBlock;
+  for (const AllocatorRuns::Together& some : found->blocks) AllocatorRuns(own_.allocator_).release_together(some);
+  own_.in_pieces_.erase(found);
+  own_.blocks_[id] = kNullBlock;
 }
 
 void PlacedAllocator::allocate(std::size_t at, BufferId id, StreamId stream) {
   const Buffer& buffer = schedule_.buffers[id];
   prints_.before(at, result_.prints);
   if (buffer.in_pieces) [[unlikely]]
-    return allocate_pieces(*this, at, id, stream);
-  if (const std::optional<BlockId> block = ask(*this, at, buffer.size, stream)) blocks_[id] = *block;
+    return PlacedRuns(*this).allocate_pieces(at, id, stream);
+  if (const std::optional<BlockId> block = ask(at, buffer.size, stream)) blocks_[id] = *block;
 }
 
 void PlacedAllocator::release(std::size_t at, BufferId id, StreamSet waits_for) {
   prints_.before(at, result_.prints);
   if (!in_pieces_.empty() && schedule_.buffers[id].in_pieces) [[unlikely]] {
     DSPLAN_CHECK(waits_for == 0, "pieces that another stream uses");
-    return release_pieces(*this, id);
+    return PlacedRuns(*this).release_pieces(id);
   }
   if (waits_for != 0) {
     result_.waited = true;
@@ -107,32 +115,32 @@ void PlacedAllocator::release(std::size_t at, BufferId id, StreamSet waits_for) 
   blocks_[id] = kNullBlock;
 }
 
-void allocate_run(PlacedAllocator& self, std::size_t at, BufferId first, std::size_t count, StreamId stream) {
-  std::vector<Bytes>& sizes = self.sizes_;
+void PlacedRuns::allocate(std::size_t at, BufferId first, std::size_t count, StreamId stream) {
+  std::vector<Bytes>& sizes = own_.sizes_;
   sizes.clear();
-  for (std::size_t k = 0; k < count; ++k) sizes.push_back(self.schedule_.buffers[BufferId(first.index() + k)].size);
-  for (std::size_t k = 0; k < count && !self.stopped();) {
+  for (std::size_t k = 0; k < count; ++k) sizes.push_back(own_.schedule_.buffers[BufferId(first.index() + k)].size);
+  for (std::size_t k = 0; k < count && !own_.stopped();) {
     const BufferId id(first.index() + k);
-    self.prints_.before(at + k, self.result_.prints);
-    const std::size_t most = std::min(count - k, self.prints_.events_before_next(at + k, self.result_.prints));
+    own_.prints_.before(at + k, own_.result_.prints);
+    const std::size_t most = std::min(count - k, own_.prints_.events_before_next(at + k, own_.result_.prints));
     const std::size_t served =
-        AllocatorRuns(self.allocator_)
-            .allocate(std::span(sizes).subspan(k, most), stream, std::span(&self.blocks_[id], most));
+        AllocatorRuns(own_.allocator_)
+            .allocate(std::span(sizes).subspan(k, most), stream, std::span(&own_.blocks_[id], most));
     if (served > 0) {
-      self.prints_.grown();
+      own_.prints_.grown();
     } else {
-      self.allocate(at + k, id, stream);
+      own_.allocate(at + k, id, stream);
     }
     k += std::max<std::size_t>(served, 1);
   }
 }
 
-void release_run(PlacedAllocator& self, std::size_t at, BufferId first, std::size_t count) {
+void PlacedRuns::release(std::size_t at, BufferId first, std::size_t count) {
   for (std::size_t k = 0; k < count;) {
-    self.prints_.before(at + k, self.result_.prints);
-    const std::size_t some = std::min(count - k, self.prints_.events_before_next(at + k, self.result_.prints));
-    const std::span<BlockId> blocks(&self.blocks_[BufferId(first.index() + k)], some);
-    AllocatorRuns(self.allocator_).release(blocks);
+    own_.prints_.before(at + k, own_.result_.prints);
+    const std::size_t some = std::min(count - k, own_.prints_.events_before_next(at + k, own_.result_.prints));
+    const std::span<BlockId> blocks(&own_.blocks_[BufferId(first.index() + k)], some);
+    AllocatorRuns(own_.allocator_).release(blocks);
     std::fill(blocks.begin(), blocks.end(), kNullBlock);
     k += some;
   }
@@ -173,20 +181,6 @@ void PlacedAllocator::empty_cache(std::size_t at) {
 
 void PlacedAllocator::inherit(BufferId gone, BufferId heir) {
   blocks_[gone] = std::exchange(blocks_[heir], kNullBlock);
-}
-
-void PlacedAllocator::note_retry(std::size_t at) {
-  retries_ = allocator_.retries();
-  if (clock_) clock_->wait_for_all();
-  streams_.retried();
-  if (!result_.first_retry) result_.first_retry = at;
-}
-
-void PlacedAllocator::fail(std::size_t at, Bytes request) {
-  result_.failed_event = at;
-  result_.failed_request = request;
-  const Bytes needed = allocator_.segment_for(request);
-  result_.missing = needed > allocator_.left() ? needed - allocator_.left() : Bytes(0);
 }
 
 Placement PlacedAllocator::finish() {

@@ -68,7 +68,8 @@ class PlacedAllocator {
  public:
   // `growing`: the schedule is still written, and is followed before it is asked for what is new.
   PlacedAllocator(const Schedule& schedule, const PlacementOptions& options, bool growing = false);
-  friend void follow(PlacedAllocator& self) { self.blocks_.resize(self.schedule_.buffers.size(), kNullBlock); }
+  // Of a schedule that grows: what it has by now.
+  void follow() { blocks_.resize(schedule_.buffers.size(), kNullBlock); }
   PlacedAllocator(const PlacedAllocator&) = delete;
   PlacedAllocator& operator=(const PlacedAllocator&) = delete;
 
@@ -81,10 +82,6 @@ class PlacedAllocator {
   // `at`: the event that asks. Of what streams do, `streams` has been told.
   void allocate(std::size_t at, BufferId buffer, StreamId stream);
   void release(std::size_t at, BufferId buffer, StreamSet waits_for);
-  // The same of `count` buffers that follow each other, each at an event of its own, one behind the other from `at` on;
-  // none of the frees waits.
-  friend void allocate_run(PlacedAllocator& self, std::size_t at, BufferId first, std::size_t count, StreamId stream);
-  friend void release_run(PlacedAllocator& self, std::size_t at, BufferId first, std::size_t count);
   void mark(std::size_t at, const Mark& event);
   void empty_cache(std::size_t at);
   // From here on `gone` has the block of `heir`, which has none.
@@ -97,6 +94,7 @@ class PlacedAllocator {
   [[nodiscard]] SecondStep take_second_step() { return std::move(second_step_); }
 
  private:
+  friend class PlacedRuns;
   struct Awaited {
     Bytes address;
     BufferId buffer;
@@ -106,11 +104,8 @@ class PlacedAllocator {
     BufferId buffer;
     std::vector<AllocatorRuns::Together> blocks;
   };
-  friend std::optional<BlockId> ask(PlacedAllocator& self, std::size_t at, Bytes size, StreamId stream);
-  friend void allocate_pieces(PlacedAllocator& self, std::size_t at, BufferId buffer, StreamId stream);
-  friend void release_pieces(PlacedAllocator& self, BufferId buffer);
-  void fail(std::size_t at, Bytes request);
-  void note_retry(std::size_t at);
+  // Notes a retry, and a failure.
+  [[nodiscard]] std::optional<BlockId> ask(std::size_t at, Bytes size, StreamId stream);
 
   const Schedule& schedule_;
   CachingAllocator allocator_;
@@ -129,6 +124,23 @@ class PlacedAllocator {
   std::vector<Awaited> awaited_;
   std::vector<Bytes> sizes_;         // Of a run.
   std::vector<InPieces> in_pieces_;  // Those that are there: a few.
+};
+
+// Several blocks at once, where the allocator has an answer for all of them (AllocatorRuns).
+class PlacedRuns {
+ public:
+  explicit PlacedRuns(PlacedAllocator& allocator) : own_(allocator) {}
+
+  // `count` buffers that follow each other, each at an event of its own, one behind the other from `at` on; none of the
+  // frees waits.
+  void allocate(std::size_t at, BufferId first, std::size_t count, StreamId stream);
+  void release(std::size_t at, BufferId first, std::size_t count);
+  // One buffer that stands for many tensors (Schedule::pieces).
+  void allocate_pieces(std::size_t at, BufferId buffer, StreamId stream);
+  void release_pieces(BufferId buffer);
+
+ private:
+  PlacedAllocator& own_;
 };
 
 }  // namespace dsplan

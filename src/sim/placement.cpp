@@ -57,7 +57,7 @@ PlacedAlong::~PlacedAlong() = default;
 void PlacedAlong::go_on(const Schedule& schedule) {
   DSPLAN_CHECK(schedule.events.size() <= kMostKept, "more events than a request can name");
   if (parts_ == nullptr) parts_ = std::make_unique<Parts>(schedule, options_, growing_);
-  follow(parts_->allocator);
+  parts_->allocator.follow();
   replay_from(parts_->seen, schedule, parts_->placer);
   parts_->seen = schedule.events.size();
 }

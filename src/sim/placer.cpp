@@ -26,7 +26,7 @@ void Placer::ask_run(std::size_t at, const Allocate& event) {
     note({static_cast<std::uint32_t>(at + count), buffer, AllocatorRequest::What::Allocate, event.stream, 0, 1});
   }
   behind_run_ = at + count;
-  allocate_run(allocator_, at, event.buffer, count, event.stream);
+  PlacedRuns(allocator_).allocate(at, event.buffer, count, event.stream);
 }
 
 // Up to the first whose free waits.
@@ -39,12 +39,12 @@ void Placer::drop_run(std::size_t at, const Release& event) {
     note({static_cast<std::uint32_t>(at + count), buffer, AllocatorRequest::What::Release, 0, waits_for, 1});
     if (waits_for == 0) continue;
     behind_run_ = at + count + 1;
-    release_run(allocator_, at, event.buffer, count);
+    PlacedRuns(allocator_).release(at, event.buffer, count);
     allocator_.release(at + count, buffer, waits_for);
     return;
   }
   behind_run_ = at + count;
-  release_run(allocator_, at, event.buffer, count);
+  PlacedRuns(allocator_).release(at, event.buffer, count);
 }
 
 namespace {
@@ -79,7 +79,7 @@ void Repeater::repeat(std::span<const AllocatorRequest> requests) {
         if (timed) streams.complete();
         if (request.count > 0) {
           count = run_of(requests);
-          allocate_run(allocator_, request.event, request.buffer, count, request.stream);
+          PlacedRuns(allocator_).allocate(request.event, request.buffer, count, request.stream);
         } else {
           allocator_.allocate(request.event, request.buffer, request.stream);
         }
@@ -87,7 +87,7 @@ void Repeater::repeat(std::span<const AllocatorRequest> requests) {
       case AllocatorRequest::What::Release:
         if (request.count > 0 && request.waits_for == 0) {
           count = run_of(requests);
-          release_run(allocator_, request.event, request.buffer, count);
+          PlacedRuns(allocator_).release(request.event, request.buffer, count);
           break;
         }
         if (request.waits_for != 0) streams.releasing(allocator_.block(request.buffer), request.waits_for);

@@ -1,13 +1,48 @@
 // hunyuan_v1_dense and hunyuan_v1_moe: Llama's shape with norms over each head of queries and keys behind the rotation.
+#include <algorithm>
+
+#include "core/format.h"
+#include "model/config/config_keys.h"
 #include "model/families/decoder.h"
 #include "model/families/family.h"
 
 namespace dsplan {
 
+namespace {
+
+// moe_topk: a number, or one for each layer, as published files have it.
+std::int64_t read_experts_per_token(ConfigReader& config, std::int64_t layers) {
+  constexpr const char* kKey = "moe_topk";
+  const Value* const said = config.find(kKey);
+  if (said == nullptr || !said->is(Value::Kind::Array)) return config.size(kKey, 1, "num_experts_per_tok");
+  const std::vector<Value>& each = said->items;
+  const auto is_size = [](const Value& one) { return one.is(Value::Kind::Integer) && one.integer > 0; };
+  if (each.size() != static_cast<std::size_t>(layers) || !std::all_of(each.begin(), each.end(), is_size)) {
+    config.fault(kKey, formatted("\"{}\" must be a number, or an array of {} numbers, one per layer", kKey, layers));
+    return 1;
+  }
+  const auto differs = [&](const Value& one) { return one.integer != each.front().integer; };
+  if (std::any_of(each.begin(), each.end(), differs)) {
+    config.refuse(kKey, formatted("\"{}\": layers with other numbers of experts are not modelled yet", kKey));
+  }
+  return each.front().integer;
+}
+
+// Published files say "dynamic" with an alpha, which makes one table for all lengths up to max_position_embeddings.
+void read_rotary(ConfigReader& config, Decoder& decoder) {
+  for (const std::string_view holder : {"rope_parameters", "rope_scaling"}) {
+    const Value* const rope = config.find(holder);
+    if (rope != nullptr && rotary_of_lengths(*rope)) decoder.parts.rotary.scaling = RotaryScaling::Lengths;
+  }
+}
+
+}  // namespace
+
 ModelSpec build_hunyuan_v1_dense(ConfigReader& config) {
   Decoder decoder = read_decoder(config, "HunYuanDenseV1",
                                  {.vocab = 290943, .kv_heads_may_be_null = true, .head_dim_may_be_null = true});
   decoder.qkv_bias = decoder.output_bias = config.flag("attention_bias", false);
+  read_rotary(config, decoder);
   decoder.parts.head_norm = HeadNorm::AfterRotary;
   decoder.parts.query_norm = "query_layernorm";
   decoder.parts.key_norm = "key_layernorm";
@@ -20,6 +55,7 @@ ModelSpec build_hunyuan_v1_moe(ConfigReader& config) {
   Decoder decoder = read_decoder(config, "HunYuanMoEV1",
                                  {.vocab = 290943, .kv_heads_may_be_null = true, .head_dim_may_be_null = true});
   decoder.qkv_bias = decoder.output_bias = config.flag("attention_bias", false);
+  read_rotary(config, decoder);
   decoder.parts.head_norm = HeadNorm::AfterRotary;
   decoder.parts.query_norm = "query_layernorm";
   decoder.parts.key_norm = "key_layernorm";
@@ -29,7 +65,7 @@ ModelSpec build_hunyuan_v1_moe(ConfigReader& config) {
   parts.shared_module = "shared_mlp";
   parts.ffn = parts.shared_ffn = decoder.dims.ffn;
   decoder.experts.count = config.size("num_experts", 1, "num_local_experts");
-  decoder.experts.per_token = config.size("moe_topk", 1, "num_experts_per_tok");
+  decoder.experts.per_token = read_experts_per_token(config, decoder.dims.layers);
   decoder.experts.router_class = "HunYuanMoEV1Gate";
   decoder.experts.block_class = "Moe";
   config.require_at_most("moe_topk", decoder.experts.per_token, "num_experts", decoder.experts.count);

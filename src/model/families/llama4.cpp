@@ -47,8 +47,13 @@ Llama4 read_llama4(ConfigReader& config) {
   m.decoder.qkv_bias = m.decoder.output_bias = config.flag("attention_bias", false);
   m.head_norms = config.flag("use_qk_norm", true);
   const std::int64_t interval = config.size("no_rope_layer_interval", 4);
-  parts.turned = read_layer_flags(config, "no_rope_layers", d.layers,
-                                  [&](std::int64_t layer) { return (layer + 1) % interval != 0; });
+  const auto turns = [&](std::int64_t layer) { return (layer + 1) % interval != 0; };
+  const Value* const said = config.find("no_rope_layers");
+  if (said != nullptr && said->is(Value::Kind::Array) && said->items.empty()) {  // As if it said nothing.
+    for (std::int64_t layer = 0; layer < d.layers; ++layer) parts.turned.push_back(turns(layer));
+  } else {
+    parts.turned = read_layer_flags(config, "no_rope_layers", d.layers, turns);
+  }
   config.refuse_null("attention_chunk_size", "an integer");
   d.sliding_window = config.size("attention_chunk_size", 8192);
   parts.kinds = read_layer_kinds(

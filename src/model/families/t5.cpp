@@ -27,6 +27,16 @@ void read_feed_forward(ConfigReader& config, T5& t5, std::string_view usual) {
     config.fault("feed_forward_proj",
                  formatted("\"feed_forward_proj\" must be an activation or \"gated-\" and one, not \"{}\"", kind));
   }
+  // Saved files repeat what follows from it, and transformers takes theirs.
+  const std::string said = config.maybe_string("dense_act_fn").value_or(t5.dims.activation);
+  if (said != t5.dims.activation) {
+    config.fault("dense_act_fn", formatted("\"dense_act_fn\" is \"{}\", where \"feed_forward_proj\" says \"{}\"", said,
+                                           t5.dims.activation));
+  }
+  if (config.flag("is_gated_act", t5.gated) != t5.gated) {
+    config.fault("is_gated_act",
+                 formatted("\"is_gated_act\" contradicts \"feed_forward_proj\", which is \"{}\"", kind));
+  }
 }
 
 struct T5Defaults {

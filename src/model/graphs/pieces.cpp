@@ -428,6 +428,16 @@ TensorId length_of(GraphBuilder& g, TensorId positions) {
   return length;
 }
 
+// dynamic_frequency_update: longer than the table, or again as short as it was made for.
+void look_at_length(GraphBuilder& g, TensorId positions) {
+  const TensorId length = length_of(g, positions);
+  for (int question = 0; question < 2; ++question) {
+    const TensorId answer = g.make(Op::Greater, Shape{}, DType::Bool, {length});
+    g.drop({answer});
+  }
+  g.drop({length});
+}
+
 }  // namespace
 
 Waves rotary_tables(GraphBuilder& g, const RotaryParts& parts, ModuleId module, TensorId positions,
@@ -435,6 +445,7 @@ Waves rotary_tables(GraphBuilder& g, const RotaryParts& parts, ModuleId module, 
   g.enter(module);
   g.set_grad_enabled(false);
   g.set_autocast_enabled(false);
+  if (parts.scaling == RotaryScaling::Lengths) look_at_length(g, positions);
   // A table in fp32 already is not copied.
   const TensorId table = g.buffer(std::string(prefix) + "inv_freq");
   const TensorId length = parts.made_anew ? length_of(g, positions) : kNone;

@@ -25,6 +25,7 @@ class RotaryFrequencies {
       case RotaryScaling::Linear: return divided_by(powers(count, true), count, keep);  // Then divided in place.
       case RotaryScaling::Llama3: return by_wavelength(count, keep);
       case RotaryScaling::Yarn: return ramped(count, keep);
+      case RotaryScaling::Lengths:
       case RotaryScaling::Other: break;
     }
     if (keep) keep();  // By a function that is not followed.

@@ -121,9 +121,10 @@ qwen3-30b-a3b qwen1.5-moe-a2.7b granite-3.1-1b-a400m glm-4.5-air ernie-4.5-0.3b 
 starcoder2-3b phi-1.5 phi-3-mini gemma-2b gemma-3-1b falcon-7b falcon-rw-1b bloom-560m opt-1.3b pythia-1b
 llama-4-scout-text gemma-4-31b-text gemma-4-26b-a4b-text starcoderbase-1b starcoder lfm2-1.2b lfm2-2.6b vaultgemma-1b
 minicpm3-4b glm-4-9b-chat solar-open-100b
-jais-2-8b hyperclovax-seed-think-14b flex-olmo-7x7b apertus-8b nanochat-d20 gpt-j-6b gpt-neo-125m""".split()
+jais-2-8b hyperclovax-seed-think-14b flex-olmo-7x7b apertus-8b nanochat-d20 gpt-j-6b gpt-neo-125m
+nemotron-mini-4b exaone-4.0-32b olmo-3-7b hunyuan-7b""".split()
 # Families that came last, under each runtime.
-LATEST = "apertus-8b nanochat-d20 gpt-j-6b gpt-neo-125m".split()
+LATEST = "apertus-8b nanochat-d20 gpt-j-6b gpt-neo-125m nemotron-mini-4b exaone-4.0-32b olmo-3-7b hunyuan-7b".split()
 
 
 PICTURED = "dinov2-small-imagenet1k dinov2-base-imagenet1k".split()
