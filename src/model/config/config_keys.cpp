@@ -368,76 +368,78 @@ const std::vector<ConfigKey>& encoder_keys() {
   return kRows;
 }
 
+constexpr std::string_view kNextTokens = "transformers builds no layers for several tokens at once";
+constexpr std::string_view kGates = "the class gates attention whatever it says";
+constexpr std::string_view kHeadDim = "head_dim says it";
+
 // Fields that published files have and that transformers' classes read nowhere, a row for each reason.
+struct UnreadKeys {
+  std::string_view families;
+  std::string_view keys;  // Between blanks.
+  std::string_view reason;
+};
+constexpr UnreadKeys kUnread[] = {
+    {"hunyuan_v1_dense hunyuan_v1_moe",
+     "use_qk_norm use_cla cla_share_factor attention_head_dim norm_type dense_list enable_lm_head_fp32"
+     " position_embedding_xdrope use_mixed_mlp_moe use_mla use_rotary_pos_emb skip_cls_token pool_type"
+     " class_num add_classification_head moe_drop_tokens moe_random_routing_dropped_token"
+     " moe_layer_num_skipped group_limited_greedy routed_scaling_factor n_group topk_group"
+     " norm_topk_prob num_shared_expert moe_intermediate_size num_media_embeds kv_lora_rank"
+     " q_lora_rank qk_nope_head_dim qk_rope_head_dim v_head_dim xdrope_section",
+     kNoField},
+    {"hunyuan_v1_dense hunyuan_v1_moe",
+     "anyres_pooling_size anyres_vit_max_image_size anyres_vit_two_views vit_add_patchemb_bias"
+     " vit_input_resolution vit_mapping_type vit_norm_type vit_path vit_patch vit_remove_prenorm"
+     " vit_token vit_type vit_use_grad_ckpt",
+     kNoField},
+    {"hunyuan_v1_dense hunyuan_v1_moe",
+     "org_vocab_size pad_id im_start_id im_end_id im_newline_id mask_init_id text_start_id text_end_id", kToken},
+    {"hunyuan_v1_dense", "num_experts num_experts_per_tok moe_topk", kNoField},
+    {"minimax_m2",
+     "attn_type_list qk_norm_type use_qk_norm use_routing_bias scoring_func shared_intermediate_size"
+     " rotary_dim",
+     kNoField},
+    {"minimax_m2", "use_mtp num_mtp_modules mtp_transformer_layers", kNextTokens},
+    {"ernie4_5 ernie4_5_moe",
+     "compression_ratio use_rmsnorm disable_ffn_model_parallel hidden_dropout_prob"
+     " attention_probs_dropout_prob fuse_rms_norm weight_share_add_bias",
+     kNoField},
+    {"ernie4_5_moe",
+     "moe_capacity moe_gate moe_use_aux_free moe_aux_loss_lambda moe_orthogonal_loss_lambda"
+     " moe_z_loss_lambda moe_group moe_use_hard_gate moe_dense_experts_token_type_id",
+     kOwnTraining},
+    {"ernie4_5_moe", "num_nextn_predict_layers multi_token_pred_lambda", kNextTokens},
+    {"qwen3_5 qwen3_5_moe qwen3_5_text qwen3_5_moe_text", "attn_output_gate", kGates},
+    {"qwen3_5 qwen3_5_moe qwen3_5_text qwen3_5_moe_text", "mtp_num_hidden_layers mtp_use_dedicated_embeddings",
+     kNextTokens},
+    {"qwen3_5 qwen3_5_moe qwen3_5_text qwen3_5_moe_text", "mamba_ssm_dtype", kNoField},
+    {"dots1", "topk_method scoring_func aux_loss_alpha seq_aux ep_size moe_layer_freq", kNoField},
+    {"granitemoehybrid granitemoe granite granitemoeshared", "init_method", kValues},
+    {"mamba2", "fused_add_norm d_intermediate pad_vocab_size_multiple", kNoField},
+    {"apertus", "qk_norm post_norm", kNoField},
+    {"nemotron", "kv_channels", kHeadDim},
+    {"starcoder2",
+     "activation_function layer_norm_epsilon attention_softmax_in_fp32 scale_attention_softmax_in_fp32"
+     " scale_attn_weights",
+     kOldField},
+    {"stablelm", "rotary_scaling_factor", kOldField},
+    {"umt5", "scalable_attention", kNoField},
+    {"bart mbart marian m2m_100 pegasus",
+     "add_bias_logits add_final_layer_norm normalize_before normalize_embedding"
+     " static_position_embeddings extra_pos_embeddings",
+     kOldField},
+    {"bart mbart marian m2m_100 pegasus", "force_bos_token_to_be_generated", kGeneration},
+    {"bart", "save_step", kOwnTraining},
+    {"whisper", "forced_decoder_ids lang_ids max_initial_timestamp_index alignment_heads", kGeneration},
+};
+
 const std::vector<ConfigKey>& unread_keys() {
-  constexpr std::string_view kNextTokens = "transformers builds no layers for several tokens at once";
-  constexpr std::string_view kGates = "the class gates attention whatever it says";
-  constexpr std::string_view kHeadDim = "head_dim says it";
-  struct Row {
-    std::string_view families;
-    std::string_view keys;  // Between blanks.
-    std::string_view reason;
-  };
-  const std::vector<Row> together{
-      {"hunyuan_v1_dense hunyuan_v1_moe",
-       "use_qk_norm use_cla cla_share_factor attention_head_dim norm_type dense_list enable_lm_head_fp32"
-       " position_embedding_xdrope use_mixed_mlp_moe use_mla use_rotary_pos_emb skip_cls_token pool_type"
-       " class_num add_classification_head moe_drop_tokens moe_random_routing_dropped_token"
-       " moe_layer_num_skipped group_limited_greedy routed_scaling_factor n_group topk_group"
-       " norm_topk_prob num_shared_expert moe_intermediate_size num_media_embeds kv_lora_rank"
-       " q_lora_rank qk_nope_head_dim qk_rope_head_dim v_head_dim xdrope_section",
-       kNoField},
-      {"hunyuan_v1_dense hunyuan_v1_moe",
-       "anyres_pooling_size anyres_vit_max_image_size anyres_vit_two_views vit_add_patchemb_bias"
-       " vit_input_resolution vit_mapping_type vit_norm_type vit_path vit_patch vit_remove_prenorm"
-       " vit_token vit_type vit_use_grad_ckpt",
-       kNoField},
-      {"hunyuan_v1_dense hunyuan_v1_moe",
-       "org_vocab_size pad_id im_start_id im_end_id im_newline_id mask_init_id text_start_id text_end_id", kToken},
-      {"hunyuan_v1_dense", "num_experts num_experts_per_tok moe_topk", kNoField},
-      {"minimax_m2",
-       "attn_type_list qk_norm_type use_qk_norm use_routing_bias scoring_func shared_intermediate_size"
-       " rotary_dim",
-       kNoField},
-      {"minimax_m2", "use_mtp num_mtp_modules mtp_transformer_layers", kNextTokens},
-      {"ernie4_5 ernie4_5_moe",
-       "compression_ratio use_rmsnorm disable_ffn_model_parallel hidden_dropout_prob"
-       " attention_probs_dropout_prob fuse_rms_norm weight_share_add_bias",
-       kNoField},
-      {"ernie4_5_moe",
-       "moe_capacity moe_gate moe_use_aux_free moe_aux_loss_lambda moe_orthogonal_loss_lambda"
-       " moe_z_loss_lambda moe_group moe_use_hard_gate moe_dense_experts_token_type_id",
-       kOwnTraining},
-      {"ernie4_5_moe", "num_nextn_predict_layers multi_token_pred_lambda", kNextTokens},
-      {"qwen3_5 qwen3_5_moe qwen3_5_text qwen3_5_moe_text", "attn_output_gate", kGates},
-      {"qwen3_5 qwen3_5_moe qwen3_5_text qwen3_5_moe_text", "mtp_num_hidden_layers mtp_use_dedicated_embeddings",
-       kNextTokens},
-      {"qwen3_5 qwen3_5_moe qwen3_5_text qwen3_5_moe_text", "mamba_ssm_dtype", kNoField},
-      {"dots1", "topk_method scoring_func aux_loss_alpha seq_aux ep_size moe_layer_freq", kNoField},
-      {"granitemoehybrid granitemoe granite granitemoeshared", "init_method", kValues},
-      {"mamba2", "fused_add_norm d_intermediate pad_vocab_size_multiple", kNoField},
-      {"apertus", "qk_norm post_norm", kNoField},
-      {"nemotron", "kv_channels", kHeadDim},
-      {"starcoder2",
-       "activation_function layer_norm_epsilon attention_softmax_in_fp32 scale_attention_softmax_in_fp32"
-       " scale_attn_weights",
-       kOldField},
-      {"stablelm", "rotary_scaling_factor", kOldField},
-      {"umt5", "scalable_attention", kNoField},
-      {"bart mbart marian m2m_100 pegasus",
-       "add_bias_logits add_final_layer_norm normalize_before normalize_embedding"
-       " static_position_embeddings extra_pos_embeddings",
-       kOldField},
-      {"bart mbart marian m2m_100 pegasus", "force_bos_token_to_be_generated", kGeneration},
-      {"bart", "save_step", kOwnTraining},
-      {"whisper", "forced_decoder_ids lang_ids max_initial_timestamp_index alignment_heads", kGeneration},
-  };
-  static const std::vector<ConfigKey> kRows = [&together] {
+  static const std::vector<ConfigKey> kRows = [] {
     std::vector<ConfigKey> rows;
-    for (const Row& row : together) {
-      for (std::size_t at = 0; at < row.keys.size();) {
-        const std::size_t end = std::min(row.keys.find(' ', at), row.keys.size());
-        rows.push_back({row.families, row.keys.substr(at, end - at), kInert, "", row.reason});
+    for (const UnreadKeys& unread : kUnread) {
+      for (std::size_t at = 0; at < unread.keys.size();) {
+        const std::size_t end = std::min(unread.keys.find(' ', at), unread.keys.size());
+        rows.push_back({unread.families, unread.keys.substr(at, end - at), kInert, "", unread.reason});
         at = end + 1;
       }
     }
