@@ -9,6 +9,7 @@
 #include "model/families.h"
 #include "model/families/encoders/translators.h"
 #include "model/graphs/graphs.h"
+#include "planner/lower/unsupported.h"
 
 using namespace dsplan;
 
@@ -265,4 +266,29 @@ TEST_CASE("unsupported: Liger's loss is that of 16-bit weights, in the families 
   llama4.family = "llama4_text";
   CHECK(reason(llama4, [](Training&) {}) == "Liger's loss in the llama4_text family, not compared with its own yet");
   CHECK(reason(gpt2, [](Training&) {}) == "Liger's loss in the gpt2 family, which it does not patch");
+}
+
+TEST_CASE("unsupported: layers that share their weights have no checkpoints, and nobody gathers them yet") {
+  const char* const kConfig =
+      R"({"model_type": "albert", "architectures": ["AlbertForMaskedLM"], "hidden_size": 64, "num_attention_heads": 4})";
+  const ModelSpec model = build_model(parse_json("config.json", kConfig), "albert");
+  const auto reason = [&](const std::function<void(Training&)>& change) {
+    Job job;
+    job.training = training_with(change);
+    return unsupported(model, job).value_or("none");
+  };
+  const auto engine = [](int stage) {
+    return [stage](Training& t) {
+      t.runtime = Runtime::DeepSpeed;
+      t.zero.stage = stage;
+    };
+  };
+  CHECK(reason([](Training&) {}) == "none");
+  CHECK(reason(engine(2)) == "none");
+  CHECK(reason(engine(3)) == "albert's shared layers under ZeRO-3, not compared with DeepSpeed yet");
+  const char* const kSharded = "albert's shared layers under fully_shard and FSDP1, not compared with PyTorch yet";
+  CHECK(reason([](Training& t) { t.runtime = Runtime::Fsdp2; }) == kSharded);
+  CHECK(reason([](Training& t) { t.runtime = Runtime::Fsdp1; }) == kSharded);
+  CHECK(reason([](Training& t) { t.checkpoint.groups.emplace_back(); }) ==
+        "checkpoints of AlbertForMaskedLM, which transformers refuses (supports_gradient_checkpointing is false)");
 }

@@ -33,6 +33,7 @@ Rules rules_of(const ModelSpec& model) {
   if (is_roberta(model)) return {"roberta.", whole};
   if (family == "distilbert") return {"distilbert.", whole};
   if (family == "electra") return {"electra.", whole};
+  if (family == "albert") return {"albert.", whole};
   if (family == "llama4") return {"", false};
   if (family == "deberta-v2") return {"deberta.", whole};
   if (family == "modernbert") return {"model.", whole};

@@ -162,6 +162,10 @@ DISTILBERT = {"model_type": "distilbert", "architectures": ["DistilBertForMasked
 ELECTRA = {**BERT, "model_type": "electra", "architectures": ["ElectraForMaskedLM"], "embedding_size": 24,
            "vocab_size": 811}
 
+# One group of layers, called twice.
+ALBERT = {**BERT, "model_type": "albert", "architectures": ["AlbertForMaskedLM"], "embedding_size": 24, "vocab_size": 929,
+          "bos_token_id": 2, "eos_token_id": 3}
+
 BLOOM = {"model_type": "bloom", "hidden_size": 64, "n_layer": 2, "n_head": 4, "vocab_size": 823}
 FALCON = {"model_type": "falcon", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 827,
           "max_position_embeddings": 256, "bos_token_id": 0, "eos_token_id": 1}
@@ -272,6 +276,26 @@ def heads_of(name, config, labels=5, prefix=None, **more):
                   "id2label": {str(i): str(i) for i in range(labels)}}
         cases[name + suffix] = case(headed, micro_batch=2, seq=64, **more)
     return cases
+
+
+def albert_cases():
+    """Its class has no checkpoints."""
+    made = family("albert", ALBERT, targets=("query", "value"),
+                  frozen=("albert.embeddings.*", "albert.encoder.albert_layer_groups.0.albert_layers.0.attention.*"),
+                  odd={"tie_word_embeddings": False, "hidden_act": "relu", "hidden_dropout_prob": 0.1, "num_hidden_layers": 5,
+                       "num_hidden_groups": 2, "inner_group_num": 2, "attention_probs_dropout_prob": 0.1})
+    made = {name: one for name, one in made.items() if "checkpoint" not in name}
+    # More layers than any buffer of gradients has seen come; groups that divide them unevenly.
+    many = {**ALBERT, "num_hidden_layers": 7, "num_hidden_groups": 3}
+    return {
+        **made, **heads_of("albert", ALBERT),
+        "albert-many": case(many, micro_batch=2, seq=72, grad_accum=2),
+        "albert-many-autocast": case(many, micro_batch=2, seq=61, dtype="fp32", autocast="bf16"),
+        "albert-many-lora": case(many, micro_batch=2, seq=61, lora={**LORA, "targets": ["query", "ffn", "ffn_output"]}),
+        "albert-fp32": case({**ALBERT, "hidden_dropout_prob": 0.1}, micro_batch=2, seq=61, dtype="fp32",
+                            attention="mem-efficient"),
+        "albert-math": case(ALBERT, micro_batch=2, seq=70, attention="math"),
+    }
 
 
 KINDS = {"layer_types": ["sliding_attention", "full_attention"]}
@@ -479,6 +503,7 @@ FAMILIES = {
              odd={"hidden_dropout_prob": 0.0, "embedding_size": 64, "type_vocab_size": 1, "hidden_act": "relu"}),
     **heads_of("electra", ELECTRA),
     "electra-fp32": case(ELECTRA, micro_batch=2, seq=61, dtype="fp32", attention="mem-efficient"),
+    **albert_cases(),
     **family("distilbert", DISTILBERT, targets=("q_lin", "v_lin"),
              frozen=("distilbert.embeddings.*", "distilbert.transformer.layer.0.*"), odd={"dropout": 0.0}),
     **heads_of("distilbert", DISTILBERT),
@@ -727,7 +752,7 @@ def drawn(name, made):
     training.update(micro_batch=draw.randrange(1, 4), grad_accum=draw.choice((1, 1, 2)))
     if "vocab_size" in config and config["model_type"] != "whisper":
         training["seq"] = draw.randrange(17, 120)
-    if draw.random() < 0.4:
+    if draw.random() < 0.4 and name != "albert":  # Which has none.
         training["checkpoint"] = "full"
     way = draw.choice(("lora", "frozen", "autocast", ""))
     other = made.get(f"{name}-{way}", made[name])["training"]

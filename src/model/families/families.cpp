@@ -101,6 +101,7 @@ std::vector<Family> encoders_and_towers() {
       {"deberta-v2", build_deberta_v2, true},
       {"distilbert", build_distilbert, true},
       {"electra", build_electra, true, {"ElectraForPreTraining"}},  // Likewise.
+      {"albert", build_albert, true, {"AlbertForPreTraining"}},     // Likewise.
       {"modernbert", build_modernbert, true},
       {"t5", build_t5, true, {"T5WithLMHeadModel"}},  // Its name in transformers 2.
       {"mt5", build_mt5, true},
@@ -203,7 +204,7 @@ std::int64_t usual_padding(std::string_view family) {
     std::int64_t padding;
   };
   constexpr Own kOwn[] = {
-      {" bert distilbert electra gemma gemma2 vaultgemma gemma3_text gemma4_text cohere cohere2 ernie4_5 "
+      {" bert distilbert electra albert gemma gemma2 vaultgemma gemma3_text gemma4_text cohere cohere2 ernie4_5 "
        "hunyuan_v1_dense hunyuan_v1_moe lfm2 t5 umt5 pegasus ",
        0},
       {" roberta xlm-roberta camembert bart mbart m2m_100 opt olmo olmo2 olmo3 olmoe seed_oss nanochat ", 1},

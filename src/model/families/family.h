@@ -100,6 +100,7 @@ struct Family {
 [[nodiscard]] ModelSpec build_camembert(ConfigReader& config);
 [[nodiscard]] ModelSpec build_deberta_v2(ConfigReader& config);
 [[nodiscard]] ModelSpec build_electra(ConfigReader& config);
+[[nodiscard]] ModelSpec build_albert(ConfigReader& config);
 [[nodiscard]] ModelSpec build_distilbert(ConfigReader& config);
 [[nodiscard]] ModelSpec build_whisper(ConfigReader& config);
 [[nodiscard]] ModelSpec build_bart(ConfigReader& config);

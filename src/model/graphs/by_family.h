@@ -16,6 +16,7 @@ using GraphOf = Graph (*)(const ModelSpec& model, const GraphOptions& options);
 
 [[nodiscard]] Graph build_decoder_graph(const ModelSpec& model, const GraphOptions& options);
 [[nodiscard]] Graph build_encoder_graph(const ModelSpec& model, const GraphOptions& options);
+[[nodiscard]] Graph build_albert_graph(const ModelSpec& model, const GraphOptions& options);
 [[nodiscard]] Graph build_deberta_graph(const ModelSpec& model, const GraphOptions& options);
 [[nodiscard]] Graph build_mamba2_graph(const ModelSpec& model, const GraphOptions& options);
 [[nodiscard]] Graph build_modernbert_graph(const ModelSpec& model, const GraphOptions& options);

@@ -1,13 +1,11 @@
 // Encoders with norms behind their sublayers: bert, roberta, distilbert and electra under each of their heads, module
 // by module.
-#include <algorithm>
-
 #include "model/graphs/activations.h"
 #include "model/graphs/attention.h"
 #include "model/graphs/by_family.h"
+#include "model/graphs/encoders/embedded.h"
 #include "model/graphs/linear.h"
 #include "model/graphs/loss.h"
-#include "model/graphs/masks.h"
 #include "model/graphs/pieces.h"
 #include "model/traits.h"
 
@@ -17,50 +15,6 @@ namespace {
 struct SelfNames {
   std::string_view query, key, value;
 };
-
-TensorId table_module(GraphBuilder& g, ModuleId parent, std::string_view name, TensorId ids, bool pads) {
-  const ModuleId module = g.child(parent, name);
-  g.enter(module);
-  const TensorId out = embedding(g, g.parameter("weight"), ids, false, pads ? g.dims().padding : -1);
-  g.exit(module);
-  return out;
-}
-
-}  // namespace
-
-// Of a mask in int32, in which all tokens count.
-TensorId counted_positions(GraphBuilder& g, TensorId ids) {
-  const Shape shape = g.shape(ids);
-  const auto cast = [&](TensorId x, DType to) { return g.make(Op::Cast, shape, to, {x}); };
-  const auto padding = static_cast<double>(std::max<std::int64_t>(g.dims().padding, 0));
-  const TensorId differs = g.make(Op::NotEqual, shape, DType::Bool, {ids}, false, padding);
-  const TensorId mask = cast(differs, DType::Int32);
-  g.drop({differs});
-  const TensorId sums = g.make(Op::CumSum, shape, DType::Int64, {mask});
-  const TensorId narrow = cast(sums, DType::Int32);
-  g.drop({sums});
-  const TensorId shifted = g.make(Op::AddScalar, shape, DType::Int32, {narrow});
-  g.drop({narrow});
-  const TensorId counted = g.make(Op::Mul, shape, DType::Int32, {shifted, mask});
-  g.drop({shifted});
-  const TensorId wide = cast(counted, DType::Int64);
-  const TensorId out = g.make(Op::AddScalar, shape, DType::Int64, {wide}, false, padding);
-  g.drop({wide, counted, mask});
-  return out;
-}
-
-namespace {
-
-// Of zeros in a buffer.
-TensorId token_types(GraphBuilder& g, TensorId positions, const Shape& shape) {
-  const Shape rows{g.shape(positions).dims[0], g.dims().max_positions};
-  const TensorId zeros = g.view(g.buffer("token_type_ids"), rows, Op::Expand);
-  const TensorId gathered = g.make(Op::Gather, g.shape(positions), DType::Int64, {zeros, positions});
-  g.drop({zeros});
-  const TensorId types = g.view(gathered, shape, Op::Expand);
-  g.drop({gathered});
-  return types;
-}
 
 class EncoderGraph {
  public:
@@ -121,31 +75,6 @@ class EncoderGraph {
   };
 
   [[nodiscard]] ModuleId root(std::string_view name) const { return g_.child(g_.causal(), name); }
-
-  TensorId embeddings(TensorId ids) {
-    const ModuleId module = g_.child(body_, "embeddings");
-    g_.enter(module);
-    const bool early = distil_;
-    TensorId words = early ? table_module(g_, module, "word_embeddings", ids, true) : kNone;
-    const TensorId positions =
-        roberta_ ? counted_positions(g_, ids) : g_.slice(g_.buffer("position_ids"), 1, 0, g_.options().seq);
-    const TensorId types = distil_ ? kNone : token_types(g_, positions, g_.shape(ids));
-    if (!early) words = table_module(g_, module, "word_embeddings", ids, true);
-    if (g_.options().inputs_require_grad) g_.require_grad(words);
-    const TensorId kinds = distil_ ? kNone : table_module(g_, module, "token_type_embeddings", types, false);
-    const TensorId typed = distil_ ? g_.keep(words) : g_.binary(Op::Add, words, kinds);
-    const TensorId places = table_module(g_, module, "position_embeddings", positions, roberta_);
-    const TensorId sum = g_.binary(Op::Add, typed, places);
-    g_.drop({typed});
-    const TensorId out = Chain(*this, sum)
-                             .norm(g_.child(module, "LayerNorm"))
-                             .dropout(g_.child(module, "dropout"), d_.embedding_dropout)
-                             .end();
-    g_.drop({words, places, positions});
-    if (!distil_) g_.drop({types, kinds});
-    g_.exit(module);
-    return out;
-  }
 
   // proj(x).view(B, S, heads, D).transpose(1, 2).
   TensorId heads_of(ModuleId module, std::string_view name, TensorId x, bool by_head) {
@@ -229,7 +158,8 @@ class EncoderGraph {
 
   TensorId body(TensorId ids) {
     g_.enter(body_);
-    TensorId embedded = embeddings(ids);
+    const auto kind = distil_ ? TextTables::WithoutTypes : roberta_ ? TextTables::Counted : TextTables::Whole;
+    TensorId embedded = embedded_text(g_, g_.child(body_, "embeddings"), ids, kind);
     if (const ModuleId wider = g_.model().child(body_, "embeddings_project"); wider != kNone) {
       embedded = Chain(*this, embedded).linear(wider, d_.hidden).end();
     }

@@ -15,7 +15,7 @@ namespace dsplan {
 
 GraphOf builder_of(const ModelSpec& model) {
   if (model.code == ModelCode::Torchtitan) return build_torchtitan_graph;
-  constexpr std::array<std::pair<std::string_view, GraphOf>, 29> kOwn{{{"gpt2", build_gpt2_graph},
+  constexpr std::array<std::pair<std::string_view, GraphOf>, 30> kOwn{{{"gpt2", build_gpt2_graph},
                                                                        {"gpt_bigcode", build_gpt2_graph},
                                                                        {"gptj", build_gptj_graph},
                                                                        {"gpt_neo", build_gptj_graph},
@@ -42,6 +42,7 @@ GraphOf builder_of(const ModelSpec& model) {
                                                                        {"camembert", build_encoder_graph},
                                                                        {"distilbert", build_encoder_graph},
                                                                        {"electra", build_encoder_graph},
+                                                                       {"albert", build_albert_graph},
                                                                        {"deberta-v2", build_deberta_graph},
                                                                        {"modernbert", build_modernbert_graph}}};
   for (const auto& [name, build] : kOwn) {

@@ -574,6 +574,14 @@ std::optional<std::string> distances_unsupported(const ModelSpec& model, const T
   return std::nullopt;
 }
 
+// AlbertPreTrainedModel does not support gradient checkpointing: transformers refuses to switch it on.
+std::optional<std::string> shared_layers_unsupported(const ModelSpec& model, const Training& training) {
+  const bool checkpoints = !training.checkpoint.groups.empty() || !training.checkpoint.modules.empty();
+  if (model.family != "albert" || !checkpoints) return std::nullopt;
+  return formatted("checkpoints of {}, which transformers refuses (supports_gradient_checkpointing is false)",
+                   model.graph_class);
+}
+
 // Of experts that run as experts_implementation says.
 std::optional<std::string> mixture_unsupported(const ModelSpec& model, const Training& training) {
   if (model.dims.experts == 0 || model.parts->experts.router == Router::Scattered) return std::nullopt;
@@ -632,6 +640,7 @@ std::optional<std::string> unsupported_on_rank(const ModelSpec& model, const Tra
   if (const auto mixer = mixer_unsupported(model, training)) return mixer;
   if (const auto sharing = sharing_unsupported(model, training)) return sharing;
   if (const auto distances = distances_unsupported(model, training)) return distances;
+  if (const auto layers = shared_layers_unsupported(model, training)) return layers;
   if (const auto tower = tower_unsupported(model, training)) return tower;
   if (const auto picture = picture_unsupported(model, training)) return picture;
   const bool other = training.loss != Loss::HuggingFace && !of_rewards(training.loss);

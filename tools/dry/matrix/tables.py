@@ -121,7 +121,7 @@ qwen3-30b-a3b qwen1.5-moe-a2.7b granite-3.1-1b-a400m glm-4.5-air ernie-4.5-0.3b 
 starcoder2-3b phi-1.5 phi-3-mini gemma-2b gemma-3-1b falcon-7b falcon-rw-1b bloom-560m opt-1.3b pythia-1b
 llama-4-scout-text gemma-4-31b-text gemma-4-26b-a4b-text starcoderbase-1b starcoder lfm2-1.2b lfm2-2.6b vaultgemma-1b
 minicpm3-4b glm-4-9b-chat solar-open-100b
-jais-2-8b hyperclovax-seed-think-14b flex-olmo-7x7b apertus-8b nanochat-d20 gpt-j-6b gpt-neo-125m
+jais-2-8b hyperclovax-seed-think-14b flex-olmo-7x7b apertus-8b nanochat-d20 gpt-j-6b gpt-neo-125m minimax-m2
 nemotron-mini-4b exaone-4.0-32b olmo-3-7b hunyuan-7b""".split()
 # Families that came last, under each runtime.
 LATEST = "apertus-8b nanochat-d20 gpt-j-6b gpt-neo-125m nemotron-mini-4b exaone-4.0-32b olmo-3-7b hunyuan-7b".split()
@@ -129,6 +129,7 @@ LATEST = "apertus-8b nanochat-d20 gpt-j-6b gpt-neo-125m nemotron-mini-4b exaone-
 
 PICTURED = "dinov2-small-imagenet1k dinov2-base-imagenet1k".split()
 ENCODERS = "deberta-v3-small deberta-v3-base deberta-v3-large camembert-base".split()
+SHARED = "albert-base albert-xxlarge".split()  # Layers that share their weights.
 TRANSLATORS = "bart-base bart-large-cnn mbart-large-50 nllb-200-distilled-600m pegasus-xsum".split()
 
 
@@ -137,7 +138,7 @@ def families():
     for model in DECODERS:
         config = model_config.config({"model": model})
         layers = config[model_config.layers_key(config)]
-        few = model_config.with_layers(config, min(layers, 2 if model.startswith("llama-4") else 4))
+        few = model_config.with_layers(config, min(layers, 2 if model.startswith(("llama-4", "minimax")) else 4))
         yield job("families", model, 1024, 1, attention=None, change=few)
         yield job("families", model, 500, 3, attention=None, change=few, checkpoint="full", name="full")
         yield job("families", model, 1777, 1, attention=None, change=few, model_init="host", name="host")
@@ -179,8 +180,19 @@ def families():
         frozen = {"freeze": ["*mask_token"]}
         yield one(2, world=8, rank=3, deepspeed=engine(2), name="zero2", **frozen)
         yield one(2, world=8, runtime="fsdp2", name="fsdp2", **frozen)
+    for model in SHARED:
+        yield from shared_layers(functools.partial(job, "families", model, attention=None, whole=True))
     yield from translators(functools.partial(job, "families", attention=None, whole=True))
     yield from learned_biases(functools.partial(job, "families", attention=None, whole=True))
+
+
+def shared_layers(one):
+    """Without checkpoints, which transformers does not give these classes."""
+    yield one(512, 8)
+    yield one(333, 3, model_init="host", dtype="fp32", autocast="bf16", name="host-autocast")
+    yield one(512, 4, grad_accum=2, max_grad_norm=1.0, name="accum2")
+    yield one(512, 4, world=8, rank=3, deepspeed=engine(2), name="zero2")
+    yield one(512, 4, world=8, name="ddp")
 
 
 def translators(one):

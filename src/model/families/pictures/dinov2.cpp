@@ -15,7 +15,7 @@ struct Dinov2 {
 };
 
 // False: the body alone.
-bool read_classifier(ConfigReader& config) {
+bool read_patches_classifier(ConfigReader& config) {
   const Value* classes = config.find("architectures");
   if (classes == nullptr || !classes->is(Value::Kind::Array) || classes->items.empty()) return true;
   const std::string& name = classes->items.front().string;
@@ -129,7 +129,7 @@ void register_body(ModelBuilder& b, const Dinov2& made, std::string_view layer_f
 
 ModelSpec build_dinov2(ConfigReader& config) {
   Dinov2 made = read_dinov2(config);
-  const bool classifies = read_classifier(config);
+  const bool classifies = read_patches_classifier(config);
   config.throw_if_any();
   Dimensions& d = made.dims;
   d.head_dim = d.hidden / d.heads;

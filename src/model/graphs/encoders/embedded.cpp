@@ -1,0 +1,79 @@
+#include "model/graphs/encoders/embedded.h"
+
+#include <algorithm>
+
+#include "model/graphs/masks.h"
+#include "model/graphs/pieces.h"
+
+namespace dsplan {
+namespace {
+
+TensorId table_module(GraphBuilder& g, ModuleId parent, std::string_view name, TensorId ids, bool pads) {
+  const ModuleId module = g.child(parent, name);
+  g.enter(module);
+  const TensorId out = embedding(g, g.parameter("weight"), ids, false, pads ? g.dims().padding : -1);
+  g.exit(module);
+  return out;
+}
+
+}  // namespace
+
+// Of a mask in int32, in which all tokens count.
+TensorId counted_positions(GraphBuilder& g, TensorId ids) {
+  const Shape shape = g.shape(ids);
+  const auto cast = [&](TensorId x, DType to) { return g.make(Op::Cast, shape, to, {x}); };
+  const auto padding = static_cast<double>(std::max<std::int64_t>(g.dims().padding, 0));
+  const TensorId differs = g.make(Op::NotEqual, shape, DType::Bool, {ids}, false, padding);
+  const TensorId mask = cast(differs, DType::Int32);
+  g.drop({differs});
+  const TensorId sums = g.make(Op::CumSum, shape, DType::Int64, {mask});
+  const TensorId narrow = cast(sums, DType::Int32);
+  g.drop({sums});
+  const TensorId shifted = g.make(Op::AddScalar, shape, DType::Int32, {narrow});
+  g.drop({narrow});
+  const TensorId counted = g.make(Op::Mul, shape, DType::Int32, {shifted, mask});
+  g.drop({shifted});
+  const TensorId wide = cast(counted, DType::Int64);
+  const TensorId out = g.make(Op::AddScalar, shape, DType::Int64, {wide}, false, padding);
+  g.drop({wide, counted, mask});
+  return out;
+}
+
+namespace {
+
+// Of zeros in a buffer.
+TensorId token_types(GraphBuilder& g, TensorId positions, const Shape& shape) {
+  const Shape rows{g.shape(positions).dims[0], g.dims().max_positions};
+  const TensorId zeros = g.view(g.buffer("token_type_ids"), rows, Op::Expand);
+  const TensorId gathered = g.make(Op::Gather, g.shape(positions), DType::Int64, {zeros, positions});
+  g.drop({zeros});
+  const TensorId types = g.view(gathered, shape, Op::Expand);
+  g.drop({gathered});
+  return types;
+}
+
+}  // namespace
+
+TensorId embedded_text(GraphBuilder& g, ModuleId module, TensorId ids, TextTables tables) {
+  const bool typed = tables != TextTables::WithoutTypes;
+  const bool counted = tables == TextTables::Counted;
+  g.enter(module);
+  TensorId words = typed ? kNone : table_module(g, module, "word_embeddings", ids, true);
+  const TensorId positions =
+      counted ? counted_positions(g, ids) : g.slice(g.buffer("position_ids"), 1, 0, g.options().seq);
+  const TensorId types = typed ? token_types(g, positions, g.shape(ids)) : kNone;
+  if (typed) words = table_module(g, module, "word_embeddings", ids, true);
+  if (g.options().inputs_require_grad) g.require_grad(words);
+  const TensorId kinds = typed ? table_module(g, module, "token_type_embeddings", types, false) : kNone;
+  const TensorId sum = typed ? g.binary(Op::Add, words, kinds) : g.keep(words);
+  const TensorId places = table_module(g, module, "position_embeddings", positions, counted);
+  TensorId x = rebound(g, sum, g.binary(Op::Add, sum, places));
+  x = rebound(g, x, norm_module(g, NormKind::Layer, g.child(module, "LayerNorm"), x));
+  x = rebound(g, x, dropout_module(g, g.child(module, "dropout"), x, g.dims().embedding_dropout));
+  g.drop({words, places, positions});
+  if (typed) g.drop({types, kinds});
+  g.exit(module);
+  return x;
+}
+
+}  // namespace dsplan
