@@ -576,7 +576,10 @@ TEST_CASE("axolotl under FSDP: what its own code makes of fsdp_config, version b
     const Request request = completed(more);
     return request.not_modelled.empty() ? std::string() : request.not_modelled.front().feature;
   };
-  CHECK(has(feature("fsdp_version: 2\n" + config + "  activation_checkpointing: true\n"), "accelerate 1.13"));
+  const std::string inside = "fsdp_version: 2\n" + config + "  activation_checkpointing: true\n";
+  CHECK(completed(inside).checkpoint.value_or("") == "nested");
+  CHECK(completed(inside).checkpoint_impl.value_or("") == "non_reentrant");
+  CHECK_FALSE(completed(inside).preserve_rng_state.given());
   CHECK(has(feature("fsdp_version: 2\nadapter: lora\nlora_r: 8\nlora_target_linear: true\n" + config),
             "each factor by itself"));
   CHECK(has(feature("rl: dpo\n" + config), "preference training"));
@@ -756,6 +759,24 @@ TEST_CASE("dialects: plugins of axolotl's, of which Liger's is modelled") {
   const Request other = complete("plugins: [axolotl.integrations.spectrum.SpectrumPlugin]\n");
   REQUIRE(other.not_modelled.size() == 1);
   CHECK(has(other.not_modelled.front().feature, "axolotl's plugin axolotl.integrations.spectrum"));
+}
+
+TEST_CASE("dialects: Liger's LayerNorm has no effect where no LayerNorm runs") {
+  const std::string liger = "plugins: [axolotl.integrations.liger.LigerPlugin]\nliger_layer_norm: true\n";
+  const auto complete = [&](const std::string& name) {
+    const ModelSpec base =
+        build_model(parse_json("m.json", read_file((kRoot / "models" / (name + ".json")).string())), "m");
+    return with_program(read_yaml("base_model: a\nflash_attention: true\n" + liger), base, nullptr);
+  };
+  const auto says = [](const Request& request, std::string_view words) {
+    return std::any_of(request.notices.begin(), request.notices.end(),
+                       [&](const Notice& notice) { return has(notice.message, std::string(words)); });
+  };
+  CHECK(says(complete("gemma-3-1b"), "the model has no LayerNorm"));
+  CHECK(says(complete("gemma-3-4b"), "do not run without pictures"));
+  CHECK(complete("gemma-3-4b").not_modelled.empty());
+  REQUIRE(complete("phi-2").not_modelled.size() == 1);
+  CHECK(complete("phi-2").not_modelled.front().key == "liger_layer_norm");
 }
 
 TEST_CASE("dialects: axolotl's plugin for cut cross-entropy turns it on by itself") {

@@ -566,6 +566,23 @@ TEST_CASE("fsdp: a policy's dtypes are those of shards, of what is gathered and 
   CHECK(t.model_init == ModelInit::Meta);
 }
 
+TEST_CASE("fsdp: checkpoints within those of layers gather nothing more") {
+  const ModelSpec model = lowered::bundled("tiny-llama");
+  for (const std::int64_t ranks : {2, 3}) {
+    for (const std::int64_t kept : {0, 1}) {
+      Job job = mixed(ranks);
+      job.training.fsdp.reshard_after_forward = kept == 0 ? job.training.fsdp.reshard_after_forward : 0;
+      job.training.checkpoint.groups = {{0, 0}, {1, 1}};
+      job.training.checkpoint.modules = {"input_layernorm", "self_attn", "post_attention_layernorm", "mlp"};
+      check(model, job);
+      job.training.grad_accum = 2;
+      check(model, job);
+      job.training.freeze = {"*embed*"};
+      CHECK(unsupported(model, job) == "checkpoints within those of layers beside frozen parameters");
+    }
+  }
+}
+
 TEST_CASE("fsdp: what has no schedule yet is said, and states are there by formula") {
   const ModelSpec model = lowered::bundled("tiny-llama");
   Job job = mixed(4);
@@ -574,6 +591,14 @@ TEST_CASE("fsdp: what has no schedule yet is said, and states are there by formu
   job = mixed(4);
   job.training.torch = {2, 5, 1};
   CHECK(unsupported(model, job) == "fully_shard before PyTorch 2.6");
+  Job cut = mixed(4);
+  cut.training.loss = Loss::Cut;
+  CHECK(!unsupported(model, cut));
+  cut = lowered::sharded(4, DType::Float32, DType::Float32, DType::Float32);
+  cut.training.loss = Loss::Cut;
+  cut.training.attention = Attention::Math;  // Of grouped heads in fp32.
+  CHECK(unsupported(model, cut).value_or("").find("cut cross-entropy over weights gathered in fp32") !=
+        std::string::npos);
   const Prediction p = predict(model, job, 0);
   CHECK_FALSE(p.peak);
   CHECK(p.states.total() > Bytes(0));

@@ -17,8 +17,8 @@ namespace dsplan {
 // The model that a trainer gets: AutoModelForCausalLM for decoders, BertModel and RobertaModel (with pooler, without a
 // head), T5ForConditionalGeneration, ViTForImageClassification (ViTModel where `architectures` names it).
 // `name` becomes ModelSpec::name; ModelSpec::source stays empty, a config.json does not know it; shapes are in elements
-// and unsharded. A missing key takes the default of the family's config class; keys that the family does not know are
-// ignored, as config files are full of them. Refused with positions, up to 20 faults together: wrong types, sizes below
+// and unsharded. A missing key takes the default of the family's config class; of keys that no builder asks for
+// model/config/config_keys.h says what becomes. Refused with positions, up to 20 faults together: wrong types, sizes below
 // 1, more than kMostLayers layers, heads that do not divide the hidden size, key-value heads that do not divide the
 // heads, unknown activations. Refused alone: an unknown or missing model_type, multimodal configs, more than
 // kMostTensors tensors, 2^63 elements or more.

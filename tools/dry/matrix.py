@@ -35,7 +35,7 @@ def emitted_checkpoints(job, dsplan):
 def complete(job, dsplan):
     job = dict(job, config=model_config.config(job))
     wished = job["training"].get("checkpoint", "none")
-    if wished not in ("none", "full") and not wished.startswith("keep:linear/2"):
+    if wished not in ("none", "full", "nested") and not wished.startswith("keep:linear/2"):
         job["checkpointing"] = emitted_checkpoints(job, dsplan)
     return job
 

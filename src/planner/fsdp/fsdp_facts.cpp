@@ -394,7 +394,7 @@ std::optional<std::string> groups_unsupported(const ModelSpec& model, const Trai
   const bool inside = !flattens && std::any_of(groups.begin(), groups.end(), [&](const FsdpGroup& group) {
     return is_inside(model, group.modules.front());
   });
-  if (inside || !checkpoint.modules.empty()) {
+  if (inside || checkpoint.groups.empty()) {
     return "groups of fully_shard inside a checkpoint, or checkpoints inside a layer's group";
   }
   for (const CheckpointGroup& group : checkpoint.groups) {

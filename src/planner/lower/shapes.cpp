@@ -81,7 +81,8 @@ GraphOptions graph_options(const ModelSpec& model, const Job& job) {
   options.counts_on_device = counts_tokens_on_device(job.training, job.parallelism.dp);
   options.tp = job.parallelism.tp;
   options.stage3_linear = job.training.runtime == Runtime::DeepSpeed && job.training.zero.stage == 3;
-  options.checkpointed_modules = job.training.checkpoint.modules;
+  const Checkpointing& checkpoint = job.training.checkpoint;
+  if (checkpoint.groups.empty()) options.checkpointed_modules = checkpoint.modules;  // Else within layers' own.
   options.trainable = trained_parameters(model, job.training);
   if (job.training.runtime == Runtime::Fsdp1) {  // Views of a flat parameter that is trained have gradients.
     for (const FlatUnit& unit : flat_units(model, job)) {
@@ -101,11 +102,12 @@ CatalogueOptions catalogue_options(const Job& job) {
 
 Checkpointing checkpointing_of(const Training& training, const Graph& graph) {
   Checkpointing result = training.checkpoint;
-  if (result.modules.empty()) return result;
+  if (result.modules.empty() || !result.groups.empty()) return result;
   for (std::size_t at = 0; at < graph.regions.size(); ++at) {
     const auto id = static_cast<std::int32_t>(at);
     result.groups.push_back({id, id, result.kind, result.preserve_rng_state});
   }
+  result.modules.clear();  // None lies within another one.
   return result;
 }
 

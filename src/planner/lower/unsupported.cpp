@@ -146,6 +146,9 @@ std::optional<std::string> shards_unsupported(const ModelSpec& model, const Trai
            "alone, and PyTorch finds other values when it recomputes (inside of accelerate's wrappers it would not, "
            "which is not modelled)";
   }
+  if (training.loss == Loss::Cut && training.dtype == DType::Float32) {
+    return "cut cross-entropy over weights gathered in fp32, which its backward does not take";
+  }
   return groups_unsupported(model, training);
 }
 
@@ -477,6 +480,20 @@ std::optional<std::string> value_head_unsupported(const ModelSpec& model, const 
   return std::nullopt;
 }
 
+std::optional<std::string> nested_unsupported(const ModelSpec& model, const Job& job) {
+  const Training& training = job.training;
+  if (training.checkpoint.groups.empty() || training.checkpoint.modules.empty()) return std::nullopt;
+  const auto frozen = [](const NamedParameter& one) { return !one.trainable; };
+  const std::vector<NamedParameter> named = named_parameters(model, training);
+  std::string_view beside;
+  if (training.runtime == Runtime::DeepSpeed || training.runtime == Runtime::Fsdp1) beside = name(training.runtime);
+  if (job.parallelism.tp > 1) beside = "tensor parallelism";
+  if (training.use_cache) beside = "kept keys and values";
+  if (packing_of(model) || std::any_of(named.begin(), named.end(), frozen)) beside = "frozen parameters";
+  if (beside.empty()) return std::nullopt;
+  return formatted("checkpoints within those of layers beside {}", beside);
+}
+
 }  // namespace
 
 std::optional<std::string> unsupported(const ModelSpec& model, const Job& job) {
@@ -487,6 +504,7 @@ std::optional<std::string> unsupported(const ModelSpec& model, const Job& job) {
   if (const auto tower = tower_unsupported(model, job)) return tower;
   if (const auto adapters = adapters_unsupported(model, job)) return adapters;
   if (const auto head = value_head_unsupported(model, training)) return head;
+  if (const auto nested = nested_unsupported(model, job)) return nested;
   if (model.causal != 0 && !training.checkpoint.groups.empty() && training.transformers < Version{5, 0, 0}) {
     return "checkpointed adapters under transformers 4";
   }

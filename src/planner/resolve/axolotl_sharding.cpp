@@ -134,10 +134,9 @@ class AxolotlSharding {
                    "adapters under FSDP2 as axolotl shards them, each factor by itself (fsdp_version: 1 is modelled),");
     }
     if (said_.checkpoints.value_or(false)) {
-      not_modelled(
-          said_.checkpoints.place,
-          "activation_checkpointing under FSDP2 with accelerate 1.13, which checkpoints the parts of each layer "
-          "inside the layer's own checkpoint (gradient_checkpointing is modelled),");
+      // accelerate 1.13 checkpoints the parts of each layer (fsdp2_apply_ac), axolotl the layer around them.
+      usually(request_.checkpoint, "nested", said_.checkpoints.place);
+      usually(request_.checkpoint_impl, "non_reentrant", said_.checkpoints.place);
     }
     mesh();
     wrap();

@@ -187,6 +187,26 @@ std::vector<std::string> modules_named(const Setting<std::string>& wished, const
   return found;
 }
 
+// Whose layers call attention by keyword, all else by position, and save nothing between the calls.
+constexpr std::string_view kNestable[] = {"llama", "mistral", "qwen2",       "qwen3",
+                                          "gemma", "gemma2",  "gemma3_text", "granite"};
+
+void nest(const Setting<std::string>& wished, const ModelSpec& model, Checkpointing& result) {
+  if (std::find(std::begin(kNestable), std::end(kNestable), model.family) == std::end(kNestable)) {
+    refuse(wished.place, formatted("checkpoints within those of layers are not modelled yet for {}", model.family),
+           formatted("they are for {}", joined(kNestable, ", ")));
+  }
+  result.groups = runs(1, model.dims.layers);
+  for (const Module& module : model.modules) {
+    if (module.layer == kNone) continue;
+    const Module& parent = model.modules[static_cast<std::size_t>(module.parent)];
+    const bool child = parent.layer != kNone && model.modules[static_cast<std::size_t>(parent.parent)].layer == kNone;
+    const std::string name(last_part(module.path));
+    const bool known = std::find(result.modules.begin(), result.modules.end(), name) != result.modules.end();
+    if (child && !known) result.modules.push_back(name);
+  }
+}
+
 Checkpointing of_layers(const Request& request, const ModelSpec& model, CheckpointKind kind) {
   const Setting<std::string>& wished = request.checkpoint;
   const std::int64_t layers = model.dims.layers;
@@ -196,6 +216,8 @@ Checkpointing of_layers(const Request& request, const ModelSpec& model, Checkpoi
   if (text == "none") return result;
   if (text == "full") {
     result.groups = runs(1, layers);
+  } else if (text == "nested") {
+    nest(wished, model, result);
   } else if (const auto every = factor(wished, "every")) {
     result.groups = runs(std::min(*every, std::max(layers, std::int64_t{1})), layers);
   } else if (const auto cut = factor(wished, "segments")) {
@@ -214,10 +236,9 @@ Checkpointing of_layers(const Request& request, const ModelSpec& model, Checkpoi
   } else if (text == "auto") {
     return result;  // Chosen once everything else is known: planner/plan/choose_checkpoint.h.
   } else {
-    refuse(
-        wished.place, formatted("checkpointing \"{}\" is not known", text),
-        "it is one of none, full, every:K, segments:K, nth:K, groups:0-3,4, keep:OP+OP, modules:NAME+NAME, auto, or a "
-        "file");
+    refuse(wished.place, formatted("checkpointing \"{}\" is not known", text),
+           "it is one of none, full, nested, every:K, segments:K, nth:K, groups:0-3,4, keep:OP+OP, modules:NAME+NAME, "
+           "auto, or a file");
   }
   return result;
 }
@@ -275,8 +296,13 @@ Checkpointing resolve_checkpointing(const Request& request, const ModelSpec& mod
     refuse(request.checkpoint.place, "choosing among DeepSpeed's own checkpoints is not modelled yet",
            "auto chooses among PyTorch's; name the layers: full, every:K, ...");
   }
+  const bool nested = !result.groups.empty() && !result.modules.empty();
+  if (nested && kind != CheckpointKind::NonReentrant) {
+    refuse(request.checkpoint.place, "checkpoints within reentrant ones are not modelled yet",
+           "--checkpoint-impl non_reentrant");
+  }
   result.kind = kind;
-  result.preserve_rng_state = preserve;
+  result.preserve_rng_state = preserve && !nested;  // accelerate's own, within, have none.
   const bool own_kinds = result.text.starts_with("groups:");
   for (CheckpointGroup& one : result.groups) {
     keep_products(request, model, one.kept);

@@ -71,7 +71,18 @@ bool has_plugin(const ForeignInput& foreign, std::string_view name) {
   return std::find(plugins.begin(), plugins.end(), name) != plugins.end();
 }
 
-// integrations/liger/plugin.py: in these families LayerNorm, which it also patches, is in no model.
+// Why Liger's LayerNorm, which its plugin puts in the place of torch.nn's, changes nothing; empty: it does. A tower is
+// not called without pictures.
+std::string_view no_layer_norms(const ModelSpec& base, const Request& request) {
+  const auto is_norm = [](const Module& module) { return module.type == "LayerNorm"; };
+  const auto in_tower = [](const Module& module) { return module.path.find("vision") != std::string::npos; };
+  if (std::none_of(base.modules.begin(), base.modules.end(), is_norm)) return "the model has no LayerNorm";
+  const bool all = std::all_of(base.modules.begin(), base.modules.end(),
+                               [&](const Module& module) { return !is_norm(module) || in_tower(module); });
+  return all && request.images.value_or(0) == 0 ? "the tower's LayerNorms do not run without pictures" : "";
+}
+
+// integrations/liger/plugin.py
 void take_liger_parts(const ForeignInput& foreign, const ModelSpec& base, Request& request) {
   struct Part {
     const Setting<bool>& said;
@@ -83,7 +94,6 @@ void take_liger_parts(const ForeignInput& foreign, const ModelSpec& base, Reques
                         {foreign.liger_gates, "liger_glu_activation", "swiglu"},
                         {foreign.liger_layer_norms, "liger_layer_norm", ""},
                         {foreign.liger_loss, "liger_fused_linear_cross_entropy", "loss"}};
-  constexpr std::string_view kWithoutLayerNorm[] = {"llama", "mistral", "qwen2", "qwen3"};
   const bool plugged = has_plugin(foreign, "axolotl.integrations.liger.LigerPlugin");
   std::vector<std::string_view> words;
   const Place* first = nullptr;
@@ -100,9 +110,8 @@ void take_liger_parts(const ForeignInput& foreign, const ModelSpec& base, Reques
     } else if (!part.word.empty()) {
       words.push_back(part.word);
       if (first == nullptr) first = &part.said.place;
-    } else if (std::find(std::begin(kWithoutLayerNorm), std::end(kWithoutLayerNorm), base.family) !=
-               std::end(kWithoutLayerNorm)) {
-      inert("the model has no LayerNorm");
+    } else if (const std::string_view why = no_layer_norms(base, request); !why.empty()) {
+      inert(why);
     } else {
       request.not_modelled.push_back(
           {part.said.place, When::Always, std::string(part.key), "Liger's LayerNorm by axolotl's plugin"});

@@ -260,6 +260,19 @@ for path, module in model.get_submodule("{}").named_modules():
   return text + "model.config.use_cache = False\n";
 }
 
+std::string nested(const ModelSpec& model, const Checkpointing& c) {
+  return formatted(R"(from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+
+layers = model.get_submodule("{}")
+for at, layer in enumerate(layers):
+    for name, module in list(layer.named_children()):
+        setattr(layer, name, checkpoint_wrapper(module, preserve_rng_state=False))
+    layers[at] = checkpoint_wrapper(layer{})
+model.config.use_cache = False
+)",
+                   path_of_layers(model), c.groups.front().preserve_rng_state ? "" : ", preserve_rng_state=False");
+}
+
 std::string head(const ModelSpec& model, const Job& job) {
   const Checkpointing& c = job.training.checkpoint;
   return formatted("# {}, checkpointing {}: torch {}, transformers {}\n", model.name, c.text, job.training.torch.text(),
@@ -271,6 +284,7 @@ std::string head(const ModelSpec& model, const Job& job) {
 std::string checkpointing_call(const ModelSpec& model, const Job& job) {
   const Training& t = job.training;
   const Checkpointing& c = t.checkpoint;
+  if (!c.modules.empty() && !c.groups.empty()) return head(model, job) + nested(model, c);
   if (!c.modules.empty()) return head(model, job) + around_modules(model, job);
   if (c.groups.empty()) return head(model, job) + "model.gradient_checkpointing_disable()\n";
   const bool selective_deepspeed = c.by_deepspeed() && std::any_of(c.groups.begin(), c.groups.end(),

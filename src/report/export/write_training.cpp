@@ -217,6 +217,7 @@ void add_machine(const Job& job, Json& json) {
 }  // namespace
 
 std::string checkpoint_words(const Checkpointing& c, std::int64_t layers) {
+  if (!c.modules.empty() && !c.groups.empty()) return "nested";
   if (!c.modules.empty()) return formatted("modules:{}", joined(c.modules, "+"));
   if (c.groups.empty()) return "none";
   if (c.text.starts_with("segments:") || c.text.starts_with("nth:")) return c.text;

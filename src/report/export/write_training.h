@@ -16,8 +16,8 @@ namespace dsplan {
 // Refused by name: what no key of the training file says (torch.amp.GradScaler).
 [[nodiscard]] std::string training_json(const ModelSpec& model, const Job& job, const std::string& source);
 
-// The words of --checkpoint: none, full, every:K, keep:OP+OP, modules:NAME+NAME where one of them says it all, else
-// groups:FIRST-LAST,...
+// The words of --checkpoint: none, full, nested, every:K, keep:OP+OP, modules:NAME+NAME where one of them says it all,
+// else groups:FIRST-LAST,...
 [[nodiscard]] std::string checkpoint_words(const Checkpointing& checkpoint, std::int64_t layers);
 
 }  // namespace dsplan

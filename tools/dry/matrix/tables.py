@@ -622,7 +622,36 @@ def cut():
     yield job("cut", "llama-3.2-1b", 1500, 2, loss="cut", lora={**lora, "dtype": "fp32"}, dtype="bf16", autocast="bf16", checkpoint="full", name="autocast")
     yield job("cut", "qwen2-7b", 2048, 1, loss="cut", lora={**lora, "dtype": "fp32"}, autocast="bf16", checkpoint="full", **packed, name="qlora")
     yield job("cut", "llama-3.2-1b", 1024, 2, loss="cut", ddp={}, world=8, rank=0, name="ddp")
-    yield job("cut", "llama-3.2-1b", 1024, 2, loss="cut", deepspeed={"bf16": {"enabled": True}, "zero_optimization": {"stage": 2}}, world=8, rank=0, name="z2")
+    yield job("cut", "llama-3.2-1b", 1024, 2, loss="cut", deepspeed=engine(2, torch_adam=True), world=8, rank=0, name="z2")
+    full = {"checkpoint": "full"}
+    for model, seq, batch, world, rank in (("llama-3.2-1b", 1024, 2, 8, 7), ("qwen3-0.6b", 1000, 1, 24, 0), ("mistral-7b", 2048, 2, 64, 40)):
+        for name, stage, more, settings in (
+            ("z0", 0, {}, {}),
+            ("z1", 1, {}, full),
+            ("z2", 2, {}, {}),
+            ("z2-accum2", 2, {"accum": 2, "clip": 1.0}, full),
+        ):
+            yield job("cut", model, seq, batch, loss="cut", deepspeed=engine(stage, torch_adam=True, **more), world=world, rank=rank, name=f"{name}-w{world}-r{rank}", **settings)
+    shards = {"runtime": "fsdp2", "axolotl": {"fsdp_version": 2}, "mixed_precision": "bf16", "dtype": "bf16", "max_grad_norm": 1.0}
+    inside = {"axolotl": {"fsdp_version": 2, "activation_checkpointing": True}, "checkpoint": "nested"}
+    for model, seq, batch, world, rank in (("tinyllama-1.1b", 512, 2, 8, 0), ("qwen3-0.6b", 1000, 2, 24, 23), ("llama-3-8b", 2048, 1, 64, 40)):
+        for name, settings in (
+            ("fsdp", {"model_init": "device"}),
+            ("fsdp-sent", {"model_init": "rank0", **full}),
+            ("fsdp-parts", {"model_init": "device", **inside}),
+            ("fsdp-accum2", {"model_init": "device", "grad_accum": 2}),
+        ):
+            policy = {"wrap": "layers+axolotl", "reshard_after_forward": True, "reshard_root": "true"}
+            yield job("cut", model, seq, batch, loss="cut", fsdp=policy, world=world, rank=rank, name=f"{name}-w{world}-r{rank}", **{**shards, **settings})
+    mixed = {"param_dtype": "bf16", "reduce_dtype": "fp32"}
+    for model, world, rank, name, policy in (
+        ("llama-3.2-1b", 8, 0, "layers", mixed),
+        ("llama-3.2-1b", 8, 7, "offload", {**mixed, "cpu_offload": True}),
+        ("tinyllama-1.1b", 16, 3, "replicas", {**mixed, "replicate": 2}),
+        ("tinyllama-1.1b", 8, 3, "root", {**mixed, "wrap": "root"}),
+    ):
+        loop = {"optimizer": {"name": "adamw", "implementation": "for-loop"}} if name == "offload" else {}
+        yield job("cut", model, 1024, 2, loss="cut", runtime="hsdp" if name == "replicas" else "fsdp2", fsdp=policy, dtype="fp32", world=world, rank=rank, name=f"{name}-w{world}-r{rank}", **loop)
 
 
 def kernels():
@@ -1149,8 +1178,9 @@ def prepared_by_axolotl():
     def one(model, seq, batch, world, rank, policy, name, **more):
         policy = {"wrap": "layers+axolotl", "reshard_after_forward": True, "reshard_root": "true", **policy}
         settings = {"mixed_precision": "bf16", "dtype": "bf16", "model_init": "device", **more}
+        settings.setdefault("axolotl", {"fsdp_version": 2})
         return job("axolotl", model, seq, batch, runtime="fsdp2", fsdp=policy, world=world, rank=rank,
-                   axolotl={"fsdp_version": 2}, name=f"{name}-w{world}-r{rank}", **settings)
+                   name=f"{name}-w{world}-r{rank}", **settings)
 
     clips = {"max_grad_norm": 1.0}
     full = {"checkpoint": "full", "checkpoint_impl": "non_reentrant"}
@@ -1170,6 +1200,29 @@ def prepared_by_axolotl():
     for model, seq, batch, world, rank in (("tinyllama-1.1b", 512, 2, 8, 0), ("qwen3-0.6b", 1000, 2, 24, 23), ("llama-3-8b", 2048, 1, 64, 40)):
         for name, (policy, more) in ways.items():
             yield one(model, seq, batch, world, rank, policy, name, **more)
+
+    inside = {"axolotl": {"fsdp_version": 2, "activation_checkpointing": True}, "checkpoint": "nested"}
+    ways = {
+        "parts": ({}, {**inside, **clips}),
+        "parts-sent": ({}, {**inside, **sent, **clips}),
+        "parts-kept": ({"reshard_after_forward": False, "reshard_root": "false"}, inside),
+        "parts-accum2": ({}, {**inside, "grad_accum": 2}),
+    }
+    for model, seq, batch, world, rank in (("tinyllama-1.1b", 512, 2, 8, 0), ("qwen3-0.6b", 1000, 2, 24, 23), ("llama-3-8b", 2048, 1, 64, 40)):
+        for name, (policy, more) in ways.items():
+            yield one(model, seq, batch, world, rank, policy, name, **more)
+
+    for model, more in (
+        ("qwen2-0.5b", {}),
+        ("mistral-7b", {}),
+        ("gemma-2b", {}),
+        ("gemma-2-2b", {"attention": "eager"}),
+        ("gemma-3-1b", {"attention": "eager"}),
+        ("granite-3.3-2b", {}),
+    ):
+        yield one(model, 1024, 1, 8, 3, {}, "parts", **inside, **clips, **more)
+    liger = {"loss": "liger", "liger_kernels": "rope,rms_norm,swiglu", "liger_version": "0.8.5"}
+    yield one("qwen2-0.5b", 1024, 1, 8, 3, {}, "parts-liger", **inside, **clips, **liger)
 
     def flat(model, seq, batch, world, rank, policy, name, **more):
         """Version 1: accelerate's prepare, of a model that is on the device before."""

@@ -309,7 +309,7 @@ class Worker:
 
     def checkpoint(self, base, model):
         wished = self.training.get("checkpoint", "none")
-        if wished == "none":
+        if wished in ("none", "nested"):  # accelerate's and axolotl's own preparations nest them.
             return
         if wished.startswith("keep:linear/2"):
             return checkpointed_by_torchtitan(layers_of(model)[0], self.training)
@@ -734,6 +734,7 @@ def prepared_by_axolotl(model, training, job):
         cpu_ram_efficient_loading=training["model_init"] == "rank0",
         cpu_offload=wished.get("cpu_offload", False),
         state_dict_type="FULL_STATE_DICT",
+        activation_checkpointing=job["axolotl"].get("activation_checkpointing", False),
     )
     accelerator = Accelerator(mixed_precision=training.get("mixed_precision", "no"), fsdp_plugin=plugin)
     if training["model_init"] == "device":

@@ -129,9 +129,7 @@ void Backward::run(NodeId id) {
   if (!node.requires_grad || !gradients_.came_for_outputs_of(node)) return;
   Checkpoint* checkpoint = checkpoints_.of(id);
   if (is_reentrant(checkpoint)) checkpoint = nullptr;  // Its node has run.
-  if (checkpoint != nullptr && !checkpoint->recomputed && !on_.recipes.saved(id).empty()) {
-    recomputation_.unpack(*checkpoint);
-  }
+  if (checkpoint != nullptr && !on_.recipes.saved(id).empty()) recomputation_.ask(*checkpoint, id);
   incoming_.clear();
   for (TensorId out : graph_.out(node)) incoming_.push_back(gradients_.of(out));
   run_recipe(id);
@@ -146,6 +144,7 @@ void Backward::run(NodeId id) {
   }
   if (entry.hands_out != 0 || entry.overwrites != 0) take_saved_gradients(id);
   on_.storages.release_saved(id);
+  if (checkpoint != nullptr) recomputation_.has_run(*checkpoint, id);
   if (checkpoint != nullptr && checkpoint->first_saver == id) checkpoints_.forget(*checkpoint);
   deliver(id);
   if (!graph_.leaves.empty()) take_leaf_gradients(id, true);

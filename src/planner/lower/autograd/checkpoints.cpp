@@ -55,6 +55,7 @@ Checkpoints::Checkpoints(TapeContext& on, const Checkpointing& checkpointing)
   for (const CheckpointGroup& group : checkpointing.groups) {
     all_.push_back(
         found(group, begins.at(static_cast<std::size_t>(group.first)), ends.at(static_cast<std::size_t>(group.last))));
+    if (!checkpointing.modules.empty()) all_.back().parts = parts_of_layer(on_, all_.back().begin, all_.back().end);
   }
   find_sharers(on_.facts, all_);
 }
@@ -176,6 +177,7 @@ void Checkpoints::forget(Checkpoint& checkpoint) {
   release(checkpoint.rng_states);
   for (Checkpoint::Kept& kept : checkpoint.kept) release(kept.slots);
   checkpoint.kept.clear();
+  for (CheckpointPart& part : checkpoint.parts) dsplan::forget(on_, part);
   if (std::exchange(checkpoint.open, false) && checkpoint.shares) container.release();
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/training.h"
+#include "planner/lower/autograd/checkpoint_parts.h"
 #include "planner/lower/autograd/deepspeed_checkpoint.h"
 #include "planner/lower/autograd/shared_container.h"
 #include "planner/lower/autograd/tape_context.h"
@@ -33,7 +34,8 @@ struct Checkpoint {
   std::vector<TensorId> returned;  // As Region has them.
   std::vector<TensorId> strided;
 
-  std::vector<NodeId> unkept;  // Products that are not kept although others are; ascending.
+  std::vector<CheckpointPart> parts;  // In program order; everything that saves lies in one of them.
+  std::vector<NodeId> unkept;         // Products that are not kept although others are; ascending.
 
   [[nodiscard]] bool keeps_results_of(NodeId node, Op op) const {
     if (keeps.empty() || !keeps[static_cast<std::size_t>(op)]) return false;

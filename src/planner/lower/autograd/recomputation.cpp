@@ -7,12 +7,17 @@
 namespace dsplan {
 
 std::vector<TensorId> Recomputation::run_function(const Checkpoint& checkpoint) {
-  forward_.begin_recompute(!checkpoint.reentrant);
+  return run(checkpoint.begin, checkpoint.end, checkpoint.reentrant ? NodeId(kNone) : checkpoint.last_saver,
+             !checkpoint.reentrant);
+}
+
+std::vector<TensorId> Recomputation::run(std::uint32_t begin, std::uint32_t end, NodeId last_saver, bool detaches) {
+  forward_.begin_recompute(detaches);
   entered_.clear();
-  for (std::uint32_t at = checkpoint.begin; at <= checkpoint.end; ++at) {
+  for (std::uint32_t at = begin; at <= end; ++at) {
     const Instruction& instruction = on_.graph.program[at];
-    const bool last = stops_early_ && !checkpoint.reentrant && instruction.kind == Instruction::Kind::Run &&
-                      instruction.node() == checkpoint.last_saver;
+    const bool last = stops_early_ && last_saver != kNone && instruction.kind == Instruction::Kind::Run &&
+                      instruction.node() == last_saver;
     if (instruction.kind == Instruction::Kind::Enter) entered_.push_back(instruction.module());
     if (instruction.kind == Instruction::Kind::Exit) entered_.pop_back();
     if (last && !on_.recipes.entry(instruction.node()).saves_after_kernel) {
@@ -25,22 +30,76 @@ std::vector<TensorId> Recomputation::run_function(const Checkpoint& checkpoint) 
   return forward_.end_recompute();
 }
 
+void Recomputation::ask(Checkpoint& checkpoint, NodeId node) {
+  CheckpointPart* const part = part_of(on_.graph, checkpoint.parts, node);
+  if (part == nullptr && !checkpoint.recomputed) unpack(checkpoint);
+  if (part != nullptr && !part->recomputed) unpack(checkpoint, *part);
+}
+
+void Recomputation::has_run(Checkpoint& checkpoint, NodeId node) {
+  CheckpointPart* const part = part_of(on_.graph, checkpoint.parts, node);
+  if (part != nullptr && part->first_saver == node) forget(on_, *part);
+}
+
 void Recomputation::unpack(Checkpoint& checkpoint) {
   checkpoint.recomputed = true;
   Emitter& emitter = on_.emitter;
   const Pass before = emitter.pass();
   const ModuleId module = emitter.module();
   emitter.at(Pass::Recompute, module);
-  const std::vector<TensorId> alive = run_function(checkpoint);
-  // The frames are unwound.
-  for (auto at = alive.rbegin(); at != alive.rend(); ++at) {
-    emitter.release(on_.storages.of(*at), Reason::PythonFrame);
-  }
-  // And with them goes what they alone would have forgotten later on.
-  for (const NodeId node : checkpoint.forgotten) on_.storages.release_saved(node);
-  on_.storages.release_attributes_within();
-  for (auto at = entered_.rbegin(); at != entered_.rend(); ++at) emitter.exit(*at, true);
+  unwind(run_function(checkpoint), checkpoint.forgotten);
   emitter.at(before, module);
+}
+
+// And with the frames goes what they alone would have forgotten later on.
+void Recomputation::unwind(const std::vector<TensorId>& alive, const std::vector<NodeId>& forgotten) {
+  for (auto at = alive.rbegin(); at != alive.rend(); ++at) {
+    on_.emitter.release(on_.storages.of(*at), Reason::PythonFrame);
+  }
+  for (const NodeId node : forgotten) on_.storages.release_saved(node);
+  on_.storages.release_attributes_within();
+  for (auto at = entered_.rbegin(); at != entered_.rend(); ++at) on_.emitter.exit(*at, true);
+}
+
+void Recomputation::unpack(Checkpoint& checkpoint, CheckpointPart& part) {
+  part.recomputed = true;
+  Emitter& emitter = on_.emitter;
+  const Pass before = emitter.pass();
+  const ModuleId module = emitter.module();
+  emitter.at(Pass::Recompute, module);
+  if (!part.by_keyword && !checkpoint.recomputed) run_layer(checkpoint);
+  emitter.at(Pass::Recompute, module);
+  bring_back(on_, part);
+  unwind(run(part.begin, part.end, part.last_saver, true), {});
+  if (!part.by_keyword) forget(on_, part);  // They were variables of the call.
+  emitter.at(before, module);
+}
+
+// Nothing that runs here is saved but what parts are given by position: their own checkpoints are in force. A frame of
+// these holds what is given by keyword as long as the graph that is made here lives.
+void Recomputation::run_layer(Checkpoint& checkpoint) {
+  checkpoint.recomputed = true;
+  forward_.begin_recompute(true);
+  entered_.clear();
+  std::vector<CheckpointPart> frames;
+  const auto by_position = [](const CheckpointPart& part) { return !part.by_keyword; };
+  const auto last = std::find_if(checkpoint.parts.rbegin(), checkpoint.parts.rend(), by_position);
+  auto part = checkpoint.parts.begin();
+  for (std::uint32_t at = checkpoint.begin; at <= last->begin; ++at) {
+    if (part != checkpoint.parts.end() && at == part->begin) {
+      CheckpointPart& frame = part->by_keyword ? frames.emplace_back(*part) : *part;
+      if (part->by_keyword) frame.held.clear();  // Those of the forward.
+      if (part->last_saver != kNone) hold(on_, frame);
+      ++part;
+    }
+    if (at == last->begin) break;
+    const Instruction& instruction = on_.graph.program[at];
+    if (instruction.kind == Instruction::Kind::Enter) entered_.push_back(instruction.module());
+    if (instruction.kind == Instruction::Kind::Exit) entered_.pop_back();
+    forward_.run(at, at + 1, false);
+  }
+  unwind(forward_.end_recompute(), {});
+  for (CheckpointPart& frame : frames) forget(on_, frame);
 }
 
 // An output of which nobody asked anything: the node's backward is given zeros (torch/csrc/autograd/custom_function.h,

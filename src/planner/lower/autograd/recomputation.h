@@ -18,8 +18,10 @@ class Recomputation {
 
   // set_checkpoint_early_stop(False).
   void run_to_the_end() { stops_early_ = false; }
-  // Non-reentrant: what the nodes of `checkpoint` have saved is there from here on.
-  void unpack(Checkpoint& checkpoint);
+  // Non-reentrant: what `node` has saved is there from here on. Behind its backward the part that it was in may be done
+  // with.
+  void ask(Checkpoint& checkpoint, NodeId node);
+  void has_run(Checkpoint& checkpoint, NodeId node);
   // Reentrant: its node runs, from before its first operator's backward until behind its last one's.
   void begin_nested(Checkpoint& checkpoint);
   void end_nested(Checkpoint& checkpoint);
@@ -27,6 +29,16 @@ class Recomputation {
  private:
   // The function runs, and its nodes keep what they save. Returns what its variables still hold.
   [[nodiscard]] std::vector<TensorId> run_function(const Checkpoint& checkpoint);
+  // The same of instructions `begin` to `end`; early stop: to `last_saver`, where it is one.
+  [[nodiscard]] std::vector<TensorId> run(std::uint32_t begin, std::uint32_t end, NodeId last_saver, bool detaches);
+
+  void unpack(Checkpoint& checkpoint);
+  // Of a part: its own function runs again, behind the layer's where that is to make what it is given.
+  void unpack(Checkpoint& checkpoint, CheckpointPart& part);
+  // Nested: the layer's function, up to what its last part is given, which is the last that it had saved.
+  void run_layer(Checkpoint& checkpoint);
+  // The frames of a function that was left are unwound.
+  void unwind(const std::vector<TensorId>& alive, const std::vector<NodeId>& forgotten);
 
   void materialise(TensorId output);
 

@@ -43,7 +43,14 @@ void Tape::forward() {
     forward_.run(at, checkpoint.begin, true);
     checkpoint.recomputed = false;
     checkpoints_.enter(checkpoint);
-    forward_.run(checkpoint.begin, checkpoint.end + 1, false);
+    at = checkpoint.begin;
+    for (CheckpointPart& part : checkpoint.parts) {
+      part.recomputed = false;
+      forward_.run(at, part.begin, false);
+      if (part.by_keyword && part.last_saver != kNone) hold(on_, part);
+      at = part.begin;
+    }
+    forward_.run(at, checkpoint.end + 1, false);
     checkpoints_.leave(checkpoint);
     at = checkpoint.end + 1;
   }
