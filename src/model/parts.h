@@ -124,7 +124,7 @@ struct LatentParts {
 };
 
 enum class TextHead : std::uint8_t {
-  Words,  // A language model's.
+  LanguageModel,
   Text,   // Classes of the text, by its last token that is no padding.
   Token,  // Classes of each token.
 };
@@ -275,7 +275,7 @@ struct DecoderParts {
   double logits_divisor = 0;
   double logits_multiplier = 0;
 
-  TextHead head = TextHead::Words;
+  TextHead head = TextHead::LanguageModel;
   bool regresses = false;       // To one number: a reward.
   bool pads = false;            // There is an id of padding, which a head over the text looks for.
   std::string head_activation;  // Of a head with one of its own (modernbert).

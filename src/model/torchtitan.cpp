@@ -62,7 +62,7 @@ std::optional<std::string> torchtitan_lacks(const ModelSpec& model) {
   if (llama && d.head_dim * d.heads != d.hidden) return "heads that are not as wide together as the model";
   if (llama && ties(model)) return "a head that shares the embedding's weight in a Llama";
   if (d.activation != "silu") return formatted("the activation {}", d.activation);
-  if (model.parts == nullptr || model.parts->head != TextHead::Words) return formatted("{}", model.graph_class);
+  if (model.parts == nullptr || model.parts->head != TextHead::LanguageModel) return formatted("{}", model.graph_class);
   if (d.sliding_window > 0) return "a sliding window";
   return std::nullopt;
 }

@@ -248,7 +248,7 @@ void register_rotary(ModelBuilder& b, const Decoder& decoder) {
 
 std::string_view class_of_head(TextHead head) {
   switch (head) {
-    case TextHead::Words: return "ForCausalLM";
+    case TextHead::LanguageModel: return "ForCausalLM";
     case TextHead::Text: return "ForSequenceClassification";
     case TextHead::Token: return "ForTokenClassification";
   }
@@ -261,7 +261,7 @@ std::string class_of(const Decoder& decoder) { return prefixed(decoder.prefix, c
 
 std::string_view register_head(ModelBuilder& b, const Decoder& decoder, ParameterId embedding) {
   const Dimensions& d = decoder.dims;
-  if (decoder.parts.head == TextHead::Words) {
+  if (decoder.parts.head == TextHead::LanguageModel) {
     const ParameterId head = b.linear("lm_head", d.vocab, d.hidden, decoder.head_bias, Cut::Vocabulary);
     if (decoder.tied) b.tie(head, embedding);
     return "lm_head";
@@ -351,7 +351,7 @@ void read_head(ConfigReader& config, Decoder& decoder, std::optional<std::int64_
   for (const TextHead head : {TextHead::Text, TextHead::Token}) {
     if (classes->items.front().string == prefixed(decoder.prefix, class_of_head(head))) decoder.parts.head = head;
   }
-  if (decoder.parts.head == TextHead::Words) return;
+  if (decoder.parts.head == TextHead::LanguageModel) return;
   Dimensions& d = decoder.dims;
   d.labels = read_label_count(config);
   const Value* id = config.find("pad_token_id");

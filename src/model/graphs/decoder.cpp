@@ -167,7 +167,7 @@ class DecoderGraph {
         const TensorId hidden = body(ids, ones, {});
         const TensorId rewards = text_logits(ids, hidden);
         g_.drop({hidden});
-        for (TensorId one : held_) g_.drop({one});
+        for (TensorId held : held_) g_.drop({held});
         return rewards;
       });
     }
@@ -190,14 +190,14 @@ class DecoderGraph {
       hidden = g_.unary(Op::DivScalar, hidden, p_.hidden_divisor);
     }
     if (is_inside(p_)) return g_.finish(end_inside(g_, hidden, labels, held_by_root_, held_));
-    if (p_.head == TextHead::Words) {
+    if (p_.head == TextHead::LanguageModel) {
       return g_.finish(causal_loss(
           g_, hidden, labels, [&](TensorId x) { return logits_of(x); }, held_, cache_));
     }
     const TensorId logits = of_text ? text_logits(ids, hidden) : token_logits(hidden);
     const TensorId loss = p_.regresses ? squared_loss(g_, logits, labels) : class_loss(g_, logits, labels, !of_text);
     g_.drop({hidden});
-    for (TensorId one : held_) g_.drop({one});
+    for (TensorId held : held_) g_.drop({held});
     return g_.finish(end_model(g_, logits, loss));
   }
 

@@ -503,7 +503,7 @@ std::optional<std::string> cache_unsupported(const ModelSpec& model, const Train
   const auto lacks = [](std::string_view what) { return formatted("use_cache {}", what); };
   const DecoderParts* parts = model.parts.get();
   const bool plain = parts != nullptr && builder_of(model) == build_decoder_graph && parts->tower == nullptr &&
-                     !parts->has_mixers() && parts->head == TextHead::Words &&
+                     !parts->has_mixers() && parts->head == TextHead::LanguageModel &&
                      parts->projections != Projections::Latent;
   constexpr std::array<std::string_view, 4> kOthers{"gpt2", "opt", "bloom", "falcon"};
   if (!plain && std::find(kOthers.begin(), kOthers.end(), model.family) == kOthers.end())
@@ -526,7 +526,7 @@ std::optional<std::string> cache_unsupported(const ModelSpec& model, const Train
 std::optional<std::string> shared_labels_unsupported(const ModelSpec& model, const Training& training) {
   if (!training.labels_are_ids) return std::nullopt;
   constexpr std::array<std::string_view, 5> kOthers{"gpt2", "gpt_bigcode", "opt", "bloom", "falcon"};
-  const bool decoder = builder_of(model) == build_decoder_graph && model.parts->head == TextHead::Words;
+  const bool decoder = builder_of(model) == build_decoder_graph && model.parts->head == TextHead::LanguageModel;
   if (!decoder && std::find(kOthers.begin(), kOthers.end(), model.family) == kOthers.end())
     return formatted("labels_are_ids of {}", model.graph_class);
   const bool own = training.loss == Loss::HuggingFace || training.loss == Loss::Native || training.loss == Loss::Liger;
@@ -654,7 +654,8 @@ std::optional<std::string> unsupported_on_rank(const ModelSpec& model, const Tra
 
 std::optional<std::string> fused_head_unsupported(const ModelSpec& model) {
   if (model.parts == nullptr || model.dims.decoder_layers > 0) return formatted("the {} family", model.family);
-  if (model.parts->head != TextHead::Words) return formatted("{}, which is no language model", model.graph_class);
+  if (model.parts->head != TextHead::LanguageModel)
+    return formatted("{}, which is no language model", model.graph_class);
   if (model.parts->tower != nullptr) return "pictures";
   if (model.dims.experts > 0) return "a mixture, whose router has a loss of its own there";
   for (const Module& module : model.modules) {

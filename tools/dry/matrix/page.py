@@ -66,6 +66,7 @@ REASONS = [
     ),
     (r"/chance-6-bart-", "init alone: the root's own buffer is registered behind its model, and ours before it"),
     (r"/chance-6-vit-", "not traced: one rounded block of a step"),
+    (r"/families-olmo-3-7b-s512-b2-fsdp2", "the sum behind the gradient of a norm over all heads takes 33,554,560 bytes for a moment, which no rule here says"),
     (r"/chance-7-m2m100-", "layers are left out at random (layerdrop): the steps that are predicted run all of them, and take more"),
     (r"/chance-7-bart-", "init alone: the root's own buffer is registered behind its model, and ours before it"),
     (r"/chance-(7|10)-xlm-roberta-", "init alone: an encoder's embeddings make their buffers behind their tables, and ours before them"),

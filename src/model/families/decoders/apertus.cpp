@@ -17,7 +17,7 @@ ModelSpec build_apertus(ConfigReader& config) {
   parts.before_mlp = "feedforward_layernorm";
   parts.mlp = MlpKind::Plain;
   read_head(config, decoder, 3);
-  if (parts.head == TextHead::Text) parts.head = TextHead::Words;  // There is no such class, which is refused.
+  if (parts.head == TextHead::Text) parts.head = TextHead::LanguageModel;  // There is no such class, which is refused.
   return finish_decoder(config, decoder);
 }
 

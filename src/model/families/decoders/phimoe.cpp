@@ -22,7 +22,7 @@ ModelSpec build_phimoe(ConfigReader& config) {
   parts.experts.ffn = d.ffn;
   parts.experts.spread = config.maybe_number("router_jitter_noise", 0.01).value_or(0.01);
   read_head(config, decoder);
-  if (parts.head == TextHead::Token) parts.head = TextHead::Words;  // There is no such class, which is refused.
+  if (parts.head == TextHead::Token) parts.head = TextHead::LanguageModel;  // There is no such class, which is refused.
   return finish_decoder(config, decoder);
 }
 
