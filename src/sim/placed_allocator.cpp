@@ -42,7 +42,7 @@ PlacedAllocator::PlacedAllocator(const Schedule& schedule, const PlacementOption
   allocator_.set_capacity(options.limit);
 }
 
-std::optional<BlockId> PlacedAllocator::ask(std::size_t at, Bytes size, StreamId stream) {
+inline std::optional<BlockId> PlacedAllocator::ask(std::size_t at, Bytes size, StreamId stream) {
   const std::optional<BlockId> block = allocator_.allocate(size, stream);
   if (allocator_.retries() != retries_) [[unlikely]] {
     retries_ = allocator_.retries();
