@@ -220,7 +220,11 @@ class Judge {
 
   [[nodiscard]] std::vector<FittingChange> judged(const std::vector<Trial>& trials) const {
     std::vector<std::optional<FittingChange>> found(trials.size());
-    in_parallel(trials.size(), [&](std::size_t at) { found[at] = smallest(trials[at]); });
+    // Those that take longest come last in the list, and begin first.
+    in_parallel(trials.size(), [&](std::size_t begun) {
+      const std::size_t at = trials.size() - 1 - begun;
+      found[at] = smallest(trials[at]);
+    });
     std::vector<FittingChange> changes;
     for (std::optional<FittingChange>& one : found) {
       if (one) changes.push_back(std::move(*one));
