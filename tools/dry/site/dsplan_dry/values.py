@@ -1,6 +1,6 @@
 """Small whole numbers of the device: what a model computes of tokens, grids and masks and then reads back, or sizes
 tensors by. Each operator on them is run a second time by the host, in the device's memory, which here is the host's own:
-nothing is allocated, and no stream waits. Models that see pictures ask for that.
+nothing is allocated, and no stream waits. Models that see pictures ask for that, and those that look at lengths.
 
 Under a mode of Python's dispatcher autograd adds gradients up out of place: backward runs without it, but for what it
 computes again."""
@@ -12,7 +12,8 @@ from . import answers, device, imports
 LIMIT = 1 << 22  # Elements.
 MODES = []
 SEEING = ("llava", "gemma3", "paligemma", "idefics3", "smolvlm", "internvl", "llama4", "mistral3", "gemma4", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5",
-          "qwen3_5_moe")
+          "qwen3_5_moe",
+          "hunyuan_v1_dense", "hunyuan_v1_moe")  # Those ask how long their rows are.
 
 
 def on_host(tensor):
