@@ -65,7 +65,7 @@ inline std::optional<BlockId> PlacedAllocator::ask(std::size_t at, Bytes size, S
   return block;
 }
 
-// As many at once as one free block has room for; else the next one by itown_.
+// As many at once as one free block has room for; else the next one by itself.
 void PlacedRuns::allocate_pieces(std::size_t at, BufferId id, StreamId stream) {
   const Pieces& pieces = own_.schedule_.pieces_of(id);
   std::vector<AllocatorRuns::Together> made;

@@ -31,7 +31,8 @@ struct ConfigKey {
 // The row of a key in a family, its own before everybody's; nullptr where there is none.
 [[nodiscard]] const ConfigKey* config_key(std::string_view family, std::string_view key);
 
-// A rope_scaling of type "dynamic" with an alpha, as hunyuan has it.
+// A rope_scaling of type "dynamic" with an alpha, as published files of hunyuan have it: one table for all lengths up
+// to max_position_embeddings.
 [[nodiscard]] bool rotary_of_lengths(const Value& rope);
 // Before a builder: rotary tables that each forward looks at are gaps, those that transformers does not know faults.
 void check_rotary(ConfigReader& reader);

@@ -1,6 +1,7 @@
 #include "model/families/decoder.h"
 
 #include "core/format.h"
+#include "model/config/config_keys.h"
 
 namespace dsplan {
 namespace {
@@ -304,6 +305,7 @@ RotaryScaling read_rotary_scaling(ConfigReader& config) {
   for (const std::string_view holder : {"rope_parameters", "rope_scaling"}) {
     const Value* rope = config.find(holder);
     if (rope == nullptr || !rope->is(Value::Kind::Object)) continue;
+    if (rotary_of_lengths(*rope)) return RotaryScaling::Lengths;
     if (scaling(named(*rope)) != RotaryScaling::Other) return scaling(named(*rope));
     for (const Member& member : rope->members) {  // Of kinds of layers.
       if (!member.value.is(Value::Kind::Object)) continue;

@@ -13,7 +13,7 @@ namespace {
 std::int64_t read_pattern(ConfigReader& config) {
   constexpr const char* kKey = "sliding_window_pattern";
   const Value* const said = config.find(kKey);
-  if (said == nullptr || said->kind != Value::Kind::String) return config.size(kKey, 4);
+  if (said == nullptr || !said->is(Value::Kind::String)) return config.size(kKey, 4);
   if (config.find("layer_types") == nullptr) {
     config.fault(kKey,
                  formatted("\"{}\" is a word without \"layer_types\", which transformers itself cannot take", kKey),

@@ -2,7 +2,6 @@
 #include <algorithm>
 
 #include "core/format.h"
-#include "model/config/config_keys.h"
 #include "model/families/decoder.h"
 #include "model/families/family.h"
 
@@ -28,21 +27,12 @@ std::int64_t read_experts_per_token(ConfigReader& config, std::int64_t layers) {
   return each.front().integer;
 }
 
-// Published files say "dynamic" with an alpha, which makes one table for all lengths up to max_position_embeddings.
-void read_rotary(ConfigReader& config, Decoder& decoder) {
-  for (const std::string_view holder : {"rope_parameters", "rope_scaling"}) {
-    const Value* const rope = config.find(holder);
-    if (rope != nullptr && rotary_of_lengths(*rope)) decoder.parts.rotary.scaling = RotaryScaling::Lengths;
-  }
-}
-
 }  // namespace
 
 ModelSpec build_hunyuan_v1_dense(ConfigReader& config) {
   Decoder decoder = read_decoder(config, "HunYuanDenseV1",
                                  {.vocab = 290943, .kv_heads_may_be_null = true, .head_dim_may_be_null = true});
   decoder.qkv_bias = decoder.output_bias = config.flag("attention_bias", false);
-  read_rotary(config, decoder);
   decoder.parts.head_norm = HeadNorm::AfterRotary;
   decoder.parts.query_norm = "query_layernorm";
   decoder.parts.key_norm = "key_layernorm";
@@ -55,7 +45,6 @@ ModelSpec build_hunyuan_v1_moe(ConfigReader& config) {
   Decoder decoder = read_decoder(config, "HunYuanMoEV1",
                                  {.vocab = 290943, .kv_heads_may_be_null = true, .head_dim_may_be_null = true});
   decoder.qkv_bias = decoder.output_bias = config.flag("attention_bias", false);
-  read_rotary(config, decoder);
   decoder.parts.head_norm = HeadNorm::AfterRotary;
   decoder.parts.query_norm = "query_layernorm";
   decoder.parts.key_norm = "key_layernorm";

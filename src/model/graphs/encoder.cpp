@@ -24,21 +24,17 @@ class EncoderGraph {
         distil_(model.family == "distilbert"),
         electra_(model.family == "electra"),
         roberta_(is_roberta(model)),
-        of_text_(model.graph_class.ends_with("ForSequenceClassification")),
         body_(g_.child(g_.causal(), roberta_ ? std::string_view("roberta") : std::string_view(model.family))) {}
 
   Graph build() {
-    const Shape shape{g_.options().micro_batch, g_.options().seq};
-    const TensorId ids = g_.batch_input(shape, DType::Int64);
-    const TensorId labels = g_.batch_input(of_text_ ? Shape{shape.dims[0]} : shape, DType::Int64);
-    g_.set_batch({ids, labels});
-    g_.enter_model();
-    const TensorId hidden = body(ids);
-    const bool words = g_.model().graph_class.ends_with("ForMaskedLM");
-    const TensorId logits = words ? word_logits(hidden) : of_text_ ? text_logits(hidden) : token_logits(hidden);
+    const TextBatch batch = begin_text(g_);
+    const TensorId hidden = body(batch.ids);
+    const TensorId logits = batch.words     ? word_logits(hidden)
+                            : batch.of_text ? text_logits(hidden)
+                                            : token_logits(hidden);
     const ModuleId own = g_.model().child(g_.causal(), "mlm_loss_fct");
     if (own != kNone) g_.enter(own);
-    const TensorId loss = class_loss(g_, logits, labels);
+    const TensorId loss = class_loss(g_, logits, batch.labels);
     if (own != kNone) g_.exit(own);
     g_.drop({hidden});
     if (pooled_ != kNone) g_.drop({pooled_});
@@ -270,7 +266,6 @@ class EncoderGraph {
   bool distil_;
   bool electra_;
   bool roberta_;
-  bool of_text_;
   ModuleId body_;
   TensorId pooled_ = kNone;
 };

@@ -3,6 +3,7 @@
 #include "model/graphs/activations.h"
 #include "model/graphs/attention.h"
 #include "model/graphs/by_family.h"
+#include "model/graphs/encoders/embedded.h"
 #include "model/graphs/linear.h"
 #include "model/graphs/loss.h"
 #include "model/graphs/masks.h"
@@ -17,16 +18,10 @@ class ModernBertGraph {
       : g_(model, options), d_(model.dims), p_(*model.parts), body_(g_.child(g_.causal(), "model")) {}
 
   Graph build() {
-    const Shape shape{g_.options().micro_batch, g_.options().seq};
-    const bool of_text = g_.model().graph_class.ends_with("ForSequenceClassification");
-    const TensorId ids = g_.batch_input(shape, DType::Int64);
-    const TensorId labels = g_.batch_input(of_text ? Shape{shape.dims[0]} : shape, DType::Int64);
-    g_.set_batch({ids, labels});
-    g_.enter_model();
-    const TensorId hidden = body(ids);
-    const bool words = g_.model().graph_class.ends_with("ForMaskedLM");
-    const TensorId logits = words ? word_logits(hidden) : class_logits(hidden, of_text);
-    const TensorId loss = class_loss(g_, logits, labels, words);
+    const TextBatch batch = begin_text(g_);
+    const TensorId hidden = body(batch.ids);
+    const TensorId logits = batch.words ? word_logits(hidden) : class_logits(hidden, batch.of_text);
+    const TensorId loss = class_loss(g_, logits, batch.labels, batch.words);
     g_.drop({hidden});
     for (TensorId one : held_) g_.drop({one});
     return g_.finish(end_model(g_, logits, loss));

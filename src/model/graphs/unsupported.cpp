@@ -664,6 +664,18 @@ std::optional<std::string> fused_head_unsupported(const ModelSpec& model) {
   return std::nullopt;
 }
 
+namespace {
+
+std::optional<std::string> lengths_unsupported(const ModelSpec& model, const Training& training) {
+  if (model.parts == nullptr || model.parts->rotary.scaling != RotaryScaling::Lengths) return std::nullopt;
+  const auto too_long = [&](std::int64_t seq) { return seq > model.dims.max_positions; };
+  const std::vector<std::int64_t>& each = training.seq_list;
+  if (!too_long(training.seq) && std::none_of(each.begin(), each.end(), too_long)) return std::nullopt;
+  return "rows longer than max_position_embeddings, for which dynamic RoPE makes new tables";
+}
+
+}  // namespace
+
 std::optional<std::string> graph_unsupported(const ModelSpec& model, const Training& training, std::int64_t tp) {
   if (model.recording) return recorded_unsupported(model, training, tp);
   if (model.code == ModelCode::Torchtitan) return torchtitan_unsupported(model, training, tp);
@@ -676,12 +688,7 @@ std::optional<std::string> graph_unsupported(const ModelSpec& model, const Train
       !activation_has_graph(model.parts->head_activation)) {
     return formatted("the activation {}", model.parts->head_activation);
   }
-  const bool by_length = model.parts != nullptr && model.parts->rotary.scaling == RotaryScaling::Lengths;
-  const auto too_long = [&](std::int64_t seq) { return seq > model.dims.max_positions; };
-  const std::vector<std::int64_t>& each = training.seq_list;
-  if (by_length && (too_long(training.seq) || std::any_of(each.begin(), each.end(), too_long))) {
-    return "rows longer than max_position_embeddings, for which dynamic RoPE makes new tables";
-  }
+  if (const auto lengths = lengths_unsupported(model, training)) return lengths;
   if (const auto labels = shared_labels_unsupported(model, training)) return labels;
   if (tp > 1) {
     if (const auto parallel = parallel_unsupported(model, training)) return parallel;

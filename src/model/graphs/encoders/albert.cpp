@@ -16,18 +16,12 @@ class AlbertGraph {
       : g_(model, options), d_(model.dims), body_(g_.child(g_.causal(), "albert")) {}
 
   Graph build() {
-    const Shape shape{g_.options().micro_batch, g_.options().seq};
-    const bool of_text = g_.model().graph_class.ends_with("ForSequenceClassification");
-    const bool words = g_.model().graph_class.ends_with("ForMaskedLM");
-    const TensorId ids = g_.batch_input(shape, DType::Int64);
-    const TensorId labels = g_.batch_input(of_text ? Shape{shape.dims[0]} : shape, DType::Int64);
-    g_.set_batch({ids, labels});
-    g_.enter_model();
-    const TensorId hidden = body(ids);
-    const TensorId given =
-        words ? kNone : dropout_module(g_, root("dropout"), of_text ? pooled_ : hidden, d_.classifier_dropout);
-    const TensorId logits = words ? word_logits(hidden) : linear_module(g_, root("classifier"), given, d_.labels);
-    const TensorId loss = class_loss(g_, logits, labels);
+    const TextBatch batch = begin_text(g_);
+    const TensorId hidden = body(batch.ids);
+    const TensorId read = batch.of_text ? pooled_ : hidden;
+    const TensorId given = batch.words ? kNone : dropout_module(g_, root("dropout"), read, d_.classifier_dropout);
+    const TensorId logits = batch.words ? word_logits(hidden) : linear_module(g_, root("classifier"), given, d_.labels);
+    const TensorId loss = class_loss(g_, logits, batch.labels);
     if (given != kNone) g_.drop({given});
     if (pooled_ != kNone) g_.drop({pooled_});
     g_.drop({hidden});

@@ -3,6 +3,7 @@
 #include "model/graphs/activations.h"
 #include "model/graphs/attention.h"
 #include "model/graphs/by_family.h"
+#include "model/graphs/encoders/embedded.h"
 #include "model/graphs/linear.h"
 #include "model/graphs/loss.h"
 #include "model/graphs/pieces.h"
@@ -247,17 +248,11 @@ class DebertaGraph {
         encoder_(g_.child(body_, "encoder")) {}
 
   Graph build() {
-    const Shape shape{g_.options().micro_batch, g_.options().seq};
-    const bool of_text = g_.model().graph_class.ends_with("ForSequenceClassification");
-    const bool words = g_.model().graph_class.ends_with("ForMaskedLM");
-    const TensorId ids = g_.batch_input(shape, DType::Int64);
-    const TensorId labels = g_.batch_input(of_text ? Shape{shape.dims[0]} : shape, DType::Int64);
-    g_.set_batch({ids, labels});
-    g_.enter_model();
-    const TensorId hidden = body(ids);
-    if (of_text) return end_text(hidden, labels);
-    const TensorId logits = words ? word_logits(hidden) : token_logits(hidden);
-    const TensorId loss = class_loss(g_, logits, labels);
+    const TextBatch batch = begin_text(g_);
+    const TensorId hidden = body(batch.ids);
+    if (batch.of_text) return end_text(hidden, batch.labels);
+    const TensorId logits = batch.words ? word_logits(hidden) : token_logits(hidden);
+    const TensorId loss = class_loss(g_, logits, batch.labels);
     g_.drop({hidden});
     return g_.finish(end_model(g_, logits, loss));
   }

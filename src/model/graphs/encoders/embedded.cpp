@@ -54,6 +54,18 @@ TensorId token_types(GraphBuilder& g, TensorId positions, const Shape& shape) {
 
 }  // namespace
 
+TextBatch begin_text(GraphBuilder& g) {
+  const Shape shape{g.options().micro_batch, g.options().seq};
+  TextBatch batch;
+  batch.of_text = g.model().graph_class.ends_with("ForSequenceClassification");
+  batch.words = g.model().graph_class.ends_with("ForMaskedLM");
+  batch.ids = g.batch_input(shape, DType::Int64);
+  batch.labels = g.batch_input(batch.of_text ? Shape{shape.dims[0]} : shape, DType::Int64);
+  g.set_batch({batch.ids, batch.labels});
+  g.enter_model();
+  return batch;
+}
+
 TensorId embedded_text(GraphBuilder& g, ModuleId module, TensorId ids, TextTables tables) {
   const bool typed = tables != TextTables::WithoutTypes;
   const bool counted = tables == TextTables::Counted;

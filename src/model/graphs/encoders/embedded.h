@@ -1,4 +1,4 @@
-// What BERT's kin make of a text's ids before their layers.
+// What BERT's kin are given, and make of a text's ids before their layers.
 #pragma once
 
 #include <cstdint>
@@ -6,6 +6,16 @@
 #include "model/graphs/builder.h"
 
 namespace dsplan {
+
+// A batch of texts, with a label for each text or for each of its tokens: as the class says that is trained.
+struct TextBatch {
+  TensorId ids = kNone;
+  TensorId labels = kNone;
+  bool of_text = false;  // The class tells texts apart.
+  bool words = false;    // It is asked for words that are masked.
+};
+// The model is entered with it.
+[[nodiscard]] TextBatch begin_text(GraphBuilder& g);
 
 enum class TextTables : std::uint8_t {
   Whole,         // Words, kinds of tokens, positions from a buffer.
