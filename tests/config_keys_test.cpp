@@ -16,6 +16,7 @@
 #include "model/families.h"
 #include "model/families/family.h"
 #include "model/lora.h"
+#include "model/parts.h"
 #include "paths.h"
 #include "run_binary.h"
 
@@ -187,6 +188,7 @@ TEST_CASE("config keys: another value is refused by name, where it stands") {
     for (const Family& family : families()) {
       if (!row.families.empty() && !belongs(row, family.model_type)) continue;
       if (asked_by(family).contains(std::string(row.key)) || both) continue;
+      if (row.key == "attn_implementation" || row.key == "_attn_implementation") continue;  // Below.
       const std::string said = refusal_of(with(configs_of(family.model_type).front(), row.key, unusual(row)));
       CAPTURE(family.model_type);
       CAPTURE(row.key);
@@ -198,6 +200,50 @@ TEST_CASE("config keys: another value is refused by name, where it stands") {
     }
   }
   CHECK(refused > 100);
+}
+
+TEST_CASE("config keys: the file's attention is read as transformers reads it, but of a part's") {
+  const Document gemma = document(kWitnesses / "parameters" / "gemma2.json");
+  const auto chosen = [&](const Document& config) {
+    ConfigRemarks remarks;
+    (void)build_model(config, "m", remarks);
+    return remarks.attention ? remarks.attention->message : "none";
+  };
+  CHECK(chosen(gemma) == "none");
+  const Document one = with(gemma, "attn_implementation", "\"eager\"");
+  CHECK(chosen(one) == "eager");
+  CHECK(chosen(with(one, "_attn_implementation", "\"sdpa\"")) == "sdpa");
+  CHECK(chosen(with(one, "_attn_implementation", "null")) == "eager");
+  CHECK(refusal_of(with(gemma, "attn_implementation", "7")).find("attn_implementation") != std::string::npos);
+  const Document pictures = document(kWitnesses / "parameters" / "llava.json");
+  std::string inside = pictures.text;
+  inside.insert(inside.find('{', inside.find("\"text_config\"")) + 1, "\"_attn_implementation\": \"eager\",");
+  CHECK(refusal_of(parse_json("config.json", inside)).find("\"_attn_implementation\"") != std::string::npos);
+}
+
+TEST_CASE("config keys: LongRoPE's tables") {
+  Document phi = document(kWitnesses / "parameters" / "phi3.json");
+  const auto rows_of = [](const Document& config) {
+    const RotaryParts& rotary = build_model(config, "m").parts->rotary;
+    CHECK(rotary.scaling == RotaryScaling::LongRope);
+    return rotary.short_rows;
+  };
+  const char* both = R"("short_factor": [1, 1.5], "long_factor": [2, 3])";
+  for (const char* type : {"longrope", "su", "yarn"}) {
+    CAPTURE(type);
+    phi = with(phi, "rope_scaling", formatted(R"({{"type": "{}", {}}})", type, both));
+    CHECK(rows_of(with(phi, "original_max_position_embeddings", "77")) == 77);
+  }
+  phi = with(phi, "rope_scaling",
+             formatted(R"({{"type": "longrope", "original_max_position_embeddings": 5, {}}})", both));
+  CHECK(rows_of(with(phi, "original_max_position_embeddings", "77")) == 77);  // The class's own goes before.
+  const auto refused = [&](const char* rope) { return refusal_of(with(phi, "rope_scaling", rope)); };
+  CHECK(refused(R"({"type": "longrope", "short_factor": [1]})").find("\"long_factor\" of LongRoPE must be") !=
+        std::string::npos);
+  CHECK(refused(R"({"type": "longrope", "short_factor": [1], "long_factor": [1, 2]})").find("lists 2 numbers and") !=
+        std::string::npos);
+  CHECK(refused(R"({"type": "longrope", "short_factor": ["a"], "long_factor": [1]})").find("not of a string") !=
+        std::string::npos);
 }
 
 TEST_CASE("config keys: RoPE that looks at each batch, other classes, and what nobody knows") {

@@ -172,7 +172,7 @@ TEST_CASE("the first screen: the answer in at most sixteen lines, whose bars add
     p.verdict = verdict;
     p.shortfall = Bytes(verdict == Verdict::DoesNotFit ? kMiB : 0);
     p.failure = verdict == Verdict::DoesNotFit ? "a moment" : "";
-    p.changes.assign(5, {"--checkpoint full", Verdict::Fits, Bytes(kMiB), 0.8, "a note"});
+    p.changes.assign(5, {"--checkpoint full", Verdict::Fits, Bytes(kMiB), true, 0.8, "a note"});
     const std::string screen = first_screen(p, job_by_hand(), false);
     CAPTURE(screen);
     CHECK(static_cast<std::size_t>(std::count(screen.begin(), screen.end(), '\n')) <= kScreenLines);

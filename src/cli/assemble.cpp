@@ -59,6 +59,7 @@ void take_remarks(const Document& config, const ConfigRemarks& remarks, Request&
          formatted("\"{}\" is no key that the model's configuration class knows{}", key.key, hint),
          {}});
   }
+  if (remarks.attention) request.attention = {remarks.attention->message, place_of(config, remarks.attention->offset)};
   for (const ConfigRemarks::Key& gap : remarks.gaps) {
     request.not_modelled.push_back({place_of(config, gap.offset), When::Always, gap.key, gap.message});
   }
@@ -79,6 +80,7 @@ void forget_labels(ConfigRemarks& remarks) {
 }
 
 void lay_remarks(const Request& of_model, Request& request) {
+  if (!request.attention.mentioned()) request.attention = of_model.attention;
   request.notices.insert(request.notices.begin(), of_model.notices.begin(), of_model.notices.end());
   request.not_modelled.insert(request.not_modelled.end(), of_model.not_modelled.begin(), of_model.not_modelled.end());
 }

@@ -59,8 +59,8 @@ void attempt(Diagnostics& diagnostics, Read&& read) {
 // The same for a search; it points into `inputs`.
 [[nodiscard]] SearchInputs search_inputs(const Inputs& inputs);
 
-// Prediction::changes, where the job does not fit, or barely.
-void add_changes(const Inputs& inputs, const Job& job, Prediction& prediction);
+// Prediction::changes, where the job does not fit, or barely; no more than the `screen` shows, or all.
+void add_changes(const Inputs& inputs, const Job& job, Prediction& prediction, bool screen);
 // Where no plan fits: other ways to train, with their bytes.
 [[nodiscard]] std::vector<FittingChange> other_ways_of(const Inputs& inputs, const SearchSpace& space);
 

@@ -74,7 +74,7 @@ int simulate_command(const Words& words) {
     const std::vector<SavedTensor> saved = saved_tensors(inputs.model, job);  // The same on every rank.
     for (Prediction& prediction : predictions) prediction.saved = saved;
   }
-  if (one_rank) add_changes(inputs, job, predictions.front());
+  if (one_rank) add_changes(inputs, job, predictions.front(), screen);
   output.add(printed(predictions, job, format, {output.colour(said.color), said.explain, said.verbose}));
   output.finish();
   const Verdict verdict = worst_of(predictions).verdict;

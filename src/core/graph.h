@@ -304,11 +304,24 @@ struct Instruction {
   // Forget: the autograd node, of which no loss will ever ask a gradient, dies with the last that holds it. Read:
   // Python asks for the tensor's value, so that the host waits for what makes it. Keep: an attribute of the model holds
   // the tensor from here on, until the next forward gives it another. Share: a container that every region's function
-  // is given takes the tensor, in the place of the one that an earlier run of this instruction gave it.
-  enum class Kind : std::uint8_t { Run, Drop, Enter, Exit, RegionBegins, RegionEnds, Forget, Read, Keep, Share };
+  // is given takes the tensor, in the place of the one that an earlier run of this instruction gave it. Replaced: a
+  // module's buffer, as the model was made with it, has another in its place from here on.
+  enum class Kind : std::uint8_t {
+    Run,
+    Drop,
+    Enter,
+    Exit,
+    RegionBegins,
+    RegionEnds,
+    Forget,
+    Read,
+    Keep,
+    Share,
+    Replaced,
+  };
   Kind kind = Kind::Run;
-  std::int32_t number =
-      0;  // Of what `kind` is about: a node (Run, Forget), a tensor (Drop, Read, Keep, Share), a module, or a region.
+  std::int32_t number = 0;  // Of what `kind` is about: a node (Run, Forget), a tensor (Drop, Read, Keep, Share,
+                            // Replaced), a module, or a region.
 
   Instruction(Kind what, NodeId of) : kind(what), number(of.number()) {}
   Instruction(Kind what, TensorId of) : kind(what), number(of.number()) {}

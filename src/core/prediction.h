@@ -287,6 +287,7 @@ struct FittingChange {
   std::string options;  // What to say instead: "--checkpoint full", "--zero-stage 3 --micro-batch 1".
   Verdict verdict = Verdict::Fits;
   Bytes process;                // The worst rank's peak; of one that retries what it needs.
+  bool at_best_clean = false;   // Without retries where frees end at once.
   std::optional<double> speed;  // Tokens per second and GPU, over those of the job as it is.
   std::string note;             // What else it takes or means; empty: nothing.
 };

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,8 @@ struct ConfigRemarks {
   std::vector<Key> unknown;  // That neither builder nor configuration class knows.
   std::vector<Key> gaps;     // Of a family with a graph, which is another one for such a value.
   std::vector<Key> chances;  // By which some steps take less than the graph does.
+  // The attention that transformers takes where nobody asks for another one; `message` is its name.
+  std::optional<Key> attention;
 };
 // As build_model(config, name), and fills `remarks`. Keys that make another model than the one that is built are
 // refused there as well, and `architectures` of another class.

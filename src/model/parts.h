@@ -60,12 +60,13 @@ enum class RotaryPart : std::uint8_t {
 
 // By which function scaled frequencies are computed (transformers modeling_rope_utils.py).
 // Lengths: each forward asks how long its rows are, and leaves the table as it is up to max_position_embeddings
-// (hunyuan's "dynamic").
-enum class RotaryScaling : std::uint8_t { Linear, Llama3, Yarn, Lengths, Other };
+// (hunyuan's "dynamic"). LongRope: each forward asks, and takes the one table or makes the other.
+enum class RotaryScaling : std::uint8_t { Linear, Llama3, Yarn, Lengths, LongRope, Other };
 
 struct RotaryParts {
   RotaryPart part = RotaryPart::Whole;
   RotaryScaling scaling = RotaryScaling::Other;  // Of those tables that are scaled.
+  std::int64_t short_rows = 0;                   // LongRope: rows of so many tokens take the table that is there.
   bool pairs = false;                            // Neighbours turn together, not halves of a head.
   bool sorts_pairs = false;                      // They are brought apart by that, into halves (deepseek_v3).
   bool half_tables = false;                      // Tables of half the width, for both halves of a head (gpt_oss).

@@ -321,7 +321,8 @@ class Run:
     def __init__(self, case, with_hooks):
         self.case = case
         self.training = case["training"]
-        self.meter = Meter("image_size" in self.training or "routing" in self.training or self.looks_for_pictures())
+        asks = self.looks_for_pictures() or case["config"].get("rope_scaling", {}).get("type") == "longrope"
+        self.meter = Meter("image_size" in self.training or "routing" in self.training or asks)
         self.ready = []
         self.layers = []
         self.in_forward = False

@@ -118,6 +118,9 @@ GEMMA4_MOE = {**GEMMA4_DENSE, "enable_moe_block": True, "num_experts": 6, "top_k
 PHI = {**without(config("phi", vocab_size=653, partial_rotary_factor=0.5, hidden_act="gelu_new"), "rms_norm_eps"),
        "layer_norm_eps": 1e-05}
 PHI3 = config("phi3", vocab_size=641, pad_token_id=0)
+# Rows of 64 tokens take the table that is there, longer ones make another. Heads of 16, of which 12 turn.
+LONGROPE = {**PHI3, "partial_rotary_factor": 0.75, "original_max_position_embeddings": 64,
+            "rope_scaling": {"type": "longrope", "short_factor": [1.0] * 6, "long_factor": [2.0] * 6}}
 QWEN2_MOE = config("qwen2_moe", vocab_size=643, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=48,
                    shared_expert_intermediate_size=112)
 QWEN3_MOE = config("qwen3_moe", vocab_size=647, head_dim=16, num_experts=8, num_experts_per_tok=3,
@@ -425,6 +428,12 @@ FAMILIES = {
     **family("phi", PHI, odd={"qk_layernorm": True, **DROPPED}),
     "phi-dropout-checkpoint": case({**PHI, **DROPPED}, micro_batch=2, seq=64, checkpoint="full"),
     **family("phi3", PHI3, targets=("qkv_proj",), odd={"num_key_value_heads": 4, "partial_rotary_factor": 0.5, **DROPPED}),
+    "phi3-longrope": case(LONGROPE, micro_batch=2, seq=64),
+    "phi3-longrope-autocast": case(LONGROPE, seq=64, dtype="fp32", autocast="bf16"),
+    "phi3-longrope-lora": case(LONGROPE, seq=61, lora={**LORA, "targets": ["qkv_proj"]}, grad_accum=2),
+    "phi3-longrope-long": case(LONGROPE, micro_batch=2, seq=83),
+    "phi3-longrope-long-checkpoint": case(LONGROPE, seq=96, checkpoint="full", grad_accum=2),
+    "phi3-longrope-long-fp16": case(LONGROPE, seq=65, dtype="fp16"),
     "phi3-window": case({**PHI3, "sliding_window": 32}, micro_batch=2, seq=77, attention="mem-efficient"),
     **family("qwen2-moe", QWEN2_MOE, odd={"norm_topk_prob": True, "mlp_only_layers": [1]}, experts=True),
     **family("qwen3-moe", QWEN3_MOE, odd={"norm_topk_prob": False, "decoder_sparse_step": 2}, experts=True),

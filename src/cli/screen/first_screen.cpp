@@ -14,7 +14,6 @@ namespace dsplan {
 namespace {
 
 constexpr std::size_t kMostBars = 6;
-constexpr std::size_t kMostChanges = 3;
 
 Paint paint_of(Verdict verdict) {
   switch (verdict) {

@@ -10,6 +10,7 @@
 namespace dsplan {
 
 inline constexpr std::size_t kScreenLines = 16;
+inline constexpr std::size_t kMostChanges = 3;  // That it shows.
 
 // The verdict, what is needed against what there is, and what is assumed of it: "DOES NOT FIT  needs at least ...".
 // `device` is what to call the device; empty: "the device".

@@ -622,17 +622,35 @@ bool rotary_of_lengths(const Value& rope) {
          !is_off(*alpha);
 }
 
+// phi3's older files say "su" and "yarn" (models/phi3/configuration_phi3.py, convert_rope_params_to_dict).
+bool rotary_of_two_tables(std::string_view family, const Value& rope) {
+  const Value* type = rope.find("rope_type");
+  if (type == nullptr) type = rope.find("type");
+  if (type == nullptr || !type->is(Value::Kind::String)) return false;
+  if (type->string == "longrope") return family == "phi3" || family == "minicpm3";
+  return family == "phi3" && (type->string == "su" || type->string == "yarn");
+}
+
+namespace {
+
+bool is_built(const Value& rope, std::string_view type, std::string_view family) {
+  if (among(type, kFixedRotary) || rotary_of_two_tables(family, rope)) return true;
+  return family.starts_with("hunyuan_v1_") && rotary_of_lengths(rope);
+}
+
+}  // namespace
+
 void check_rotary(ConfigReader& reader) {
-  const Value* const family = reader.root().find("model_type");
-  const bool by_alpha = family != nullptr && family->string.starts_with("hunyuan_v1_");
-  const auto judge = [&reader, by_alpha](const Value& rope) {
+  const Value* const model_type = reader.root().find("model_type");
+  const std::string_view family = model_type != nullptr ? std::string_view(model_type->string) : std::string_view();
+  const auto judge = [&reader, family](const Value& rope) {
     const Value* type = rope.find("rope_type");
     if (type == nullptr) type = rope.find("type");
     if (type == nullptr || type->is(Value::Kind::Null)) return;
     if (!type->is(Value::Kind::String)) {
       return reader.fault(*type, formatted("\"rope_type\" must be a string, not {}", describe(type->kind)));
     }
-    if (among(type->string, kFixedRotary) || (by_alpha && rotary_of_lengths(rope))) return;
+    if (is_built(rope, type->string, family)) return;
     if (among(type->string, kOtherRotary))
       return reader.gaps.push_back({type, "rope_type", formatted("{} RoPE", type->string)});
     std::vector<std::string_view> names(kFixedRotary.begin(), kFixedRotary.end());

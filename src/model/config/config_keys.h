@@ -34,6 +34,8 @@ struct ConfigKey {
 // A rope_scaling of type "dynamic" with an alpha, as published files of hunyuan have it: one table for all lengths up
 // to max_position_embeddings.
 [[nodiscard]] bool rotary_of_lengths(const Value& rope);
+// Of a family whose classes have LongRoPE: that kind, by each name that the family gives it.
+[[nodiscard]] bool rotary_of_two_tables(std::string_view family, const Value& rope);
 // Before a builder: rotary tables that each forward looks at are gaps, those that transformers does not know faults.
 void check_rotary(ConfigReader& reader);
 // Behind it: the classes that `architectures` names must be `built`, or one of `others`, whose body it is.

@@ -223,6 +223,7 @@ std::optional<DType> ConfigReader::dtype() {
 }
 
 double ConfigReader::rotary_share(std::string_view key, double fallback) {
+  const std::optional<double> read = object.number(key);  // phi3 as transformers 5 saves it says both.
   for (const std::string_view holder : {"rope_parameters", "rope_scaling"}) {
     const Value* rope = find(holder);
     if (rope == nullptr || !rope->is(Value::Kind::Object)) continue;
@@ -233,7 +234,6 @@ double ConfigReader::rotary_share(std::string_view key, double fallback) {
     fault(*share, "\"partial_rotary_factor\" must be a number above 0 and at most 1");
     return fallback;
   }
-  const std::optional<double> read = object.number(key);
   if (read && !(*read > 0 && *read <= 1)) {
     fault(key, formatted("\"{}\" must be above 0 and at most 1, not {}", key, *read));
     return fallback;

@@ -289,7 +289,44 @@ void register_experts(ModelBuilder& b, std::string_view type, std::int64_t exper
   b.activation("act_fn", activation);
 }
 
-RotaryScaling read_rotary_scaling(ConfigReader& config) {
+namespace {
+
+// One number for each frequency, which transformers asks for (validate_rope).
+void check_factors(ConfigReader& config, const Value& rope) {
+  std::size_t listed = 0;
+  for (const std::string_view key : {"short_factor", "long_factor"}) {
+    const Value* factors = rope.find(key);
+    if (factors == nullptr || !factors->is(Value::Kind::Array)) {
+      config.fault(factors != nullptr ? *factors : rope,
+                   formatted("\"{}\" of LongRoPE must be a list of numbers", key));
+      continue;
+    }
+    for (const Value& factor : factors->items) {
+      if (factor.is(Value::Kind::Integer) || factor.is(Value::Kind::Real)) continue;
+      config.fault(factor, formatted("\"{}\" must be a list of numbers, not of {}", key, describe(factor.kind)));
+    }
+    if (listed > 0 && listed != factors->items.size()) {
+      config.fault(*factors, formatted("\"long_factor\" lists {} numbers and \"short_factor\" {}",
+                                       factors->items.size(), listed));
+    }
+    listed = factors->items.size();
+  }
+}
+
+// The class's own attribute goes before what the table says (standardize_rope_params); phi3's has a default.
+std::int64_t read_short_rows(ConfigReader& config, const Value& rope, std::string_view family) {
+  constexpr std::string_view kKey = "original_max_position_embeddings";
+  const Value* of_table = rope.find(kKey);
+  if (of_table != nullptr && !(of_table->is(Value::Kind::Integer) && of_table->integer > 0)) {
+    config.fault(*of_table, formatted("\"{}\" must be an integer of at least 1", kKey));
+    return 1;
+  }
+  if (config.present(kKey)) return config.size(kKey, 0);
+  if (family == "phi3") return 4096;
+  return of_table != nullptr ? of_table->integer : config.size("max_position_embeddings", 0);
+}
+
+RotaryScaling scaling_of(ConfigReader& config) {
   const auto named = [](const Value& rope) -> std::string_view {
     for (const std::string_view key : {"rope_type", "type"}) {
       const Value* type = rope.find(key);
@@ -313,6 +350,22 @@ RotaryScaling read_rotary_scaling(ConfigReader& config) {
     }
   }
   return RotaryScaling::Other;
+}
+
+}  // namespace
+
+void read_rotary_scaling(ConfigReader& config, RotaryParts& rotary) {
+  const Value* const model_type = config.root().find("model_type");
+  const std::string_view family = model_type != nullptr ? std::string_view(model_type->string) : std::string_view();
+  for (const std::string_view holder : {"rope_parameters", "rope_scaling"}) {
+    const Value* rope = config.find(holder);
+    if (rope == nullptr || !rope->is(Value::Kind::Object) || !rotary_of_two_tables(family, *rope)) continue;
+    check_factors(config, *rope);
+    rotary.short_rows = read_short_rows(config, *rope, family);
+    rotary.scaling = RotaryScaling::LongRope;
+    return;
+  }
+  rotary.scaling = scaling_of(config);
 }
 
 Decoder read_decoder(ConfigReader& config, std::string_view prefix, const DecoderDefaults& defaults) {
@@ -342,7 +395,7 @@ Decoder read_decoder(ConfigReader& config, std::string_view prefix, const Decode
   d.activation = config.activation(defaults.activation_key, defaults.activation);
   d.norm_epsilon = config.maybe_number(defaults.epsilon_key).value_or(1e-6);
   d.rotary_base = config.rotary_base(10000);
-  decoder.parts.rotary.scaling = read_rotary_scaling(config);
+  read_rotary_scaling(config, decoder.parts.rotary);
   d.initial_deviation = config.maybe_number("initializer_range").value_or(0.02);
   return decoder;
 }

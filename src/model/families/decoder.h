@@ -68,7 +68,7 @@ struct DecoderDefaults {
   bool head_dim_may_be_null = false;
 };
 // By which function the tables of rotary frequencies are scaled that are: there is one at most.
-[[nodiscard]] RotaryScaling read_rotary_scaling(ConfigReader& config);
+void read_rotary_scaling(ConfigReader& config, RotaryParts& rotary);
 [[nodiscard]] Decoder read_decoder(ConfigReader& config, std::string_view prefix, const DecoderDefaults& defaults);
 
 // Which head `architectures` asks for, of families that have all three; `padding` is the class's pad_token_id.

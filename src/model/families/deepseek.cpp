@@ -46,7 +46,7 @@ void read_deepseek(ConfigReader& config, DeepSeek& m, const Defaults& defaults) 
   m.attention_bias = config.flag("attention_bias", false);
   d.norm_epsilon = config.maybe_number("rms_norm_eps").value_or(1e-6);
   d.rotary_base = config.rotary_base(10000);
-  m.parts.rotary.scaling = read_rotary_scaling(config);
+  read_rotary_scaling(config, m.parts.rotary);
   LatentParts& latent = m.parts.latent;
   latent.query_rank = config.maybe_size("q_lora_rank", defaults.latent.query_rank).value_or(0);
   latent.key_rank = config.size("kv_lora_rank", defaults.latent.key_rank);

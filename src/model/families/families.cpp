@@ -241,6 +241,16 @@ std::int64_t first_target_of(const ConfigReader& config, const ModelSpec& spec) 
   return spec.family == "whisper" ? 50257 : 0;
 }
 
+// PreTrainedConfig.__init__ takes the one, then the other over it (configuration_utils.py).
+std::optional<ConfigRemarks::Key> chosen_attention(ConfigReader& config) {
+  std::optional<ConfigRemarks::Key> chosen;
+  for (const std::string_view key : {"attn_implementation", "_attn_implementation"}) {
+    const std::optional<std::string> name = config.maybe_string(key);
+    if (name) chosen = {std::string(key), config.find(key)->offset, *name};
+  }
+  return chosen;
+}
+
 }  // namespace
 
 ModelSpec build_model(const Document& config, std::string name, ConfigRemarks& remarks) {
@@ -252,6 +262,7 @@ ModelSpec build_model(const Document& config, std::string name, ConfigRemarks& r
   const Family& family = family_of(reader);
   const std::optional<DType> stored = reader.dtype();
   check_rotary(reader);
+  remarks.attention = chosen_attention(reader);
   ModelSpec spec = family.build(reader);
   check_architectures(reader, spec.graph_class, family.other_classes);
   const std::vector<UnknownKey> unknown = judge_other_keys(reader, family.model_type);

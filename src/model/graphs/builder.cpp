@@ -521,7 +521,7 @@ void keep_for_next(GraphBuilder& g, TensorId tensor) {
   g.graph_.program.push_back({Instruction::Kind::Keep, tensor});
 }
 
-void share(GraphBuilder& g, TensorId tensor) { g.graph_.program.push_back({Instruction::Kind::Share, tensor}); }
+void instruct(GraphBuilder& g, Instruction::Kind kind, TensorId about) { g.graph_.program.push_back({kind, about}); }
 
 TensorId convolution(GraphBuilder& g, const Shape& made, TensorId x, bool turned) {
   const TensorId bias = g.parameter("bias");

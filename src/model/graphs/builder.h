@@ -247,7 +247,7 @@ class GraphBuilder {
   friend TensorId convolution(GraphBuilder& g, const Shape& made, TensorId x, bool turned);
   friend TensorId average_pool(GraphBuilder& g, TensorId x, std::int64_t side, bool turned);
   friend void keep_for_next(GraphBuilder& g, TensorId tensor);
-  friend void share(GraphBuilder& g, TensorId tensor);
+  friend void instruct(GraphBuilder& g, Instruction::Kind kind, TensorId about);
   friend TensorId copy_to_parallel(GraphBuilder& g, TensorId x);
   friend std::pair<TensorId, TensorId> parallel_cross_entropy(GraphBuilder& g, TensorId logits, TensorId target);
   friend std::array<TensorId, 2> turned_in_place(GraphBuilder& g, const std::array<TensorId, 4>& inputs, int by_head);
@@ -292,8 +292,12 @@ class GraphBuilder {
 [[nodiscard]] TensorId arange(GraphBuilder& g, std::int64_t count);
 // An attribute of the model holds it until the next forward; the caller's reference is used up.
 void keep_for_next(GraphBuilder& g, TensorId tensor);
+// What happens to a tensor beside the operators, and takes no reference.
+void instruct(GraphBuilder& g, Instruction::Kind kind, TensorId about);
+// A module's buffer has another in its place.
+inline void replace(GraphBuilder& g, TensorId buffer) { instruct(g, Instruction::Kind::Replaced, buffer); }
 // A container that every layer is given takes the tensor, in the place of what it had of it.
-void share(GraphBuilder& g, TensorId tensor);
+inline void share(GraphBuilder& g, TensorId tensor) { instruct(g, Instruction::Kind::Share, tensor); }
 // A convolution module's call, the current module's: weight and, where it has one, bias. `turned`: the gradient lies
 // place by place.
 [[nodiscard]] TensorId convolution(GraphBuilder& g, const Shape& made, TensorId x, bool turned);

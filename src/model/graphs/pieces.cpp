@@ -438,6 +438,44 @@ void look_at_length(GraphBuilder& g, TensorId positions) {
   g.drop({length});
 }
 
+// _compute_longrope_parameters with the long factors, operator by operator.
+TensorId long_frequencies(GraphBuilder& g, std::int64_t count) {
+  const TensorId factors = g.filled(Shape{count}, DType::Float32, 0);
+  const TensorId numbers = arange(g, count);
+  const TensorId wide = g.cast(numbers, DType::Float32);
+  g.drop({numbers});
+  const TensorId exponents = g.unary(Op::DivScalar, wide, static_cast<double>(2 * count));
+  g.drop({wide});
+  const TensorId raised = g.unary(Op::PowScalar, exponents, g.dims().rotary_base);
+  const TensorId product = g.binary(Op::Mul, factors, raised);
+  g.drop({raised});
+  const TensorId inverse = g.unary(Op::Reciprocal, product);
+  const TensorId made = g.unary(Op::MulScalar, inverse, 1);
+  g.drop({inverse, product, exponents, factors});
+  return made;
+}
+
+// longrope_frequency_update: `inv_freq` becomes the table that the constructor kept, or one that is made each time.
+TensorId chosen_frequencies(GraphBuilder& g, const RotaryParts& parts, TensorId positions, std::string_view prefix) {
+  const std::string name(prefix);
+  const TensorId usual = g.buffer(name + "inv_freq");
+  const TensorId length = length_of(g, positions);
+  const TensorId longer = g.make(Op::Greater, Shape{}, DType::Bool, {length});
+  g.drop({longer}, longer);
+  if (g.options().seq <= parts.short_rows) {
+    const bool kept_apart = g.options().transformers >= Version{5, 0, 0};  // Before, by another name.
+    if (kept_apart) replace(g, usual);
+    g.drop({length});
+    return kept_apart ? g.buffer(name + "original_inv_freq") : usual;
+  }
+  const TensorId made = long_frequencies(g, g.shape(usual).dims[0]);
+  replace(g, usual);
+  const TensorId seen = g.view(made, g.shape(made));
+  keep_for_next(g, made);
+  g.drop({length});
+  return seen;
+}
+
 }  // namespace
 
 Waves rotary_tables(GraphBuilder& g, const RotaryParts& parts, ModuleId module, TensorId positions,
@@ -447,13 +485,17 @@ Waves rotary_tables(GraphBuilder& g, const RotaryParts& parts, ModuleId module, 
   g.set_autocast_enabled(false);
   if (parts.scaling == RotaryScaling::Lengths) look_at_length(g, positions);
   // A table in fp32 already is not copied.
-  const TensorId table = g.buffer(std::string(prefix) + "inv_freq");
+  const bool chosen = parts.scaling == RotaryScaling::LongRope;
+  const bool long_rows = chosen && g.options().seq > parts.short_rows;
+  const TensorId table =
+      chosen ? chosen_frequencies(g, parts, positions, prefix) : g.buffer(std::string(prefix) + "inv_freq");
   const TensorId length = parts.made_anew ? length_of(g, positions) : kNone;
   const TensorId frequencies = parts.made_anew ? g.filled(Shape{1, g.shape(table).dims[0], 1}, DType::Float32, 0)
                                : g.dtype(table) == DType::Float32 ? table
                                                                   : g.cast(table, DType::Float32);
   const auto leave = [&](const Waves& made) {
     if (frequencies != table) g.drop({frequencies});
+    if (long_rows) g.drop({table});
     if (length != kNone) g.drop({length});
     g.set_autocast_enabled(true);
     g.set_grad_enabled(true);

@@ -667,9 +667,21 @@ std::optional<std::string> fused_head_unsupported(const ModelSpec& model) {
 namespace {
 
 std::optional<std::string> lengths_unsupported(const ModelSpec& model, const Training& training) {
-  if (model.parts == nullptr || model.parts->rotary.scaling != RotaryScaling::Lengths) return std::nullopt;
-  const auto too_long = [&](std::int64_t seq) { return seq > model.dims.max_positions; };
+  if (model.parts == nullptr) return std::nullopt;
+  const RotaryParts& rotary = model.parts->rotary;
   const std::vector<std::int64_t>& each = training.seq_list;
+  if (rotary.scaling == RotaryScaling::LongRope) {
+    const auto is_long = [&](std::int64_t seq) { return seq > rotary.short_rows; };
+    const auto some = std::count_if(each.begin(), each.end(), is_long);
+    const bool longer = each.empty() ? is_long(training.seq) : some > 0;
+    if (longer && training.transformers < Version{5, 0, 0})
+      return "rows for which LongRoPE makes tables, before transformers 5";
+    if (some == 0 || some == static_cast<std::ptrdiff_t>(each.size())) return std::nullopt;
+    return formatted("rows on both sides of original_max_position_embeddings, {}, where LongRoPE changes its tables",
+                     rotary.short_rows);
+  }
+  if (rotary.scaling != RotaryScaling::Lengths) return std::nullopt;
+  const auto too_long = [&](std::int64_t seq) { return seq > model.dims.max_positions; };
   if (!too_long(training.seq) && std::none_of(each.begin(), each.end(), too_long)) return std::nullopt;
   return "rows longer than max_position_embeddings, for which dynamic RoPE makes new tables";
 }

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <functional>
 #include <iterator>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -174,13 +175,20 @@ std::vector<Trial> paired_trials(const std::vector<Trial>& singles) {
   return trials;
 }
 
-std::vector<Trial> far_trials(const Job& job, std::string_view family, const std::vector<Trial>& singles) {
+// Without its parameters, gradients and optimizer states the job would not fit either: no change of those helps alone.
+bool states_are_the_least(const Job& job, const Prediction& now) {
+  const std::optional<VerdictLimit> limit = verdict_limit(device_room(job));
+  if (!limit || !now.peak) return false;
+  const ByRole& held = now.peak->by_role;
+  return now.peak->requested - held[Role::Parameters] - held[Role::Gradients] - held[Role::Optimizer] > limit->limit;
+}
+
+std::vector<Trial> far_trials(const Job& job, std::string_view family, const std::vector<Trial>& singles,
+                              const Prediction& now) {
   const Training& t = job.training;
   std::vector<Trial> trials;
   const bool adam = t.optimizer.kind == OptimizerKind::AdamW || t.optimizer.kind == OptimizerKind::Adam;
   if (adam) trials.push_back(with_optimizer("adamw_8bit", "its states in 8 bits"));
-  trials.push_back(with_adapters_of(16, family));
-  trials.push_back(with_packed_weights_and_adapters(family, t.compute_dtype() == DType::Float16));
   const bool staged = t.runtime == Runtime::DeepSpeed && t.zero.stage > 0;
   if (t.zero.offload_optimizer.device == OffloadDevice::None) {
     trials.push_back(staged ? with_offload(false) : both(with_stage(2), with_offload(false)));
@@ -195,7 +203,12 @@ std::vector<Trial> far_trials(const Job& job, std::string_view family, const std
     trials.push_back(more(2));
     trials.back().larger = {more(4), more(8)};
   }
+  trials.push_back(with_adapters_of(16, family));
+  trials.push_back(with_packed_weights_and_adapters(family, t.compute_dtype() == DType::Float16));
   std::vector<Trial> all = trials;
+  if (states_are_the_least(job, now)) {
+    std::erase_if(all, [](const Trial& trial) { return trial.options.find("--lora") == std::string::npos; });
+  }
   const auto checkpoints = std::find_if(singles.begin(), singles.end(),
                                         [](const Trial& trial) { return trial.options == "--checkpoint full"; });
   if (checkpoints != singles.end()) {
@@ -218,12 +231,12 @@ class Judge {
   // `now`: null where every verdict is wanted.
   Judge(const SearchInputs& inputs, const Prediction* now) : inputs_(inputs), now_(now), shapes_(inputs.model) {}
 
-  [[nodiscard]] std::vector<FittingChange> judged(const std::vector<Trial>& trials) const {
+  [[nodiscard]] std::vector<FittingChange> judged(std::span<const Trial> trials, Detail detail) const {
     std::vector<std::optional<FittingChange>> found(trials.size());
     // Those that take longest come last in the list, and begin first.
     in_parallel(trials.size(), [&](std::size_t begun) {
       const std::size_t at = trials.size() - 1 - begun;
-      found[at] = smallest(trials[at]);
+      found[at] = smallest(trials[at], detail);
     });
     std::vector<FittingChange> changes;
     for (std::optional<FittingChange>& one : found) {
@@ -233,14 +246,14 @@ class Judge {
   }
 
  private:
-  [[nodiscard]] std::optional<FittingChange> smallest(const Trial& trial) const {
-    std::optional<FittingChange> found = judged(trial);
-    for (auto next = trial.larger.begin(); !found && next != trial.larger.end(); ++next) found = judged(*next);
+  [[nodiscard]] std::optional<FittingChange> smallest(const Trial& trial, Detail detail) const {
+    std::optional<FittingChange> found = judged(trial, detail);
+    for (auto next = trial.larger.begin(); !found && next != trial.larger.end(); ++next) found = judged(*next, detail);
     return found;
   }
 
   // What resolving refuses, or what has no whole prediction, is no answer.
-  [[nodiscard]] std::optional<FittingChange> judged(const Trial& trial) const {
+  [[nodiscard]] std::optional<FittingChange> judged(const Trial& trial, Detail detail) const {
     CandidateInputs made;
     made.request = inputs_.request;
     made.has_deepspeed = inputs_.deepspeed != nullptr || made.request.inline_deepspeed.has_value();
@@ -252,25 +265,25 @@ class Judge {
       trial.edit(made);
       const bool adapts = made.request.lora.given() && !inputs_.request.lora.given();
       const ModelSpec model = adapts ? model_of(inputs_.model, made.request) : ModelSpec{};
-      return judged(trial, adapts ? model : inputs_.model, made);
+      return judged(trial, adapts ? model : inputs_.model, made, detail);
     } catch (const Refusal&) {
       return std::nullopt;
     }
   }
 
   [[nodiscard]] std::optional<FittingChange> judged(const Trial& trial, const ModelSpec& model,
-                                                    const CandidateInputs& made) const {
+                                                    const CandidateInputs& made, Detail detail) const {
     Job job = resolve(model, made.request, made.file(), inputs_.hardware, inputs_.cluster);
     if (now_ != nullptr && hopeless(model, job)) return std::nullopt;
     job.rank = "worst";
     (void)choose_checkpointing(model, job);
     const Wanted wanted = now_ != nullptr ? Wanted::IfFits : Wanted::Any;
     SharedShapes* const shapes = &model == &inputs_.model ? &shapes_ : nullptr;
-    const std::optional<Prediction> made_whole = predict_wanted(model, job, Detail::Change, wanted, nullptr, shapes);
+    const std::optional<Prediction> made_whole = predict_wanted(model, job, detail, wanted, nullptr, shapes);
     if (!made_whole || !made_whole->peak) return std::nullopt;
     const Prediction& p = *made_whole;
     if (now_ != nullptr && (!fits(p.verdict) || p.verdict >= now_->verdict)) return std::nullopt;
-    FittingChange change{trial.options, p.verdict, p.needed.value_or(Bytes(0)), {}, trial.note};
+    FittingChange change{trial.options, p.verdict, p.needed.value_or(Bytes(0)), p.retries_low == 0, {}, trial.note};
     if (fits(p.verdict) && p.retries == 0 && p.peak->process) change.process = *p.peak->process;
     if (p.time && now_ != nullptr && now_->time && speed_of(*now_) > 0) change.speed = speed_of(p) / speed_of(*now_);
     const Bytes host_now = now_ != nullptr ? now_->host.per_node.value_or(Bytes(0)) : Bytes(0);
@@ -306,21 +319,45 @@ void drop_what_adds_nothing(std::vector<FittingChange>& changes) {
   changes = std::move(kept);
 }
 
+// As many as are `enough` fit with room to spare: then without what comes behind the last of those.
+bool cut_behind(std::vector<FittingChange>& changes, std::size_t enough) {
+  std::size_t well = 0;
+  for (std::size_t at = 0; at < changes.size(); ++at) {
+    if (changes[at].verdict == Verdict::Fits) ++well;
+    if (well < enough) continue;
+    changes.erase(changes.begin() + static_cast<std::ptrdiff_t>(at + 1), changes.end());
+    return true;
+  }
+  return false;
+}
+
 }  // namespace
 
-std::vector<FittingChange> what_fits(const SearchInputs& inputs, const Job& job, const Prediction& now, Reach reach) {
+std::vector<FittingChange> what_fits(const SearchInputs& inputs, const Job& job, const Prediction& now, Reach reach,
+                                     std::size_t enough) {
   const Judge judge(inputs, &now);
   const std::vector<Trial> singles = single_trials(job, now);
-  std::vector<FittingChange> changes = judge.judged(singles);
+  std::vector<FittingChange> changes = judge.judged(singles, Detail::ChangeEnds);
   const auto none_fits_well = [&changes] {
     return std::none_of(changes.begin(), changes.end(),
                         [](const FittingChange& one) { return one.verdict == Verdict::Fits; });
   };
-  const auto add = [&](const std::vector<Trial>& trials) {
-    for (FittingChange& one : judge.judged(trials)) changes.push_back(std::move(one));
+  const auto add = [&](std::span<const Trial> trials, Detail detail) {
+    for (FittingChange& one : judge.judged(trials, detail)) changes.push_back(std::move(one));
   };
-  if (none_fits_well()) add(paired_trials(singles));
-  if (none_fits_well() && reach == Reach::Far) add(far_trials(job, inputs.model.family, singles));
+  if (none_fits_well()) add(paired_trials(singles), Detail::ChangeEnds);
+  const bool one_may = std::any_of(changes.begin(), changes.end(), [](const FittingChange& one) {
+    return one.verdict == Verdict::FitsWithRetries && one.at_best_clean;
+  });
+  const bool goes_on = none_fits_well() && (enough == kAllChanges || !one_may);
+  if (goes_on && reach == Reach::Far) {
+    const std::vector<Trial> trials = far_trials(job, inputs.model.family, singles, now);
+    const std::size_t at_once = enough == kAllChanges ? trials.size() : std::max<std::size_t>(processors(), 2);
+    for (std::size_t at = 0; at < trials.size() && !cut_behind(changes, enough); at += at_once) {
+      add(std::span(trials).subspan(at, std::min(at_once, trials.size() - at)), Detail::Change);
+    }
+    (void)cut_behind(changes, enough);
+  }
   std::stable_sort(changes.begin(), changes.end(), [](const FittingChange& a, const FittingChange& b) {
     if (a.verdict != b.verdict) return a.verdict < b.verdict;
     return a.speed.value_or(0) > b.speed.value_or(0);
@@ -345,7 +382,7 @@ std::vector<FittingChange> other_ways(const SearchInputs& inputs, const SearchSp
     const bool half = request.dtype.value_or({}) == "fp16";
     trials.push_back(both(with_packed_weights_and_adapters(inputs.model.family, half), least));
   }
-  std::vector<FittingChange> ways = Judge(asked, nullptr).judged(trials);
+  std::vector<FittingChange> ways = Judge(asked, nullptr).judged(trials, Detail::Change);
   std::stable_sort(ways.begin(), ways.end(), [](const FittingChange& a, const FittingChange& b) {
     return a.verdict != b.verdict ? a.verdict < b.verdict : a.process < b.process;
   });

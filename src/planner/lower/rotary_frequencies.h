@@ -25,6 +25,7 @@ class RotaryFrequencies {
       case RotaryScaling::Linear: return divided_by(powers(count, true), count, keep);  // Then divided in place.
       case RotaryScaling::Llama3: return by_wavelength(count, keep);
       case RotaryScaling::Yarn: return ramped(count, keep);
+      case RotaryScaling::LongRope: return by_factors(count, keep);
       case RotaryScaling::Lengths:
       case RotaryScaling::Other: break;
     }
@@ -61,6 +62,18 @@ class RotaryFrequencies {
     const Variable turning = divided_by(powers(turned, true), turned);
     const Variable zeros = made(count - turned, DType::Float32);
     return returned(count, {&turning, &zeros}, keep);
+  }
+  // modeling_rope_utils.py, _compute_longrope_parameters, line by line.
+  [[nodiscard]] Variable by_factors(std::int64_t count, const std::function<void()>& keep) {
+    const Variable factors = made(count, DType::Float32);
+    Variable exponents = made(count, DType::Int64);
+    exponents = made(count, DType::Float32, {&exponents});
+    exponents = made(count, DType::Float32, {&exponents});
+    Variable raised = made(count, DType::Float32, {&exponents});
+    made(1, DType::Float64).reset();  // The base.
+    const Variable product = made(count, DType::Float32, {&factors, &raised});
+    raised.reset();
+    return divided_by(product, count, keep);
   }
   // modeling_rope_utils.py, _compute_llama3_parameters, line by line.
   [[nodiscard]] Variable by_wavelength(std::int64_t count, const std::function<void()>& keep) {

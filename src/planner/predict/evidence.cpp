@@ -102,7 +102,7 @@ void Readings::place_further(const Job& job, const DeviceRoom& room) {
   const bool asks = limit && (fraction || placements.asked.peak.reserved > limit->limit);  // The judge, and by replay.
   if (asks && job.placement == PlacementKind::Caching) {
     if (detail == Detail::Screen) return;
-    const bool fate = detail == Detail::Fate || detail == Detail::Change;
+    const bool fate = detail == Detail::Fate || detail == Detail::Change || detail == Detail::ChangeEnds;
     if (fate && !limited) limited = place_again(schedule, placements, under_limit(job, room));
     if (fails()) return;
   }

@@ -736,6 +736,20 @@ DType dtype_of(const ModelSpec& model, const ModelBuffer& buffer, const Training
   return training.under_zero_init() && type == DType::Float32 && !buffer.converted ? training.dtype : type;
 }
 
+// LongRoPE's first forward puts another in the place of `inv_freq`: the constructor's copy, which is counted by its own
+// name, or one in fp32 that each forward makes. DDP's list holds the first one all the same.
+Bytes buffer_bytes(const ModelSpec& model, const ModelBuffer& buffer, const Job& job) {
+  const Training& t = job.training;
+  const Elements elements = shape_of(buffer, t).elements();
+  const Bytes made = storage(elements, dtype_of(model, buffer, t));
+  const bool frequencies = buffer.name.ends_with("inv_freq") && !buffer.name.ends_with("original_inv_freq");
+  const RotaryParts* rotary = model.parts != nullptr ? &model.parts->rotary : nullptr;
+  const bool chosen = frequencies && rotary != nullptr && rotary->scaling == RotaryScaling::LongRope;
+  if (!chosen || !model.has_graph || t.transformers < Version{5, 0, 0}) return made;
+  const Bytes first = t.runtime == Runtime::PyTorch && job.parallelism.dp > 1 ? made : Bytes(0);
+  return t.seq > rotary->short_rows ? first + storage(elements, DType::Float32) : first;
+}
+
 }  // namespace
 
 Footprint footprint(const ModelSpec& model, const Job& job, std::int64_t rank) {
@@ -764,8 +778,7 @@ Footprint footprint(const ModelSpec& model, const Job& job, std::int64_t rank) {
   }
   for (const ModelBuffer& buffer : model.buffers) {
     if (!buffer_exists(buffer, job.training.transformers)) continue;
-    result.persistent[Role::ModuleBuffers] +=
-        storage(shape_of(buffer, job.training).elements(), dtype_of(model, buffer, job.training));
+    result.persistent[Role::ModuleBuffers] += buffer_bytes(model, buffer, job);
   }
   if (job.training.runtime == Runtime::DeepSpeed) add_scalars(job, result);
   add_workspaces(model, job, result);

@@ -21,8 +21,9 @@ class SharedShapes;
 // How much of a prediction is made. Screen: what the first screen says, without the long run, and without the other end
 // of what waiting frees can do where the verdict does not rest on it. Searches ask for verdicts: those are also without
 // what the clock says (reserved and retries as expected). Fate: of what surely does not fit no more than that, and
-// where it first fails. Change: of what fits, what it needs or takes, and nothing of the other end.
-enum class Detail : std::uint8_t { All, Screen, Verdict, Fate, Change };
+// where it first fails. Change: of what fits, what it needs or takes, and nothing of the other end. ChangeEnds: but how
+// often that retries.
+enum class Detail : std::uint8_t { All, Screen, Verdict, Fate, Change, ChangeEnds };
 
 // What job.rank asks for: one rank by number, "all" (every rank, ascending), or "worst": the largest peak.process (the
 // largest persistent total where there is no peak), lowest rank on ties. Refuses a rank that does not exist.

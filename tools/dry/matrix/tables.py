@@ -122,9 +122,10 @@ starcoder2-3b phi-1.5 phi-3-mini gemma-2b gemma-3-1b falcon-7b falcon-rw-1b bloo
 llama-4-scout-text gemma-4-31b-text gemma-4-26b-a4b-text starcoderbase-1b starcoder lfm2-1.2b lfm2-2.6b vaultgemma-1b
 minicpm3-4b glm-4-9b-chat solar-open-100b
 jais-2-8b hyperclovax-seed-think-14b flex-olmo-7x7b apertus-8b nanochat-d20 gpt-j-6b gpt-neo-125m minimax-m2
-nemotron-mini-4b exaone-4.0-32b olmo-3-7b hunyuan-7b""".split()
+nemotron-mini-4b exaone-4.0-32b olmo-3-7b hunyuan-7b phi-3.5-mini phi-4-mini""".split()
 # Families that came last, under each runtime.
-LATEST = "apertus-8b nanochat-d20 gpt-j-6b gpt-neo-125m nemotron-mini-4b exaone-4.0-32b olmo-3-7b hunyuan-7b".split()
+LATEST = """apertus-8b nanochat-d20 gpt-j-6b gpt-neo-125m nemotron-mini-4b exaone-4.0-32b olmo-3-7b hunyuan-7b
+phi-3.5-mini phi-4-mini""".split()
 
 
 PICTURED = "dinov2-small-imagenet1k dinov2-base-imagenet1k".split()
@@ -150,6 +151,12 @@ def families():
         yield one(rank=3, deepspeed=engine(3), model_init="host", name="zero3")
         yield one(rank=3, deepspeed=engine(3), model_init="host", checkpoint="full", name="zero3-full")
         yield one(runtime="fsdp2", name="fsdp2")
+    for model in ("phi-3.5-mini", "phi-4-mini"):  # Rows for which LongRoPE makes other tables.
+        one = functools.partial(job, "families", model, 4500, 1, attention=None, change={"num_hidden_layers": 4})
+        yield one()
+        yield one(checkpoint="full", model_init="host", dtype="fp32", autocast="bf16", name="full-autocast")
+        yield one(world=8, rank=3, name="ddp")
+        yield one(world=8, rank=3, deepspeed=engine(3), model_init="host", checkpoint="full", name="zero3-full")
     for model in ("gemma-4-e2b-text", "gemma-4-e4b-text"):  # Whose last layers read what others keep: whole.
         yield job("families", model, 1024, 1, attention=None, whole=True)
         yield job("families", model, 500, 3, attention=None, whole=True, checkpoint="full", name="full")

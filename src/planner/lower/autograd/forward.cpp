@@ -16,6 +16,10 @@ bool is_turned(const Graph& graph, const Node& node, TensorId tensor) {
   return (linear || node.op == Op::GroupedMatmul) && node.number == 0 && tensor == graph.input(node, 1);
 }
 
+// What a module keeps until the next forward.
+constexpr What kTable{Role::ModuleBuffers, "buffer"};
+constexpr What kOfBatch{Role::Inputs, "batch"};
+
 }  // namespace
 
 void Forward::run(std::uint32_t begin, std::uint32_t end, bool saves) {
@@ -35,7 +39,10 @@ void Forward::run(std::uint32_t begin, std::uint32_t end, bool saves) {
       case Instruction::Kind::Keep:
         if (kept_ != kNoBuffer) emitter_.release(kept_, Reason::PythonFrame);
         kept_ = on_.storages.of(instruction.tensor());
-        emitter_.rename(kept_, {Role::Inputs, "batch"});
+        emitter_.rename(kept_, is_floating(graph_.tensor(instruction.tensor()).dtype) ? kTable : kOfBatch);
+        break;
+      case Instruction::Kind::Replaced:
+        if (on_.runtime.replaced) on_.runtime.replaced(on_.storages.of(instruction.tensor()));
         break;
       case Instruction::Kind::Share:
         if (!checkpoints_.all().empty()) checkpoints_.container.put(instruction.tensor(), recomputing_ && detaches_);

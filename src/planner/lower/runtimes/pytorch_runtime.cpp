@@ -33,6 +33,7 @@ class PyTorchRuntime final : public RuntimeBase {
         clip_(emitter, job.training.level, job.parallelism.tp),
         scaler_(emitter) {
     if (world() == 1) return;
+    holds_buffers = true;
     ddp_.emplace(emitter, DdpGradients{trained_, gradients_, views_}, model.parameters.size(),
                  DdpFacts{job.training.ddp, world(), job.training.torch});
   }

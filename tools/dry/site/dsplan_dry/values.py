@@ -1,6 +1,7 @@
 """Small whole numbers of the device: what a model computes of tokens, grids and masks and then reads back, or sizes
 tensors by. Each operator on them is run a second time by the host, in the device's memory, which here is the host's own:
-nothing is allocated, and no stream waits. Models that see pictures ask for that, and those that look at lengths.
+nothing is allocated, and no stream waits. Models that see pictures ask for that, and those whose tables of positions
+look at lengths.
 
 Under a mode of Python's dispatcher autograd adds gradients up out of place: backward runs without it, but for what it
 computes again."""
@@ -12,8 +13,9 @@ from . import answers, device, imports
 LIMIT = 1 << 22  # Elements.
 MODES = []
 SEEING = ("llava", "gemma3", "paligemma", "idefics3", "smolvlm", "internvl", "llama4", "mistral3", "gemma4", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5",
-          "qwen3_5_moe",
-          "hunyuan_v1_dense", "hunyuan_v1_moe")  # Those ask how long their rows are.
+          "qwen3_5_moe")
+# Tables of positions whose forward asks how long its rows are.
+LENGTHS = ("dynamic", "longrope")
 
 
 def on_host(tensor):
@@ -138,7 +140,7 @@ def with_mode(function):
 
 
 def follow(*_):
-    """From when a model that sees pictures is imported."""
+    """From when a model that sees pictures is imported, or a table that looks at lengths is made."""
     if MODES or answers.LIBRARIES:
         return
     import torch
@@ -157,6 +159,21 @@ def follow(*_):
     MODES[0].__enter__()
 
 
+def follow_lengths(rope):
+    def watched(make):
+        @functools.wraps(make)
+        def call(*args, **kwargs):
+            follow()
+            return make(*args, **kwargs)
+
+        return call
+
+    for kind in LENGTHS:
+        if kind in rope.ROPE_INIT_FUNCTIONS:
+            rope.ROPE_INIT_FUNCTIONS[kind] = watched(rope.ROPE_INIT_FUNCTIONS[kind])
+
+
 def install():
+    imports.after("transformers.modeling_rope_utils", follow_lengths)
     for family in SEEING:
         imports.after(f"transformers.models.{family}.modeling_{family}", follow)
