@@ -224,7 +224,7 @@ TEST_CASE("config keys: the file's attention is read as transformers reads it, b
 TEST_CASE("config keys: LongRoPE's tables") {
   Document phi = document(kWitnesses / "parameters" / "phi3.json");
   const auto rows_of = [](const Document& config) {
-    const RotaryParts& rotary = build_model(config, "m").parts->rotary;
+    const RotaryParts rotary = build_model(config, "m").parts->rotary;
     CHECK(rotary.scaling == RotaryScaling::LongRope);
     return rotary.short_rows;
   };
