@@ -9,6 +9,7 @@
 #include "model/quantized.h"
 #include "planner/lower/rotary_frequencies.h"
 #include "planner/lower/runtimes/weight_packing.h"
+#include "planner/lower/runtimes/zero3/construction.h"
 
 namespace dsplan {
 namespace {
@@ -150,16 +151,10 @@ ModuleId tied_by(const ModelSpec& model, const Parameter& parameter) {
   return 0;
 }
 
-// Whose buffers come behind its children, and with which module: those of a root behind the model inside of it
-// (modeling_bart.py, BartForConditionalGeneration), and a model's triangle of flags behind its last norm
-// (modeling_gpt_bigcode.py). kNone: nobody's, or a recording does not say.
-struct Late {
-  ModuleId of = kNone;
-  ModuleId with = kNone;
-  Bytes triangle = Bytes(0);
-};
-Late late_buffers(const ModelSpec& model) {
-  Late late;
+}  // namespace
+
+LateBuffers late_buffers(const ModelSpec& model) {
+  LateBuffers late;
   if (model.recording) return late;
   for (const ModelBuffer& buffer : model.buffers) {
     const bool of_body = model.modules[static_cast<std::size_t>(buffer.module)].type.ends_with("Model");
@@ -174,7 +169,6 @@ Late late_buffers(const ModelSpec& model) {
   return late;
 }
 
-// A triangle is made of ones; when its model has all its parts, it is made anew of others and copied (_init_weights).
 void make_late(Eager& eager, Bytes triangle, const std::function<void()>& buffers) {
   constexpr What kOnes{Role::Temporaries, "ones of a triangle", "torch.tril"};
   if (triangle == Bytes(0)) return buffers();
@@ -186,10 +180,24 @@ void make_late(Eager& eager, Bytes triangle, const std::function<void()>& buffer
   const Variable below = eager.scratch(triangle, DType::Bool, kOnes);
 }
 
+// Whose table says who sees whom (modeling_gpt_neo.py).
+constexpr std::string_view kSeeing = "GPTNeoSelfAttention";
+
+namespace {
+
+// The first module that does not lie in this one.
+std::size_t end_of(const ModelSpec& model, std::size_t module) {
+  std::size_t end = module + 1;
+  while (end < model.modules.size() && model.lies_in(static_cast<ModuleId>(end), static_cast<ModuleId>(module))) ++end;
+  return end;
+}
+
 // Before which module those of `module` are made: constructors register buffers behind the modules inside, roberta's
-// embeddings before their table of positions (modeling_bert.py, modeling_roberta.py: nn.Buffer).
+// embeddings before their table of positions (modeling_bert.py, modeling_roberta.py: nn.Buffer), gpt_neo's attention
+// before its projections.
 std::size_t with_buffers(const ModelSpec& model, std::size_t module) {
   std::size_t at = module + 1;
+  if (model.modules[module].type == kSeeing) return at;
   bool normed = false;
   for (; at < model.modules.size() && model.lies_in(static_cast<ModuleId>(at), static_cast<ModuleId>(module)); ++at) {
     normed = normed || model.modules[at].path.ends_with("embeddings.LayerNorm");
@@ -207,29 +215,31 @@ void make_waiting(Waiting& waiting, std::size_t module, const std::function<void
   }
 }
 
-// Positions as sines and cosines, and the frequencies of rotary ones, which transformers computes on the device: where
-// the module is made, as a buffer, and when the stack around it has been made (modeling_utils.py, post_init; each
-// model's _init_weights).
-class Sinusoids {
+// Positions as sines and cosines, the frequencies of rotary ones, and who sees whom, which transformers computes on the
+// device: where the module is made, as a buffer, and when the stack around it has been made (modeling_utils.py,
+// post_init; each model's _init_weights).
+class Tables {
  public:
-  Sinusoids(Emitter& emitter, const ModelSpec& model, const Training& training, DType kept)
+  Tables(Emitter& emitter, const ModelSpec& model, const Training& training, DType kept)
       : eager_(emitter), model_(model), kept_(kept), again_(training.transformers >= Version{5, 0, 0}) {}
 
   // A buffer's table is computed around `make`, which makes what is kept of it.
   void construct(ModuleId module, const BuffersOf& make) {
     if (again_ && turns(module)) {
       frequencies(module, &make);
+    } else if (sees(module)) {
+      triangle(module, [&] { make(module); });
     } else if (is_table(module) && buffer(module) != nullptr) {
       counted(module, [&] { make(module); });
     } else {
       make(module);
     }
-    if (again_ && (turns(module) || is_table(module))) waiting_.push_back(module);
+    if (again_ && (turns(module) || sees(module) || counts(module) || is_table(module))) waiting_.push_back(module);
   }
   // `next` is about to be made: stacks that it does not lie in are there.
   void leave(ModuleId next) {
     std::erase_if(waiting_, [&](ModuleId table) {
-      const ModuleId stack = model_.modules[static_cast<std::size_t>(table)].parent;
+      const ModuleId stack = stack_of(table);
       if (next != kNone && model_.lies_in(next, stack)) return false;
       initialize(table);
       return true;
@@ -256,6 +266,16 @@ class Sinusoids {
     return found != nullptr && at(module).type.ends_with("RotaryEmbedding") && found->shape.rank == 1 &&
            !model_.recording;
   }
+  [[nodiscard]] bool sees(ModuleId module) const { return at(module).type == kSeeing && buffer(module) != nullptr; }
+  [[nodiscard]] bool counts(ModuleId module) const {
+    const ModelBuffer* found = buffer(module);
+    return found != nullptr && found->name.ends_with("position_ids") && !model_.recording;
+  }
+  [[nodiscard]] ModuleId stack_of(ModuleId table) const {
+    ModuleId around = at(table).parent;
+    while (sees(table) && around > 0 && !at(around).type.ends_with("Model")) around = at(around).parent;
+    return around;
+  }
   [[nodiscard]] Shape shape(ModuleId module) const {
     if (const ModelBuffer* found = buffer(module)) return found->shape;
     for (const Parameter& parameter : model_.parameters) {
@@ -276,6 +296,10 @@ class Sinusoids {
   void initialize(ModuleId module) {
     if (turns(module)) {
       frequencies(module, nullptr);
+    } else if (sees(module)) {
+      triangle(module, {});
+    } else if (counts(module)) {
+      (void)made(shape(module).elements().value(), DType::Int64);
     } else if (buffer(module) != nullptr) {
       counted(module, {});
     } else if (of_whisper(module)) {
@@ -300,6 +324,27 @@ class Sinusoids {
         last = RotaryFrequencies(eager_.emitter(), model_.parts.get()).of(buffer, {});
       }
     }
+  }
+  // A triangle of ones; with a window it is joined with what lies below that, by an exclusive or.
+  void triangle(ModuleId module, const std::function<void()>& keep) {
+    const ModelBuffer& table = *buffer(module);
+    const std::int64_t elements = table.shape.elements().value();
+    const auto last = [&](const Variable& from) {
+      if (keep) return keep(), Variable();
+      return made(elements, DType::Bool, {&from});
+    };
+    Variable ones = made(elements, DType::Bool);
+    if (table.window == 0) {
+      const Variable below = last(ones);
+      ones.reset();
+      return;
+    }
+    Variable below = made(elements, DType::Bool, {&ones});
+    ones.reset();
+    Variable older = made(elements, DType::Bool, {&below});
+    const Variable joined = last(older);
+    older.reset();
+    below.reset();
   }
   // modeling_m2m_100.py, get_embedding: in fp32, then in the default dtype. `keep` makes the buffer of it; without, it
   // is copied into the one that is there.
@@ -368,50 +413,100 @@ class Sinusoids {
   std::vector<ModuleId> waiting_;  // Tables of stacks that are not whole.
 };
 
+// By the module before whose constructor they are made, the last entry behind all: of what others inside wait for
+// first.
+std::vector<std::vector<ParameterId>> by_maker(const ModelSpec& model) {
+  std::vector<std::vector<ParameterId>> order(model.modules.size() + 1);
+  const std::vector<ModuleId> before = made_before(model);
+  for (std::size_t id = 0; id < model.parameters.size(); ++id) {
+    const Parameter& parameter = model.parameters[id];
+    if (is_adapter(parameter)) continue;
+    std::size_t due = at(before[id] == kNone ? parameter.module : before[id]);
+    if (before[id] == parameter.module) due = end_of(model, due);
+    order[due].push_back(static_cast<ParameterId>(id));
+  }
+  for (std::vector<ParameterId>& due : order) {
+    std::stable_sort(due.begin(), due.end(), [&](ParameterId a, ParameterId b) {
+      return model.parameters[at(a)].module > model.parameters[at(b)].module;
+    });
+  }
+  return order;
+}
+
 }  // namespace
 
 void ModelLoading::build_on_device(const ModelSpec& model, const BuffersOf& buffers_of,
                                    const std::function<void()>& before_product) {
   before_product_ = before_product;
   if (packing_of(model)) return build_packed(model, buffers_of);
-  constexpr What kTied{Role::Parameters, "weight of its own, until it is tied", "modeling_utils.py, tie_weights"};
   on_device_.resize(parameters_);
-  std::map<ModuleId, Variables> tied;  // By who ties them.
-  std::size_t next = 0;                // Parameters are in their modules' order.
-  const Late late = late_buffers(model);
+  std::map<ModuleId, std::vector<OwnWeight>> tied;  // By who ties them.
+  const std::vector<std::vector<ParameterId>> order = by_maker(model);
+  const LateBuffers late = late_buffers(model);
   Waiting waiting;
-  Sinusoids sinusoids(eager_.emitter(), model, training_, made(model.parameters.front(), 0).dtype);
-  const auto make_due = [&](std::size_t module) {
-    make_waiting(waiting, module, [&](ModuleId due) { sinusoids.construct(due, buffers_of); });
-  };
-  for (std::size_t module = 0; module < model.modules.size(); ++module) {
-    make_due(module);
-    sinusoids.leave(static_cast<ModuleId>(module));
-    for (auto& [scope, weights] : tied) {
-      if (!model.lies_in(static_cast<ModuleId>(module), scope)) weights.reset();
+  Tables tables(eager_.emitter(), model, training_, made(model.parameters.front(), 0).dtype);
+  for (std::size_t module = 0; module <= model.modules.size(); ++module) {
+    const bool is_over = module == model.modules.size();
+    make_waiting(waiting, module, [&](ModuleId due) { tables.construct(due, buffers_of); });
+    for (const ParameterId id : order[module]) {
+      if (model.parameters[at(id)].module != static_cast<ModuleId>(module)) construct(model, id, tied);
     }
+    tables.leave(is_over ? ModuleId(kNone) : static_cast<ModuleId>(module));
+    for (auto& [scope, weights] : tied) {
+      if (is_over || !model.lies_in(static_cast<ModuleId>(module), scope)) tie(model, weights);
+    }
+    if (is_over) break;
     if (late.with == static_cast<ModuleId>(module)) make_late(eager_, late.triangle, [&] { buffers_of(late.of); });
-    for (; next < parameters_ && static_cast<std::size_t>(model.parameters[next].module) == module; ++next) {
-      const Parameter& parameter = model.parameters[next];
-      if (is_adapter(parameter)) continue;
-      const NamedParameter p = made(parameter, static_cast<ParameterId>(next));
-      if (parameter.tied_to == kNone) {
-        on_device_[next] = make(p, {Role::Parameters, "parameter"});
-      } else {
-        Variables& own = tied[tied_by(model, parameter)];
-        own.append(make(p, kTied));
-        eager_.emitter().mark_scratch(own.ids().back());
-      }
+    for (const ParameterId id : order[module]) {
+      if (model.parameters[at(id)].module == static_cast<ModuleId>(module)) construct(model, id, tied);
     }
     if (late.with != kNone && late.of == static_cast<ModuleId>(module)) continue;
-    const std::size_t at = with_buffers(model, module);
-    waiting.emplace_hint(waiting.lower_bound(at), at, static_cast<ModuleId>(module));  // Of the inner module first.
+    const std::size_t due = with_buffers(model, module);
+    waiting.emplace_hint(waiting.lower_bound(due), due, static_cast<ModuleId>(module));  // Of the inner module first.
   }
-  make_due(model.modules.size());
-  sinusoids.leave(kNone);
-  for (auto& [scope, weights] : tied) weights.reset();
   const DType beside = is_fsdp(training_.runtime) ? training_.master_dtype : training_.dtype;
   make_adapters(model, beside, beside, true);
+}
+
+// A scale is ones, times a number.
+void ModelLoading::construct(const ModelSpec& model, ParameterId id, std::map<ModuleId, std::vector<OwnWeight>>& tied) {
+  constexpr What kTied{Role::Parameters, "weight of its own, until it is tied", "modeling_utils.py, tie_weights"};
+  constexpr What kOnes{Role::Temporaries, "ones of a scale", "modeling_dinov2.py, Dinov2LayerScale"};
+  const Parameter& parameter = model.parameters[at(id)];
+  const NamedParameter p = made(parameter, id);
+  const std::string_view leaf = std::string_view(parameter.name).substr(parameter.name.rfind('.') + 1);
+  Variable ones;
+  if (leaf.starts_with("lambda")) ones = eager_.scratch(storage(Elements(p.elements), p.dtype), p.dtype, kOnes);
+  if (parameter.tied_to == kNone) {
+    on_device_[at(id)] = make(p, {Role::Parameters, "parameter"});
+    return;
+  }
+  std::vector<OwnWeight>& own = tied[tied_by(model, parameter)];
+  own.push_back({id, make(p, kTied)});
+  own.back().variable.mark_scratch();
+}
+
+// Each goes when the other takes its place, and the bias beside it is padded to as many as there are words, by none or
+// more: into another tensor (modeling_utils.py, tie_weights, _adjust_bias; the order is _tied_weights_keys').
+void ModelLoading::tie(const ModelSpec& model, std::vector<OwnWeight>& weights) {
+  if (model.family == "deberta-v2") std::reverse(weights.begin(), weights.end());
+  for (OwnWeight& each : weights) {
+    each.variable.reset();
+    const ModuleId module = model.parameters[at(each.id)].module;
+    const ParameterId bias = model.parameter(module, "bias");
+    if (bias == kNone || model.parameter(module, "weight") == kNone || training_.transformers < Version{5, 0, 0})
+      continue;
+    const auto own = std::find_if(weights.begin(), weights.end(),
+                                  [&](const OwnWeight& one) { return one.id == bias && one.variable; });
+    const Parameter& named = model.parameters[at(bias)];
+    const ParameterId id = own != weights.end() || named.tied_to == kNone ? bias : named.tied_to;
+    Variable& padded = own != weights.end() ? own->variable : on_device_[at(id)];
+    if (!padded) continue;
+    padded.mark_scratch();
+    padded = make(made(model.parameters[at(id)], id), {Role::Parameters, "parameter"});
+    if (own != weights.end()) padded.mark_scratch();
+  }
+  weights.clear();
 }
 
 namespace {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -24,6 +25,18 @@ using Moves = std::function<void(const std::function<void(const NamedParameter&)
 // (torch/nn/modules/module.py, _apply). The model and the list must outlive it.
 [[nodiscard]] Moves moves_with_buffers(const ModelSpec& model, const std::vector<NamedParameter>& named,
                                        const BuffersOf& buffers_of);
+
+// Whose buffers come behind its children, and with which module: those of a root behind the model inside of it
+// (modeling_bart.py, BartForConditionalGeneration), and a model's triangle of flags behind its last norm
+// (modeling_gpt_bigcode.py). kNone: nobody's, or a recording does not say.
+struct LateBuffers {
+  ModuleId of = kNone;
+  ModuleId with = kNone;
+  Bytes triangle = Bytes(0);
+};
+[[nodiscard]] LateBuffers late_buffers(const ModelSpec& model);
+// A triangle is made of ones; when its model has all its parts, it is made anew of others and copied (_init_weights).
+void make_late(Eager& eager, Bytes triangle, const std::function<void()>& buffers);
 
 class ModelLoading {
  public:
@@ -56,6 +69,12 @@ class ModelLoading {
   void broadcast(BufferId buffer, DType type);
 
  private:
+  // What will be tied, as it is made.
+  struct OwnWeight {
+    ParameterId id;
+    Variable variable;
+  };
+
   Eager eager_;
   const Training& training_;
   const std::vector<NamedParameter>& named_;
@@ -66,6 +85,8 @@ class ModelLoading {
   // As its constructor makes it.
   [[nodiscard]] NamedParameter made(const Parameter& parameter, ParameterId id) const;
   [[nodiscard]] Variable make(const NamedParameter& p, What what, Space space = Space::Device);
+  void construct(const ModelSpec& model, ParameterId id, std::map<ModuleId, std::vector<OwnWeight>>& tied);
+  void tie(const ModelSpec& model, std::vector<OwnWeight>& weights);
   // `reads_weights`: they are there, and DoRA's magnitudes are computed from them.
   void make_adapters(const ModelSpec& model, DType beside, DType beside_copies, bool reads_weights = false);
   void cast(ParameterId id, DType to);  // `parameter.data = parameter.data.to(...)` of what is on the device.
