@@ -301,6 +301,20 @@ TEST_CASE("a note says where it comes from, also where no file of the user's say
   CHECK(alone.err.find("DeepSpeed itself does not start") != std::string::npos);
 }
 
+TEST_CASE("tables of tensors that fully_shard's copies send lie pinned on the host") {
+  const Folder folder;
+  const auto pinned = [&](const std::string& words) {
+    const Ran ran = run_binary(
+        folder, split("simulate " + words + " --gpus 8 --rank 7 --seq 1024 --hardware h100-sxm --format json"));
+    CHECK_MESSAGE(ran.code == 0, words, ran.err);
+    return Json::parse(ran.out)["memory"]["host"]["pinned"].get<std::int64_t>();
+  };
+  // As PyTorch 2.11 counts them: 16, 32, 64 and 256 KiB, and with gradients in fp32 twice as many rows of blocks.
+  CHECK(pinned("llama-3.2-1b --micro-batch 2 --runtime fsdp2") == 376'832);
+  CHECK(pinned("llama-3.2-1b --micro-batch 2 --runtime fsdp2 --set fsdp.reduce_dtype=fp32") == 704'512);
+  CHECK(pinned("llama-3.2-1b --micro-batch 2 --zero-stage 1") == 0);
+}
+
 TEST_CASE("a model that was cast whole has narrower tables, and where it was made on the device nothing is predicted") {
   const Folder folder;
   const auto simulated = [&](const std::string& words) {

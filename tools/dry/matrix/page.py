@@ -3,7 +3,7 @@
 import re
 import statistics
 
-from .verdicts import COMPARED
+from .verdicts import COMPARED, SMALL
 
 BEGINS = "<!-- written by tools/dry/compare --page -->"
 ENDS = "<!-- until here -->"
@@ -159,6 +159,12 @@ def explained(rows):
         yield f"| {sums[0]} | {sums[1]} | {by:,} | {names} | {why} |"
 
 
+def pinned(rows):
+    """PyTorch's own count of the host's pinned blocks; before 2.10 it counts requests of them."""
+    pairs = [row["pinned"] for row in rows if row["phases"] and row["torch"].startswith(("2.10", "2.11"))]
+    return f"Pinned bytes of the host under PyTorch 2.10 and 2.11: within 64 KiB in {sum(abs(a - b) < SMALL for a, b in pairs):,} of {len(pairs):,} jobs."
+
+
 def between(rows):
     """Jobs on the dry device's clock: how far the expected reserved peak and the two ends are off."""
     jobs = [(row["name"], row["timed"]) for row in rows if "timed" in row]
@@ -174,7 +180,7 @@ def between(rows):
 
 def text(rows):
     left = [row for row in rows if row["status"] == "not predicted"]
-    lines = [BEGINS, "", *counted(rows), "", "What parts in requested or allocated bytes, by name:", "", *explained(rows)]
+    lines = [BEGINS, "", *counted(rows), "", pinned(rows), "", "What parts in requested or allocated bytes, by name:", "", *explained(rows)]
     lines += ["", "Not predicted, as the prediction says: " + ", ".join(sorted(f"`{r['name']}`" for r in left)) + ".", ""]
     lines += ["Reserved bytes with `--events timed`, and what `reserved_expected` and the two ends say:", "", *between(rows)]
     return "\n".join([*lines, "", ENDS])
