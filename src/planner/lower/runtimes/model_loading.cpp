@@ -487,26 +487,38 @@ void ModelLoading::construct(const ModelSpec& model, ParameterId id, std::map<Mo
 }
 
 // Each goes when the other takes its place, and the bias beside it is padded to as many as there are words, by none or
-// more: into another tensor (modeling_utils.py, tie_weights, _adjust_bias; the order is _tied_weights_keys').
+// more: into another tensor (modeling_utils.py, tie_weights, _adjust_bias; the order is _tied_weights_keys'). A table
+// of words stays, though its head was there before it.
 void ModelLoading::tie(const ModelSpec& model, std::vector<OwnWeight>& weights) {
-  if (model.family == "deberta-v2") std::reverse(weights.begin(), weights.end());
+  const auto is_bias = [&](const OwnWeight& one) { return model.parameters[at(one.id)].name.ends_with(".bias"); };
+  const bool biases_first = model.family == "deberta-v2";
+  std::stable_partition(weights.begin(), weights.end(),
+                        [&](const OwnWeight& one) { return is_bias(one) == biases_first; });
   for (OwnWeight& each : weights) {
+    const Parameter& tied = model.parameters[at(each.id)];
+    const Parameter& first = model.parameters[at(tied.tied_to)];
+    const bool stays = model.modules[at(tied.module)].type == "Embedding" && first.module < tied.module;
+    if (stays) std::swap(each.variable, on_device_[at(tied.tied_to)]);
+    each.variable.mark_scratch();
     each.variable.reset();
-    const ModuleId module = model.parameters[at(each.id)].module;
-    const ParameterId bias = model.parameter(module, "bias");
-    if (bias == kNone || model.parameter(module, "weight") == kNone || training_.transformers < Version{5, 0, 0})
-      continue;
-    const auto own = std::find_if(weights.begin(), weights.end(),
-                                  [&](const OwnWeight& one) { return one.id == bias && one.variable; });
-    const Parameter& named = model.parameters[at(bias)];
-    const ParameterId id = own != weights.end() || named.tied_to == kNone ? bias : named.tied_to;
-    Variable& padded = own != weights.end() ? own->variable : on_device_[at(id)];
-    if (!padded) continue;
-    padded.mark_scratch();
-    padded = make(made(model.parameters[at(id)], id), {Role::Parameters, "parameter"});
-    if (own != weights.end()) padded.mark_scratch();
+    pad_bias(model, stays ? first.module : tied.module, weights);
   }
   weights.clear();
+}
+
+void ModelLoading::pad_bias(const ModelSpec& model, ModuleId module, std::vector<OwnWeight>& weights) {
+  const ParameterId bias = model.parameter(module, "bias");
+  if (bias == kNone || model.parameter(module, "weight") == kNone || training_.transformers < Version{5, 0, 0}) return;
+  const auto own = std::find_if(weights.begin(), weights.end(),
+                                [&](const OwnWeight& one) { return one.id == bias && one.variable; });
+  const bool is_own = own != weights.end();
+  const Parameter& named = model.parameters[at(bias)];
+  const ParameterId id = is_own || named.tied_to == kNone ? bias : named.tied_to;
+  Variable& padded = is_own ? own->variable : on_device_[at(id)];
+  if (!padded) return;
+  padded.mark_scratch();
+  padded = make(made(model.parameters[at(id)], id), {Role::Parameters, "parameter"});
+  if (is_own) padded.mark_scratch();
 }
 
 namespace {

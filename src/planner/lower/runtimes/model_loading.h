@@ -87,6 +87,7 @@ class ModelLoading {
   [[nodiscard]] Variable make(const NamedParameter& p, What what, Space space = Space::Device);
   void construct(const ModelSpec& model, ParameterId id, std::map<ModuleId, std::vector<OwnWeight>>& tied);
   void tie(const ModelSpec& model, std::vector<OwnWeight>& weights);
+  void pad_bias(const ModelSpec& model, ModuleId module, std::vector<OwnWeight>& weights);
   // `reads_weights`: they are there, and DoRA's magnitudes are computed from them.
   void make_adapters(const ModelSpec& model, DType beside, DType beside_copies, bool reads_weights = false);
   void cast(ParameterId id, DType to);  // `parameter.data = parameter.data.to(...)` of what is on the device.
