@@ -8,8 +8,8 @@
 
 #include "model/quantized.h"
 #include "planner/lower/rotary_frequencies.h"
+#include "planner/lower/runtimes/loading/constructed_weights.h"
 #include "planner/lower/runtimes/weight_packing.h"
-#include "planner/lower/runtimes/zero3/construction.h"
 
 namespace dsplan {
 namespace {
@@ -137,22 +137,6 @@ void ModelLoading::prepare(const ModelSpec& model) {
   if (packing_of(model)->prepared) eager_.emitter().empty_cache();
 }
 
-namespace {
-
-// The model inside of the root that ties it, as each does when it is made (modeling_utils.py, post_init), where both
-// are its own; else the root.
-ModuleId tied_by(const ModelSpec& model, const Parameter& parameter) {
-  const Parameter& first = model.parameters[static_cast<std::size_t>(parameter.tied_to)];
-  for (ModuleId at = parameter.module; at > 0; at = model.modules[static_cast<std::size_t>(at)].parent) {
-    if (model.modules[static_cast<std::size_t>(at)].type.ends_with("Model") && model.lies_in(first.module, at)) {
-      return at;
-    }
-  }
-  return 0;
-}
-
-}  // namespace
-
 LateBuffers late_buffers(const ModelSpec& model) {
   LateBuffers late;
   if (model.recording) return late;
@@ -185,13 +169,6 @@ constexpr std::string_view kSeeing = "GPTNeoSelfAttention";
 
 namespace {
 
-// The first module that does not lie in this one.
-std::size_t end_of(const ModelSpec& model, std::size_t module) {
-  std::size_t end = module + 1;
-  while (end < model.modules.size() && model.lies_in(static_cast<ModuleId>(end), static_cast<ModuleId>(module))) ++end;
-  return end;
-}
-
 // Before which module those of `module` are made: constructors register buffers behind the modules inside, roberta's
 // embeddings before their table of positions (modeling_bert.py, modeling_roberta.py: nn.Buffer), gpt_neo's attention
 // before its projections.
@@ -215,6 +192,29 @@ void make_waiting(Waiting& waiting, std::size_t module, const std::function<void
   }
 }
 
+enum class Computed : std::uint8_t { Nothing, Frequencies, Flags, Places, Sines, Waves, Halves };
+
+const ModelBuffer* buffer_of(const ModelSpec& model, ModuleId module) {
+  for (const ModelBuffer& buffer : model.buffers) {
+    if (buffer.module == module) return &buffer;
+  }
+  return nullptr;
+}
+
+Computed computed_by(const ModelSpec& model, ModuleId id) {
+  const Module& module = model.modules[static_cast<std::size_t>(id)];
+  const ModelBuffer* buffer = buffer_of(model, id);
+  if (buffer != nullptr && !model.recording) {
+    if (module.type.ends_with("RotaryEmbedding") && buffer->shape.rank == 1) return Computed::Frequencies;
+    if (module.type == kSeeing) return Computed::Flags;
+    if (buffer->name.ends_with("position_ids")) return Computed::Places;
+  }
+  const bool of_whisper = module.parent != kNone && module.path.ends_with("embed_positions") &&
+                          model.modules[static_cast<std::size_t>(module.parent)].type == "WhisperEncoder";
+  if (!of_whisper && !module.type.ends_with("SinusoidalPositionalEmbedding")) return Computed::Nothing;
+  return buffer != nullptr ? Computed::Sines : of_whisper ? Computed::Waves : Computed::Halves;
+}
+
 // Positions as sines and cosines, the frequencies of rotary ones, and who sees whom, which transformers computes on the
 // device: where the module is made, as a buffer, and when the stack around it has been made (modeling_utils.py,
 // post_init; each model's _init_weights).
@@ -225,16 +225,17 @@ class Tables {
 
   // A buffer's table is computed around `make`, which makes what is kept of it.
   void construct(ModuleId module, const BuffersOf& make) {
-    if (again_ && turns(module)) {
+    const Computed kind = computed_by(model_, module);
+    if (again_ && kind == Computed::Frequencies) {
       frequencies(module, &make);
-    } else if (sees(module)) {
+    } else if (kind == Computed::Flags) {
       triangle(module, [&] { make(module); });
-    } else if (is_table(module) && buffer(module) != nullptr) {
+    } else if (kind == Computed::Sines) {
       counted(module, [&] { make(module); });
     } else {
       make(module);
     }
-    if (again_ && (turns(module) || sees(module) || counts(module) || is_table(module))) waiting_.push_back(module);
+    if (again_ && kind != Computed::Nothing) waiting_.push_back(module);
   }
   // `next` is about to be made: stacks that it does not lie in are there.
   void leave(ModuleId next) {
@@ -248,36 +249,14 @@ class Tables {
 
  private:
   [[nodiscard]] const Module& at(ModuleId module) const { return model_.modules[static_cast<std::size_t>(module)]; }
-  [[nodiscard]] bool of_whisper(ModuleId module) const {
-    return at(module).parent != kNone && at(at(module).parent).type == "WhisperEncoder" &&
-           at(module).path.ends_with("embed_positions");
-  }
-  [[nodiscard]] bool is_table(ModuleId module) const {
-    return at(module).type.ends_with("SinusoidalPositionalEmbedding") || of_whisper(module);
-  }
-  [[nodiscard]] const ModelBuffer* buffer(ModuleId module) const {
-    for (const ModelBuffer& buffer : model_.buffers) {
-      if (buffer.module == module) return &buffer;
-    }
-    return nullptr;
-  }
-  [[nodiscard]] bool turns(ModuleId module) const {
-    const ModelBuffer* found = buffer(module);
-    return found != nullptr && at(module).type.ends_with("RotaryEmbedding") && found->shape.rank == 1 &&
-           !model_.recording;
-  }
-  [[nodiscard]] bool sees(ModuleId module) const { return at(module).type == kSeeing && buffer(module) != nullptr; }
-  [[nodiscard]] bool counts(ModuleId module) const {
-    const ModelBuffer* found = buffer(module);
-    return found != nullptr && found->name.ends_with("position_ids") && !model_.recording;
-  }
   [[nodiscard]] ModuleId stack_of(ModuleId table) const {
     ModuleId around = at(table).parent;
-    while (sees(table) && around > 0 && !at(around).type.ends_with("Model")) around = at(around).parent;
+    const bool inside = computed_by(model_, table) == Computed::Flags;
+    while (inside && around > 0 && !at(around).type.ends_with("Model")) around = at(around).parent;
     return around;
   }
   [[nodiscard]] Shape shape(ModuleId module) const {
-    if (const ModelBuffer* found = buffer(module)) return found->shape;
+    if (const ModelBuffer* found = buffer_of(model_, module)) return found->shape;
     for (const Parameter& parameter : model_.parameters) {
       if (parameter.module == module) return parameter.shape;
     }
@@ -294,18 +273,14 @@ class Tables {
   }
 
   void initialize(ModuleId module) {
-    if (turns(module)) {
-      frequencies(module, nullptr);
-    } else if (sees(module)) {
-      triangle(module, {});
-    } else if (counts(module)) {
-      (void)made(shape(module).elements().value(), DType::Int64);
-    } else if (buffer(module) != nullptr) {
-      counted(module, {});
-    } else if (of_whisper(module)) {
-      waves(module);
-    } else {
-      halves(module);
+    switch (computed_by(model_, module)) {
+      case Computed::Frequencies: return frequencies(module, nullptr);
+      case Computed::Flags: return triangle(module, {});
+      case Computed::Places: return (void)made(shape(module).elements().value(), DType::Int64);
+      case Computed::Sines: return counted(module, {});
+      case Computed::Waves: return waves(module);
+      case Computed::Halves: return halves(module);
+      case Computed::Nothing: return;
     }
   }
 
@@ -327,7 +302,7 @@ class Tables {
   }
   // A triangle of ones; with a window it is joined with what lies below that, by an exclusive or.
   void triangle(ModuleId module, const std::function<void()>& keep) {
-    const ModelBuffer& table = *buffer(module);
+    const ModelBuffer& table = *buffer_of(model_, module);
     const std::int64_t elements = table.shape.elements().value();
     const auto last = [&](const Variable& from) {
       if (keep) return keep(), Variable();
@@ -413,26 +388,6 @@ class Tables {
   std::vector<ModuleId> waiting_;  // Tables of stacks that are not whole.
 };
 
-// By the module before whose constructor they are made, the last entry behind all: of what others inside wait for
-// first.
-std::vector<std::vector<ParameterId>> by_maker(const ModelSpec& model) {
-  std::vector<std::vector<ParameterId>> order(model.modules.size() + 1);
-  const std::vector<ModuleId> before = made_before(model);
-  for (std::size_t id = 0; id < model.parameters.size(); ++id) {
-    const Parameter& parameter = model.parameters[id];
-    if (is_adapter(parameter)) continue;
-    std::size_t due = at(before[id] == kNone ? parameter.module : before[id]);
-    if (before[id] == parameter.module) due = end_of(model, due);
-    order[due].push_back(static_cast<ParameterId>(id));
-  }
-  for (std::vector<ParameterId>& due : order) {
-    std::stable_sort(due.begin(), due.end(), [&](ParameterId a, ParameterId b) {
-      return model.parameters[at(a)].module > model.parameters[at(b)].module;
-    });
-  }
-  return order;
-}
-
 }  // namespace
 
 void ModelLoading::build_on_device(const ModelSpec& model, const BuffersOf& buffers_of,
@@ -440,85 +395,26 @@ void ModelLoading::build_on_device(const ModelSpec& model, const BuffersOf& buff
   before_product_ = before_product;
   if (packing_of(model)) return build_packed(model, buffers_of);
   on_device_.resize(parameters_);
-  std::map<ModuleId, std::vector<OwnWeight>> tied;  // By who ties them.
-  const std::vector<std::vector<ParameterId>> order = by_maker(model);
+  const auto make_one = [&](ParameterId id, What what) { return make(made(model.parameters[at(id)], id), what); };
+  ConstructedWeights weights(model, training_.transformers, on_device_, make_one);
   const LateBuffers late = late_buffers(model);
   Waiting waiting;
   Tables tables(eager_.emitter(), model, training_, made(model.parameters.front(), 0).dtype);
-  for (std::size_t module = 0; module <= model.modules.size(); ++module) {
-    const bool is_over = module == model.modules.size();
-    make_waiting(waiting, module, [&](ModuleId due) { tables.construct(due, buffers_of); });
-    for (const ParameterId id : order[module]) {
-      if (model.parameters[at(id)].module != static_cast<ModuleId>(module)) construct(model, id, tied);
-    }
-    tables.leave(is_over ? ModuleId(kNone) : static_cast<ModuleId>(module));
-    for (auto& [scope, weights] : tied) {
-      if (is_over || !model.lies_in(static_cast<ModuleId>(module), scope)) tie(model, weights);
-    }
-    if (is_over) break;
-    if (late.with == static_cast<ModuleId>(module)) make_late(eager_, late.triangle, [&] { buffers_of(late.of); });
-    for (const ParameterId id : order[module]) {
-      if (model.parameters[at(id)].module == static_cast<ModuleId>(module)) construct(model, id, tied);
-    }
-    if (late.with != kNone && late.of == static_cast<ModuleId>(module)) continue;
-    const std::size_t due = with_buffers(model, module);
-    waiting.emplace_hint(waiting.lower_bound(due), due, static_cast<ModuleId>(module));  // Of the inner module first.
+  for (std::size_t next = 0; next <= model.modules.size(); ++next) {
+    const auto module = next == model.modules.size() ? ModuleId(kNone) : static_cast<ModuleId>(next);
+    make_waiting(waiting, next, [&](ModuleId due) { tables.construct(due, buffers_of); });
+    weights.construct_waiting(next);
+    tables.leave(module);
+    weights.tie_outside(module);
+    if (module == kNone) break;
+    if (late.with == module) make_late(eager_, late.triangle, [&] { buffers_of(late.of); });
+    weights.construct_own(next);
+    if (late.with != kNone && late.of == module) continue;
+    const std::size_t due = with_buffers(model, next);
+    waiting.emplace_hint(waiting.lower_bound(due), due, module);  // Of the inner module first.
   }
   const DType beside = is_fsdp(training_.runtime) ? training_.master_dtype : training_.dtype;
   make_adapters(model, beside, beside, true);
-}
-
-// A scale is ones, times a number.
-void ModelLoading::construct(const ModelSpec& model, ParameterId id, std::map<ModuleId, std::vector<OwnWeight>>& tied) {
-  constexpr What kTied{Role::Parameters, "weight of its own, until it is tied", "modeling_utils.py, tie_weights"};
-  constexpr What kOnes{Role::Temporaries, "ones of a scale", "modeling_dinov2.py, Dinov2LayerScale"};
-  const Parameter& parameter = model.parameters[at(id)];
-  const NamedParameter p = made(parameter, id);
-  const std::string_view leaf = std::string_view(parameter.name).substr(parameter.name.rfind('.') + 1);
-  Variable ones;
-  if (leaf.starts_with("lambda")) ones = eager_.scratch(storage(Elements(p.elements), p.dtype), p.dtype, kOnes);
-  if (parameter.tied_to == kNone) {
-    on_device_[at(id)] = make(p, {Role::Parameters, "parameter"});
-    return;
-  }
-  std::vector<OwnWeight>& own = tied[tied_by(model, parameter)];
-  own.push_back({id, make(p, kTied)});
-  own.back().variable.mark_scratch();
-}
-
-// Each goes when the other takes its place, and the bias beside it is padded to as many as there are words, by none or
-// more: into another tensor (modeling_utils.py, tie_weights, _adjust_bias; the order is _tied_weights_keys'). A table
-// of words stays, though its head was there before it.
-void ModelLoading::tie(const ModelSpec& model, std::vector<OwnWeight>& weights) {
-  const auto is_bias = [&](const OwnWeight& one) { return model.parameters[at(one.id)].name.ends_with(".bias"); };
-  const bool biases_first = model.family == "deberta-v2";
-  std::stable_partition(weights.begin(), weights.end(),
-                        [&](const OwnWeight& one) { return is_bias(one) == biases_first; });
-  for (OwnWeight& each : weights) {
-    const Parameter& tied = model.parameters[at(each.id)];
-    const Parameter& first = model.parameters[at(tied.tied_to)];
-    const bool stays = model.modules[at(tied.module)].type == "Embedding" && first.module < tied.module;
-    if (stays) std::swap(each.variable, on_device_[at(tied.tied_to)]);
-    each.variable.mark_scratch();
-    each.variable.reset();
-    pad_bias(model, stays ? first.module : tied.module, weights);
-  }
-  weights.clear();
-}
-
-void ModelLoading::pad_bias(const ModelSpec& model, ModuleId module, std::vector<OwnWeight>& weights) {
-  const ParameterId bias = model.parameter(module, "bias");
-  if (bias == kNone || model.parameter(module, "weight") == kNone || training_.transformers < Version{5, 0, 0}) return;
-  const auto own = std::find_if(weights.begin(), weights.end(),
-                                [&](const OwnWeight& one) { return one.id == bias && one.variable; });
-  const bool is_own = own != weights.end();
-  const Parameter& named = model.parameters[at(bias)];
-  const ParameterId id = is_own || named.tied_to == kNone ? bias : named.tied_to;
-  Variable& padded = is_own ? own->variable : on_device_[at(id)];
-  if (!padded) return;
-  padded.mark_scratch();
-  padded = make(made(model.parameters[at(id)], id), {Role::Parameters, "parameter"});
-  if (is_own) padded.mark_scratch();
 }
 
 namespace {

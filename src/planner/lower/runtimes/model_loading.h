@@ -2,7 +2,6 @@
 #pragma once
 
 #include <functional>
-#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -69,12 +68,6 @@ class ModelLoading {
   void broadcast(BufferId buffer, DType type);
 
  private:
-  // What will be tied, as it is made.
-  struct OwnWeight {
-    ParameterId id;
-    Variable variable;
-  };
-
   Eager eager_;
   const Training& training_;
   const std::vector<NamedParameter>& named_;
@@ -85,9 +78,6 @@ class ModelLoading {
   // As its constructor makes it.
   [[nodiscard]] NamedParameter made(const Parameter& parameter, ParameterId id) const;
   [[nodiscard]] Variable make(const NamedParameter& p, What what, Space space = Space::Device);
-  void construct(const ModelSpec& model, ParameterId id, std::map<ModuleId, std::vector<OwnWeight>>& tied);
-  void tie(const ModelSpec& model, std::vector<OwnWeight>& weights);
-  void pad_bias(const ModelSpec& model, ModuleId module, std::vector<OwnWeight>& weights);
   // `reads_weights`: they are there, and DoRA's magnitudes are computed from them.
   void make_adapters(const ModelSpec& model, DType beside, DType beside_copies, bool reads_weights = false);
   void cast(ParameterId id, DType to);  // `parameter.data = parameter.data.to(...)` of what is on the device.

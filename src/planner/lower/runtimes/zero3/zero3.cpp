@@ -11,7 +11,7 @@
 
 #include "model/quantized.h"
 #include "planner/lower/runtimes/runtime_base.h"
-#include "planner/lower/runtimes/zero3/construction.h"
+#include "planner/lower/runtimes/loading/construction.h"
 #include "planner/lower/runtimes/zero3/gradient_partitions.h"
 #include "planner/lower/runtimes/zero3/gradient_reducer.h"
 #include "planner/lower/runtimes/zero3/module_hooks.h"

@@ -1,4 +1,4 @@
-#include "planner/lower/runtimes/zero3/construction.h"
+#include "planner/lower/runtimes/loading/construction.h"
 
 #include <string>
 
