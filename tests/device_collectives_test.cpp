@@ -1,6 +1,6 @@
 // Every collective between virtual ranks of a device that only enqueues, each on a stream of its own: of the library
 // that DSPLAN_TEST_BACKEND names (on a machine with a GPU: build/release/libdsplan_cuda.so), else of the one that tests
-// make on the host.
+// make on the host. Over the dry device numbers are left out.
 #include <doctest/doctest.h>
 
 #include <cstdint>
@@ -46,7 +46,7 @@ int play(const Case& c, int rank, StreamId stream, Transport& transport, const d
     device.synchronize();
     for (std::size_t e = 0; e < got.size(); ++e) {
       const std::optional<double> value = expected(c, rank, static_cast<std::int64_t>(e));
-      if (value && static_cast<double>(got[e]) != *value) ++wrong;
+      if (value && computes(device.info()) && static_cast<double>(got[e]) != *value) ++wrong;
     }
     device.memory().release(Space::Device, input, bytes_of(input_elements(c)));
     device.memory().release(Space::Device, output, bytes_of(output_elements(c)));

@@ -1,5 +1,6 @@
 // What exec/backend.h promises of a device that only enqueues, call by call: of the library that DSPLAN_TEST_BACKEND
-// names (on a machine with a GPU: build/release/libdsplan_cuda.so), else of the one that tests make on the host.
+// names (on a machine with a GPU: build/release/libdsplan_cuda.so), else of the one that tests make on the host. Over
+// the dry device, which computes nothing, numbers are left out and all else holds (ctest's device_calls_dry).
 #include <doctest/doctest.h>
 
 #include <cstdint>
@@ -40,6 +41,7 @@ struct Opened {
   Opened(const Opened&) = delete;
   Opened& operator=(const Opened&) = delete;
 
+  [[nodiscard]] bool computes() const { return (info.flags & DSPLAN_NO_NUMBERS) == 0; }
   void expect(dsplan_status status) const { CHECK_MESSAGE(status == DSPLAN_OK, table->last_error(table, device)); }
   [[nodiscard]] void* take(dsplan_space space, std::int64_t bytes) const {
     void* memory = nullptr;
@@ -74,7 +76,7 @@ TEST_CASE("memory of every space is aligned, filled, copied and given back") {
       CHECK(reinterpret_cast<std::uintptr_t>(memory) % 512 == 0);
       o.expect(o.table->fill(o.device, memory, space, 0x5a, bytes, nullptr));
       const auto values = o.get<std::uint8_t>(memory, space, static_cast<std::size_t>(bytes));
-      CHECK(values == std::vector<std::uint8_t>(static_cast<std::size_t>(bytes), 0x5a));
+      if (o.computes()) CHECK(values == std::vector<std::uint8_t>(static_cast<std::size_t>(bytes), 0x5a));
       CHECK(o.table->release(o.device, space, memory, bytes + 1) == DSPLAN_INVALID);
       o.expect(o.table->release(o.device, space, memory, bytes));
     }
@@ -101,7 +103,8 @@ TEST_CASE("pages are mapped into a range, and unmapped in other pieces") {
   CHECK(o.table->unmap(o.device, range, 3 * page, page) == DSPLAN_INVALID);
   o.expect(o.table->map(o.device, range, 3 * page, page));
   o.expect(o.table->fill(o.device, at + page, DSPLAN_SPACE_DEVICE, 9, page, nullptr));
-  CHECK(o.get<std::uint8_t>(at + page - 1, DSPLAN_SPACE_DEVICE, 2) == std::vector<std::uint8_t>{7, 9});
+  const auto seam = o.get<std::uint8_t>(at + page - 1, DSPLAN_SPACE_DEVICE, 2);
+  if (o.computes()) CHECK(seam == std::vector<std::uint8_t>{7, 9});
   CHECK(o.table->unreserve(o.device, range, 16 * page) == DSPLAN_INVALID);
   o.expect(o.table->unmap(o.device, range, 2 * page, 4 * page));
   o.expect(o.table->unreserve(o.device, range, 16 * page));
@@ -129,7 +132,8 @@ TEST_CASE("streams wait for events, and events tell time") {
   o.expect(o.table->event_wait(o.device, second, end));
   o.expect(o.table->copy(o.device, b, DSPLAN_SPACE_DEVICE, a, DSPLAN_SPACE_DEVICE, kBytes, second));
   o.expect(o.table->stream_synchronize(o.device, second));
-  CHECK(o.get<std::uint8_t>(static_cast<char*>(b) + kBytes - 1, DSPLAN_SPACE_DEVICE, 1).front() == 3);
+  const auto last = o.get<std::uint8_t>(static_cast<char*>(b) + kBytes - 1, DSPLAN_SPACE_DEVICE, 1);
+  if (o.computes()) CHECK(last.front() == 3);
   o.expect(o.table->event_synchronize(o.device, end));
   std::int32_t done = 0;
   o.expect(o.table->event_query(o.device, end, &done));
@@ -158,7 +162,7 @@ TEST_CASE("pieces of other ranks' memory become one") {
   mine.expect(mine.table->combine(mine.device, DSPLAN_SUM, static_cast<std::int32_t>(DType::Float32), a, pieces, 2,
                                   kCount, nullptr));
   const auto sums = mine.get<float>(a, DSPLAN_SPACE_DEVICE, kCount);
-  for (std::size_t i = 0; i < kCount; ++i) REQUIRE(sums[i] == 2 * values[i]);
+  for (std::size_t i = 0; i < kCount && mine.computes(); ++i) REQUIRE(sums[i] == 2 * values[i]);
   mine.expect(mine.table->release(mine.device, DSPLAN_SPACE_DEVICE, a, 4 * kCount));
   theirs.expect(theirs.table->release(theirs.device, DSPLAN_SPACE_DEVICE, b, 4 * kCount));
 }
@@ -172,7 +176,7 @@ TEST_CASE("files take what the device has put into host memory, and the machine'
   o.expect(o.table->file_write(o.device, file, 0, memory, kMiB));
   o.expect(o.table->fill(o.device, memory, DSPLAN_SPACE_PINNED, 0, kMiB, nullptr));
   o.expect(o.table->file_read(o.device, file, 0, memory, kMiB));
-  CHECK(o.get<std::uint8_t>(memory, DSPLAN_SPACE_PINNED, 1).front() == 0x21);
+  if (o.computes()) CHECK(o.get<std::uint8_t>(memory, DSPLAN_SPACE_PINNED, 1).front() == 0x21);
   o.expect(o.table->file_remove(o.device, file));
   o.expect(o.table->release(o.device, DSPLAN_SPACE_PINNED, memory, kMiB));
   dsplan_usage usage{sizeof(dsplan_usage), 0, 0, 0};

@@ -196,6 +196,7 @@ const Asked kAsked[] = {
     {"script loop", -1, 1, [](Job& j) { j.training.loop = LoopKind::Script; }},
     {"loop that holds its loss", -1, 1, [](Job& j) { j.training.loop = LoopKind::Loss; }},
     {"labels that are the ids", -1, 2, [](Job& j) { j.training.labels_are_ids = true; }},
+    {"a model that was cast", -1, 2, [](Job& j) { j.training.cast_model = true; }},
     {"gradients zeroed", -1, 2,
      [](Job& j) {
        j.training.zero_grad_to_none = false;

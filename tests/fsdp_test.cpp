@@ -186,6 +186,7 @@ constexpr Ways kWays[] = {
     {"script loop", [](Job& j) { j.training.loop = LoopKind::Script; }},
     {"loop that holds its loss", [](Job& j) { j.training.loop = LoopKind::Loss; }},
     {"labels that are the ids", [](Job& j) { j.training.labels_are_ids = true; }},
+    {"a model that was cast", [](Job& j) { j.training.cast_model = true; }},
     {"native loss", [](Job& j) { j.training.loss = Loss::Native; }},
 };
 

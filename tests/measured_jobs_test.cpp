@@ -39,8 +39,8 @@ TEST_CASE("what a script gave fully_shard and DistributedDataParallel predicts i
         Case{"trainer-fsdp", Runtime::Fsdp2, 16}, Case{"ddp", Runtime::PyTorch, 0},
         Case{"ddp-views", Runtime::PyTorch, 0}, Case{"plain-script", Runtime::PyTorch, 0},
         Case{"plain-norm", Runtime::PyTorch, 0}, Case{"plain-loss", Runtime::PyTorch, 0},
-        Case{"flattened", Runtime::Fsdp1, 0}, Case{"flattened-on-host", Runtime::Fsdp1, 0},
-        Case{"accelerate-flattened", Runtime::Fsdp1, 4}}) {
+        Case{"plain-cast", Runtime::PyTorch, 0}, Case{"flattened", Runtime::Fsdp1, 0},
+        Case{"flattened-on-host", Runtime::Fsdp1, 0}, Case{"accelerate-flattened", Runtime::Fsdp1, 4}}) {
     CAPTURE(one.name);
     const Receipt receipt = measured(one.name);
     const Repredicted predicted = repredict(receipt, {});
@@ -72,6 +72,8 @@ TEST_CASE("what a plain loop's variables were seen to hold reaches the job") {
   const Training loss = repredict(measured("plain-loss"), {}).job.training;
   CHECK(loss.loop == LoopKind::Loss);
   CHECK(loss.labels_are_ids);
+  CHECK_FALSE(loss.cast_model);
+  CHECK(repredict(measured("plain-cast"), {}).job.training.cast_model);
 }
 
 TEST_CASE("what accelerate was told reaches the job") {

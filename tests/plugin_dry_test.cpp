@@ -117,12 +117,70 @@ TEST_CASE("a model of real size goes through the CUDA plugin, launch by launch")
   }
 }
 
-TEST_CASE("the device's own end of memory ends a run with exit code 3, rank and event") {
+TEST_CASE("plans agree however far the device is behind the host") {
+  const Folder folder;
+  const Dry dry;
+  for (const char* events : {"pending", "timed", "1", "100"}) {
+    ::setenv("DSPLAN_DRY_EVENTS", events, 1);
+    for (const char* words : {"--zero-stage 3 --grad-accum 2", "--zero-stage 0", "--zero-stage 2 --placement planned",
+                              "--zero-stage 3 --alloc-conf expandable_segments:True --steps 3"}) {
+      CAPTURE(events);
+      CAPTURE(words);
+      const Ran ran = run_model(folder, "tiny-llama", std::string("--ranks 2 --seq 32 --dtype bf16 ") + words);
+      CHECK_MESSAGE(ran.code == 0, ran.err << ran.out);
+      CHECK(has(ran.out, "tiny-llama-run: agrees (cuda, virtual)"));
+      CHECK(has(ran.out, ", 0 differ, "));
+    }
+    ::unsetenv("DSPLAN_DRY_EVENTS");
+  }
+}
+
+TEST_CASE("a kernel that the device could never launch ends the run: which, on which rank, and why") {
+  const Folder folder;
+  // The kernels are compiled for 256 threads: 32 registers for each, and some of ours take more.
+  const Dry dry("registers_per_block=8192");
+  const Ran ran = run_model(folder, "tiny-llama", "--ranks 2 --seq 32 --dtype bf16 --zero-stage 1");
+  CHECK(ran.code == 1);
+  CHECK_MESSAGE(has(ran.out, ", event "), ran.out);
+  CHECK_MESSAGE(has(ran.out, "device failed: load parameter: launch: cudaErrorLaunchOutOfResources: too many "),
+                ran.out);
+  CHECK(has(ran.out, "tiny-llama-run: agrees so far (cuda, virtual)"));
+}
+
+TEST_CASE("the device's own end of memory ends a run with exit code 3, rank, event and what is missing") {
   const Folder folder;
   const Dry dry("memory=2147483648");
-  const Ran ran = run_model(folder, "gpt2", "--ranks 1 --seq 512 --dtype fp32 --attention eager");
-  CHECK(ran.code == 3);
-  CHECK_MESSAGE(has(ran.out + ran.err, "out of memory: buffer "), ran.out << ran.err);
+  constexpr const char* kJob = "--ranks 1 --seq 512 --dtype fp32 --attention eager";
+  for (const char* words : {"", " --alloc-conf expandable_segments:True"}) {
+    CAPTURE(words);
+    const Ran ran = run_model(folder, "gpt2", std::string(kJob) + words);
+    CHECK(ran.code == 3);
+    CHECK_MESSAGE(has(ran.out, "rank 0, event "), ran.out);
+    CHECK_MESSAGE(has(ran.out, "out of memory: buffer "), ran.out);
+    CHECK_MESSAGE(has(ran.out, "of 2147483648, the device has "), ran.out);  // Its context lies there, too.
+    CHECK_MESSAGE(!has(ran.out, " 0 are missing"), ran.out);
+    CHECK(has(ran.out, "gpt2-run: agrees so far (cuda, virtual)"));
+  }
+  const Ran planned = run_model(folder, "gpt2", std::string(kJob) + " --placement planned");
+  CHECK(planned.code == 3);
+  CHECK_MESSAGE(has(planned.out, "out of memory: the plan's arena wants "), planned.out);
+  CHECK_MESSAGE(has(planned.out, "; the device has 1558183936 left"), planned.out);
+}
+
+TEST_CASE("a device that has what the plan takes runs it, and one that has less gives its cache back") {
+  const Folder folder;
+  const std::string words = "--ranks 1 --seq 512 --dtype fp32 --attention eager --out receipt.json";
+  const auto reserved_on = [&](const Dry&, int code) {
+    const Ran ran = run_model(folder, "gpt2", words);
+    CHECK_MESSAGE(ran.code == code, ran.out);
+    return Json::parse(slurp(folder / "receipt.json"))["ranks"][0]["memory"]["peak"]["reserved"].get<std::int64_t>();
+  };
+  const std::int64_t reserved = reserved_on(Dry(), 0);
+  constexpr std::int64_t kContext = 560LL << 20;
+  constexpr std::int64_t kOwn = 4LL << 20;  // The streams' own scratch, in the device's granules.
+  const auto sized = [](std::int64_t bytes) { return "memory=" + std::to_string(bytes); };
+  CHECK(reserved_on(Dry(sized(kContext + kOwn + reserved)), 0) == reserved);
+  CHECK(reserved_on(Dry(sized(kContext + reserved)), 4) < reserved);  // The prediction knows of no context.
 }
 
 TEST_CASE("a device for which there are no kernels is refused") {
@@ -151,11 +209,47 @@ TEST_CASE("processes over the dry device's NCCL agree with the prediction") {
   }
 }
 
+TEST_CASE("a rank whose memory ends, or that is killed, ends the others over the dry device's NCCL") {
+  const std::string line = "run " + test_paths::source_dir() +
+                           "/models/gpt2.json --micro-batch 1 --seq 128 --dtype bf16 "
+                           "--backend cuda --transport nccl --zero-stage 1 --timeout 20 ";
+  const auto variables_of = [](int rank, Variables& variables, const char* memory) {
+    variables["DSPLAN_CUDA_PLUGIN"] = DSPLAN_CUDA_ON_DRY;
+    variables["DSPLAN_NCCL_LIBRARY"] = DSPLAN_DRY_FOLDER "/libnccl.so.2";
+    variables["DSPLAN_DRY_DEVICE"] = std::string("count=2") + (rank == 1 ? memory : "");
+  };
+  {
+    const Folder folder;
+    auto all = launch(folder, torchrun, 2, line + "--ranks 2", [&](int rank, std::string&, Variables& variables) {
+      variables_of(rank, variables, ";memory=1073741824");
+    });
+    CHECK(all[0]->end(60s) == 3);
+    CHECK(all[1]->end(60s) == 3);
+    CHECK_MESSAGE(has(all[0]->out(), "rank 1, event "), all[0]->out() << all[0]->err());
+    CHECK_MESSAGE(has(all[0]->out(), "out of memory: buffer "), all[0]->out());
+  }
+  {
+    const Folder folder;
+    Variables where;
+    variables_of(0, where, "");
+    auto all = endless(folder, 2, line, where);
+    all[1]->kill(SIGKILL);
+    (void)all[1]->end();
+    CHECK(all[0]->end(60s) == 6);
+    CHECK_MESSAGE(has(all[0]->out(), "rank 1, process: not available: it ended without a word"), all[0]->out());
+  }
+}
+
 TEST_CASE("calibration goes through on the dry device, and writes no rates") {
   const Folder folder;
   const Dry dry;
   const Ran ran = run_binary(folder, split("calibrate --backend cuda --quick --out rates.json"));
   CHECK(ran.code == 6);
+  // Each part is executed; NVML's own is what a real driver knows of a process.
+  for (const char* part :
+       {"process bytes", "products", "kernels", "copies", "collectives", "Adam on the host", "files"})
+    CHECK_MESSAGE(has(ran.err, std::string("calibrate: ") + part + "\n"), ran.err);
+  CHECK_MESSAGE(has(ran.err, "rows measured, 1 not\n"), ran.err);
   CHECK_MESSAGE(has(ran.err, "no file is written: on the dry device nothing is computed"), ran.err);
   CHECK(!std::filesystem::exists(folder / "rates.json"));
 }

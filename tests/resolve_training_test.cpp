@@ -29,7 +29,7 @@ TEST_CASE("resolve: zero_grad by the training file's key or --set") {
   given.request.set = {{"lr=1"}, option("--set")};
   says(given,
        "--set: error: there is no setting \"lr\"; it takes model_init, zero_grad_set_to_none, use_cache, "
-       "labels_are_ids, and");
+       "labels_are_ids, cast_model, and");
 }
 
 TEST_CASE("resolve: checkpointing words become groups") {

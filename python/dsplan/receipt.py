@@ -470,6 +470,8 @@ class receipt:
             told["optimizer"] = {"name": type(optimizer).__name__.lower(), "implementation": how}
             dtype = next(p.dtype for name, p in named if not packs(p) and "lora_" not in name)
             told.update(dtype=SHORT[dtype], micro_batch=self.shape[0], **self.seen)
+            told["cast_model"] = not self.flats and dtype != torch.float32 and any(
+                name.endswith("inv_freq") and buffer.dtype == dtype for name, buffer in self.model.named_buffers())
         if self.args:
             half = "bf16" if self.args.bf16 else "fp16" if self.args.fp16 else "none"
             told["loop"], told["max_grad_norm"] = "trainer", self.args.max_grad_norm

@@ -71,7 +71,8 @@ std::string rank_lines(const RankComparison& rank) {
 
 std::string_view verdict_of(const ReceiptComparison& comparison) {
   if (differs(comparison)) return "differs";
-  return comparison.refused ? "not compared" : "agrees";
+  if (comparison.refused) return "not compared";
+  return comparison.complete ? "agrees" : "agrees so far";
 }
 
 std::string receipt_lines(const ReceiptComparison& comparison) {

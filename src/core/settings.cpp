@@ -265,6 +265,7 @@ constexpr SettingRow kKeys[] = {
     {keyed(kAsked<&Request::labels_are_ids>, "labels_are_ids"),
      {},
      {kTrained<&Training::labels_are_ids>, Line::LabelsAreIds, 0}},
+    {keyed(kAsked<&Request::cast_model>, "cast_model"), {}, {kTrained<&Training::cast_model>, Line::CastModel, 0}},
     {keyed(kAsked<&Request::mixed_precision>, "mixed_precision", "bf16|fp16"),
      {},
      {kTrained<&Training::outputs_to_fp32>, Line::Autocast, 1}},

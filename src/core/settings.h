@@ -65,6 +65,7 @@ enum class Line : std::uint8_t {
   Loop,
   UseCache,
   LabelsAreIds,
+  CastModel,
   LossChunks,
   Level,
   Freeze,

@@ -401,6 +401,7 @@ struct Training {
   std::int64_t loss_chunks = 0;  // Chunked only.
   LoopKind loop = LoopKind::Trainer;
   bool labels_are_ids = false;  // model(ids, labels=ids): one tensor of the batch is both.
+  bool cast_model = false;      // model.to(dtype) after it was made: with it all buffers that float.
   bool use_cache = false;  // The model keeps keys and values as for generation, and gives them back (DynamicCache).
   ParamGroups param_groups = ParamGroups::Single;
   bool zero_grad_to_none = true;  // Plain PyTorch, as is the next.

@@ -64,7 +64,7 @@ int attribute_of(const Device& device, int attribute) {
     case 10: return 32;          // A warp.
     case 11: return 2147483647;  // Pitch of a copy.
     case 12:
-    case 82: return Device::kRegistersPerBlock;
+    case 82: return device.registers_per_block;
     case 13: return device.clock_khz;
     case 14:
     case 30: return 512;  // Alignment of textures and surfaces.

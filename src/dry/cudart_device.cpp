@@ -26,7 +26,7 @@ void describe(DeviceProperties& p, const Device& d, int ordinal) {
   p.uuid[15] = static_cast<unsigned char>(ordinal);
   p.total_memory = d.memory;
   p.shared_per_block = Device::kSharedPerBlock;
-  p.registers_per_block = p.registers_per_multiprocessor = Device::kRegistersPerBlock;
+  p.registers_per_block = p.registers_per_multiprocessor = d.registers_per_block;
   p.warp_size = 32;
   p.memory_pitch = 2147483647;
   p.max_threads_per_block = p.max_block[0] = p.max_block[1] = Device::kThreadsPerBlock;

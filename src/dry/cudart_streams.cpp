@@ -84,6 +84,11 @@ DSPLAN_DRY_CALL Result cudaEventSynchronize(void* event) {
   return kSuccess;
 }
 DSPLAN_DRY_CALL Result cudaEventElapsedTime(float* milliseconds, void* from, void* to) {
+  for (const void* each : {from, to}) {
+    const auto& event = *static_cast<const Event*>(each);
+    if (event.on == nullptr) return say(kInvalidHandle);  // Never recorded.
+    if (!streams().done(event)) return say(kNotReady);
+  }
   DSPLAN_DRY_GUESS("cudaEventElapsedTime", "estimated durations, or one millisecond");
   const Nanoseconds first = event_of(from)->recorded;
   const Nanoseconds last = event_of(to)->recorded;

@@ -77,6 +77,7 @@ Device read_device(std::string_view text, const char* visible_devices) {
   number("bus_bits", device.bus_bits);
   number("clock_khz", device.clock_khz);
   number("memory_clock_khz", device.memory_clock_khz);
+  number("registers_per_block", device.registers_per_block);
   number("memory_bytes_per_ns", device.memory_bytes_per_ns);
   number("link_bytes_per_ns", device.link_bytes_per_ns);
   number("host_bytes_per_ns", device.host_bytes_per_ns);

@@ -21,6 +21,7 @@ struct Device {
   int bus_bits = 5120;
   int clock_khz = 1980000;
   int memory_clock_khz = 2619000;
+  int registers_per_block = 65536;  // Tegra's have half of them.
   // For estimated durations.
   std::size_t memory_bytes_per_ns = 3350;
   std::size_t link_bytes_per_ns = 450;
@@ -38,7 +39,6 @@ struct Device {
   static constexpr std::size_t kSharedOfTheSystem = 1024;  // Of each block.
   static constexpr std::size_t kSharedPerBlock = 49152;    // Without asking for more.
   static constexpr int kThreadsPerBlock = 1024;
-  static constexpr int kRegistersPerBlock = 65536;
   static constexpr int kGridX = 2147483647;
   static constexpr int kGridYZ = 65535;
   static constexpr int kBlockZ = 64;

@@ -71,7 +71,9 @@ Result launch_limits(const Kernel& kernel, Dim3 grid, Dim3 block, std::size_t sh
   if (threads > Device::kThreadsPerBlock) return kInvalidConfiguration;
   if (threads > static_cast<std::size_t>(kernel.threads)) return kOutOfResources;
   // Only registers that were read count here: a guess must not fail a program.
-  if (threads * static_cast<std::size_t>(kernel.registers) > Device::kRegistersPerBlock) return kOutOfResources;
+  if (threads * static_cast<std::size_t>(kernel.registers) > static_cast<std::size_t>(device().registers_per_block)) {
+    return kOutOfResources;
+  }
   if (shared > kernel.dynamic_shared || shared + kernel.shared > device().shared_per_block_optin())
     return kInvalidValue;
   return kSuccess;
@@ -83,7 +85,7 @@ int blocks_per_multiprocessor(const Kernel& kernel, int threads, std::size_t sha
   const int warps = (threads + 31) / 32;
   int blocks = std::min(on.threads_per_multiprocessor / 32 / warps, on.blocks_per_multiprocessor);
   const int per_warp = (registers_of(kernel) * 32 + 255) / 256 * 256;  // Given out 256 at a time.
-  blocks = std::min(blocks, Device::kRegistersPerBlock / (warps * per_warp));
+  blocks = std::min(blocks, on.registers_per_block / (warps * per_warp));
   const std::size_t each = shared + kernel.shared + Device::kSharedOfTheSystem;
   return std::min(blocks, static_cast<int>(on.shared_per_multiprocessor / each));
 }

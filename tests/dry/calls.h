@@ -42,6 +42,8 @@ int cudaStreamWaitEvent(void*, void*, unsigned);
 int cudaEventCreate(void**);
 int cudaEventRecord(void*, void*);
 int cudaEventQuery(void*);
+int cudaEventSynchronize(void*);
+int cudaEventElapsedTime(float*, void*, void*);
 int cudaGraphLaunch(void*, void*);
 int cudaFuncSetAttribute(const void*, int, int);
 int cudaFuncGetAttributes(FunctionAttributes*, const void*);

@@ -103,6 +103,22 @@ TEST_CASE("timed work ends when its duration has passed on the host's clock") {
   CHECK(all.done(copied));
 }
 
+TEST_CASE("there is no time between events that were not recorded, or that have not come") {
+  void* begin = nullptr;
+  void* end = nullptr;
+  REQUIRE(cudaEventCreate(&begin) == 0);
+  REQUIRE(cudaEventCreate(&end) == 0);
+  float milliseconds = -1;
+  CHECK(cudaEventElapsedTime(&milliseconds, begin, end) == kInvalidHandle);
+  CHECK(cudaEventRecord(begin, nullptr) == 0);
+  CHECK(cudaEventElapsedTime(&milliseconds, begin, end) == kInvalidHandle);
+  CHECK(milliseconds == -1);
+  CHECK(cudaEventRecord(end, nullptr) == 0);
+  CHECK(cudaEventElapsedTime(&milliseconds, begin, end) == 0);
+  CHECK(milliseconds > 0);
+  (void)cudaGetLastError();
+}
+
 TEST_CASE("streams record graphs, and whoever waits for them joins") {
   void* stream = nullptr;
   void* other = nullptr;

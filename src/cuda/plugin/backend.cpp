@@ -11,6 +11,7 @@
 #include "cuda/kernels.h"
 #include "cuda/launch.h"
 #include "cuda/plugin/device.h"
+#include "exec/host/args.h"
 #include "exec/host/host_backend.h"
 
 namespace dsplan::cuda {
@@ -233,7 +234,11 @@ dsplan_status launch_kernel(dsplan_device* handle, const dsplan_launch* what, ds
     Queue queue = queue_of(device, stream);
     queue.workspace = what->workspace;
     queue.workspace_bytes = what->workspace == nullptr ? 0 : what->workspace_bytes;
-    launch(*what, queue);
+    try {
+      launch(*what, queue);
+    } catch (const CudaFailure& failure) {  // CUDA does not know what the kernel is called here.
+      throw CudaFailure(failure.status(), exec::host::called(*what) + ": " + failure.what());
+    }
     return dsplan_status{DSPLAN_OK};
   });
 }

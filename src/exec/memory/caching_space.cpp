@@ -77,9 +77,7 @@ class CachingSpace : public DeviceSpace {
     }
     device_.throw_if_noted();
     if (!block) {
-      const Bytes needed = allocator_.segment_for(bytes);
-      const Bytes missing = std::max(Bytes(0), needed - allocator_.left());
-      out_of_memory(device_, id, bytes, missing, segments_.taken(), limit_);
+      out_of_memory(device_, id, bytes, {allocator_.segment_for(bytes), allocator_.left(), segments_.taken(), limit_});
     }
     blocks_.reach(id);
     blocks_[id] = {*block, bytes};

@@ -17,7 +17,7 @@ class PlainSpace : public DeviceSpace {
     void* memory = bytes > left ? nullptr : device_.memory().try_allocate(Space::Device, bytes);
     if (memory == nullptr) {
       books_.refuse();
-      out_of_memory(device_, id, bytes, std::max(Bytes(0), bytes - left), books_.now().reserved, limit_);
+      out_of_memory(device_, id, bytes, {bytes, left, books_.now().reserved, limit_});
     }
     blocks_.reach(id);
     blocks_[id] = {memory, bytes};

@@ -80,7 +80,8 @@ class PlannedSpace : public DeviceSpace {
         offsets_(std::move(options.offsets)),
         order_(device) {
     if (height_ == Bytes(0)) return;
-    arena_ = static_cast<char*>(device_.memory().allocate(Space::Device, height_));
+    arena_ = static_cast<char*>(device_.memory().try_allocate(Space::Device, height_));
+    if (arena_ == nullptr) no_arena();
     books_.take(height_);
     patterns_.fill(arena_, height_);
   }
@@ -94,7 +95,7 @@ class PlannedSpace : public DeviceSpace {
     const Bytes block = rounded_to_block(bytes);
     if (offset + block > height_) {
       books_.refuse();
-      out_of_memory(device_, id, bytes, offset + block - height_, height_, height_);
+      out_of_memory(device_, id, bytes, {offset + block - height_, Bytes(0), height_, height_});
     }
     const auto after = live_.lower_bound(offset);
     if (after != live_.end() && after->first < offset + block) collide(id, after->second.id);
@@ -140,6 +141,15 @@ class PlannedSpace : public DeviceSpace {
     BufferId id;
     Bytes bytes;
   };
+  [[noreturn]] void no_arena() {
+    const Bytes free(device_.usage().device_free);
+    Failure failure{
+        DSPLAN_OUT_OF_MEMORY, device_.rank(), kNoEvent, "allocate",
+        formatted("the plan's arena wants {} bytes; the device has {} left", height_.value(), free.value())};
+    failure.requested = height_;
+    failure.missing = height_ - free;
+    throw RunFailure(std::move(failure));
+  }
   [[noreturn]] void collide(BufferId id, BufferId other) const {
     check_failed("planned places do not overlap", __FILE__, __LINE__,
                  formatted("buffer {} is placed on buffer {}, which is still held", id, other));

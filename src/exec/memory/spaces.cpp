@@ -17,10 +17,15 @@ std::unique_ptr<DeviceSpace> make_device_space(Device& device, MemoryOptions opt
   return make_plain_space(device, options);
 }
 
-void out_of_memory(const Device& device, BufferId id, Bytes requested, Bytes missing, Bytes reserved, Bytes limit) {
+// A device may have less left than the books say: its context and other ranks and programs lie there, too.
+void out_of_memory(Device& device, BufferId id, Bytes requested, const Shortage& shortage) {
+  const Bytes free(device.usage().device_free);
+  const bool is_full = free >= Bytes(0) && free < shortage.left;
+  const Bytes missing = std::max(Bytes(0), shortage.needed - (is_full ? free : shortage.left));
   Failure failure{DSPLAN_OUT_OF_MEMORY, device.rank(), kNoEvent, "allocate",
-                  formatted("buffer {} wants {} bytes; {} are taken of {}, {} are missing", id, requested.value(),
-                            reserved.value(), limit.value(), missing.value())};
+                  formatted("buffer {} wants {} bytes; {} are taken of {}, {}{} are missing", id, requested.value(),
+                            shortage.taken.value(), shortage.limit.value(),
+                            is_full ? formatted("the device has {} left, ", free.value()) : "", missing.value())};
   failure.requested = requested;
   failure.missing = missing;
   throw RunFailure(std::move(failure));

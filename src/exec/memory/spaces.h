@@ -32,8 +32,14 @@ class DeviceSpace {
 [[nodiscard]] std::unique_ptr<DeviceSpace> make_planned_space(Device& device, MemoryOptions options);
 [[nodiscard]] std::unique_ptr<DeviceSpace> make_plain_space(Device& device, const MemoryOptions& options);
 
-[[noreturn]] void out_of_memory(const Device& device, BufferId id, Bytes requested, Bytes missing, Bytes reserved,
-                                Bytes limit);
+// What an allocator's books say where it has nothing to give.
+struct Shortage {
+  Bytes needed{};  // Of the device, for what was asked.
+  Bytes left{};    // Until the limit.
+  Bytes taken{};
+  Bytes limit{};
+};
+[[noreturn]] void out_of_memory(Device& device, BufferId id, Bytes requested, const Shortage& shortage);
 // What may be taken of the device.
 [[nodiscard]] Bytes limit_of(const Device& device, const MemoryOptions& options);
 

@@ -149,7 +149,7 @@ constexpr std::array<Row, kOps> kRows = {{
     {Op::Glu, rules::unary, {Keeps::Input, 0}, Flops::Outputs, Witness::Fake, "derivatives.yaml: glu"},
     {Op::SumDim, rules::sum_dim, {}, Flops::Inputs, Witness::Fake, "FunctionsManual.cpp: sum_backward"},
     {Op::MeanLast,
-     rules::unary,
+     rules::mean,
      {Keeps::Nothing, 0},
      Flops::Inputs,
      Witness::Fake,

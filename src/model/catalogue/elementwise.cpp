@@ -23,6 +23,17 @@ void unary(Writer& w) {
   w.gradient(0);
 }
 
+// Over the last dimension, or one before it, where few outputs are made of many elements.
+void mean(Writer& w) {
+  const Shape& from = w.in(0).shape;
+  const Shape& to = w.out().shape;
+  const bool inside = to.rank > 0 && from.rank == to.rank + 1 && from.dims[from.rank - 1u] == to.dims[to.rank - 1u];
+  if (!inside) return unary(w);
+  w.output();
+  forward_reduced_kernel(w, summed_to({from.dims.data(), from.rank}, {to.dims.data(), to.rank}));
+  if (w.needs(0)) w.gradient(0);
+}
+
 namespace {
 
 // A statement of Python: each step makes a tensor of the input's size, and what it read and nobody holds dies behind

@@ -150,16 +150,7 @@ class Int8Linear {
     const std::uint8_t outliers = passing(values_, DType::Bool);
     w_.forward_drop(sizes);
     const std::uint8_t any = w_.forward_temporary(Bytes(1), DType::Bool);
-    const ReductionScratch scratch = reduction_scratch({1, values_.value(), 0}, w_.options().device, Bytes(1));
-    if (scratch.staging == Bytes(0)) {
-      w_.kernel();
-    } else {
-      const std::uint8_t staging = w_.forward_temporary(scratch.staging, DType::UInt8, Visibility::Kernel);
-      const std::uint8_t semaphores = w_.forward_temporary(scratch.semaphores, DType::Int32, Visibility::Kernel);
-      w_.kernel();
-      w_.forward_drop(semaphores);
-      w_.forward_drop(staging);
-    }
+    forward_reduced_kernel(w_, {1, values_.value(), 0}, Bytes(1));
     w_.forward_drop(any);
     return outliers;
   }

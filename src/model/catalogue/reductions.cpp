@@ -54,7 +54,15 @@ void sum_dim(Writer& w) {
   w.output();
   const bool counts = w.in(0).dtype == DType::Bool || (w.in(0).dtype == DType::Int32 && w.out().dtype == DType::Int64);
   if (counts) w.forward_temporary(storage(w.in(0).shape.elements(), w.out().dtype), w.out().dtype, Visibility::Kernel);
-  w.kernel();
+  const Shape& from = w.in(0).shape;
+  const Shape& to = w.out().shape;
+  // Of all tokens' marks, side by side (the loop over experts that are hit).
+  const bool by_column = !counts && w.in(0).dtype == DType::Int64 && from.rank == 3 && to.rank == 1;
+  if (by_column && from.dims[2] == to.dims[0]) {
+    forward_reduced_kernel(w, summed_to({from.dims.data(), from.rank}, {to.dims.data(), to.rank}), Bytes(8));
+  } else {
+    w.kernel();
+  }
   w.pass(0);
   w.passes_part();
 }

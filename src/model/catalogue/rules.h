@@ -9,6 +9,7 @@ namespace dsplan::rules {
 // elementwise.cpp
 void without_gradient(Writer& w);
 void unary(Writer& w);
+void mean(Writer& w);
 // Node::number of Op::Gelu where it is a torch.autograd.Function of Python's own (transformers: bloom, GeLUFunction).
 inline constexpr double kGeluFunction = 2;
 void gelu(Writer& w);

@@ -237,4 +237,15 @@ inline void reduced_kernel(Writer& w, const ReducedTensor& tensor) {
   w.drop(staging);
 }
 
+// The same in forward. `accumulator`: what a thread reduces in.
+inline void forward_reduced_kernel(Writer& w, const ReducedTensor& tensor, Bytes accumulator = Bytes(4)) {
+  const ReductionScratch scratch = reduction_scratch(tensor, w.options().device, accumulator);
+  if (scratch.staging == Bytes(0)) return w.kernel();
+  const std::uint8_t staging = w.forward_temporary(scratch.staging, DType::UInt8, Visibility::Kernel);
+  const std::uint8_t semaphores = w.forward_temporary(scratch.semaphores, DType::Int32, Visibility::Kernel);
+  w.kernel();
+  w.forward_drop(semaphores);
+  w.forward_drop(staging);
+}
+
 }  // namespace dsplan

@@ -34,7 +34,7 @@ struct GraphOptions {
   std::optional<DType> autocast;
   bool outputs_to_fp32 = false;
   std::optional<DType> kept_dtype;  // Of buffers that follow the model's, where it computes in another (fully_shard).
-  bool casts_buffers = false;       // FSDP1 has cast all that float to `dtype`.
+  bool casts_buffers = false;       // FSDP1, or `.to(dtype)`, has cast all that float to `dtype`.
   // In which adapters' weights are seen from outside, where they are units of FSDP1.
   std::optional<DType> shown_adapters = std::nullopt;
   Version torchtitan = kWitnessTorchtitan;

@@ -9,7 +9,8 @@ namespace dsplan {
 namespace {
 
 DType made_in(const ModelBuffer& buffer, const Training& training) {
-  if (is_fsdp(training.runtime) && buffer.follows_model_dtype) return training.loaded_dtype();
+  const bool follows = buffer.follows_model_dtype || (training.cast_model && is_floating(buffer.dtype));
+  if (is_fsdp(training.runtime) && follows) return training.loaded_dtype();
   return buffer_dtype(buffer, training);
 }
 

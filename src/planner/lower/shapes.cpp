@@ -48,7 +48,7 @@ GraphOptions graph_options(const ModelSpec& model, const Job& job) {
   options.image_size = job.training.image_size;
   options.dtype = job.training.dtype;
   if (is_fsdp(job.training.runtime)) options.kept_dtype = job.training.loaded_dtype();
-  options.casts_buffers = job.training.fsdp.casts_buffers;
+  options.casts_buffers = job.training.fsdp.casts_buffers || job.training.cast_model;
   options.one_dtype = job.training.casts_parameters();
   options.autocast = job.training.autocast;
   options.outputs_to_fp32 = job.training.outputs_to_fp32;

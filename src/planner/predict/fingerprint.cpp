@@ -200,6 +200,7 @@ constexpr CanonicalLine kLines[] = {
     {Line::ModelCode, "model code", [](const Job& j) { return j.training.model_code != ModelCode::Transformers; }},
     {Line::UseCache, "use_cache 1", [](const Job& j) { return j.training.use_cache; }, true},
     {Line::LabelsAreIds, "labels_are_ids 1", [](const Job& j) { return j.training.labels_are_ids; }, true},
+    {Line::CastModel, "cast_model 1", [](const Job& j) { return j.training.cast_model; }, true},
     {Line::Torchtitan, "torchtitan", [](const Job& j) { return j.training.torchtitan != kWitnessTorchtitan; }},
 };
 

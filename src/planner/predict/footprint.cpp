@@ -731,7 +731,9 @@ DType dtype_of(const ModelSpec& model, const ModelBuffer& buffer, const Training
     return training.dtype;  // With the first forward.
   }
   const bool kept = is_fsdp(training.runtime) && !training.fsdp.widens_shards;
-  const DType type = buffer.follows_model_dtype ? (kept ? training.master_dtype : training.dtype) : buffer.dtype;
+  const bool cast = training.cast_model && is_floating(buffer.dtype);
+  const DType type =
+      buffer.follows_model_dtype || cast ? (kept ? training.master_dtype : training.dtype) : buffer.dtype;
   // zero.Init makes every floating-point tensor in the model's dtype, unless its maker converts integers.
   return training.under_zero_init() && type == DType::Float32 && !buffer.converted ? training.dtype : type;
 }

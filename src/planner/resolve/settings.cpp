@@ -33,7 +33,8 @@ namespace {
 
 // What --set takes: keys of a training file that have no option.
 std::vector<std::string_view> keys_of_set() {
-  std::vector<std::string_view> keys{"zero_grad_set_to_none", "model_init", "use_cache", "labels_are_ids"};
+  std::vector<std::string_view> keys{"zero_grad_set_to_none", "model_init", "use_cache", "labels_are_ids",
+                                     "cast_model"};
   for (const SettingRow& row : settings()) {
     const std::string_view key = row.request.key;
     if (key.starts_with("fsdp.") || key.starts_with("ddp.")) keys.push_back(key);
@@ -68,8 +69,8 @@ void refuse_other_keys(Resolver& resolver) {
         !option.empty() ? formatted("it has an option of its own: {}", option)
         : !meant.empty()
             ? did_you_mean(meant)
-            : "it takes model_init, zero_grad_set_to_none, use_cache, labels_are_ids, and fsdp and ddp as in a "
-              "training file; beside torchtitan's TOML torchtitan=VERSION");
+            : "it takes model_init, zero_grad_set_to_none, use_cache, labels_are_ids, cast_model, and fsdp and ddp as "
+              "in a training file; beside torchtitan's TOML torchtitan=VERSION");
   }
 }
 
@@ -145,12 +146,30 @@ void resolve_model_init(Resolver& resolver) {
                  formatted("model_init \"{}\" is none of zero_init, device, host, meta and rank0", *wished));
 }
 
+// model.to(dtype) after the model was made. On a device it would be there in fp32 first, tensor after tensor.
+void resolve_cast(Resolver& resolver) {
+  const Setting<bool> cast = truth_of(resolver, resolver.request.cast_model, "cast_model");
+  if (!cast.given()) return;
+  Training& training = resolver.training();
+  training.cast_model = *cast;
+  resolver.given("cast_model", *cast ? "true" : "false", cast.place, "--set cast_model");
+  if (!*cast) return;
+  if (packing_of(resolver.model)) {
+    return resolver.fault(cast.place, "\"cast_model\" of packed weights", "bitsandbytes refuses to cast them");
+  }
+  if (training.model_init == ModelInit::Device || training.model_init == ModelInit::ZeroInit) {
+    resolver.not_modelled(cast.place,
+                          formatted("\"cast_model\" of a model whose model_init is \"{}\"", name(training.model_init)));
+  }
+}
+
 }  // namespace
 
 void resolve_settings(Resolver& resolver) {
   refuse_other_keys(resolver);
   resolve_zero_grad(resolver);
   resolve_model_init(resolver);
+  resolve_cast(resolver);
 }
 
 // Options that name something dsplan does not do yet. They are refused, never ignored.

@@ -165,6 +165,7 @@ bool listed_for_fp32(const ModelBuffer& buffer, const Training& training) {
 }  // namespace
 
 DType buffer_dtype(const ModelBuffer& buffer, const Training& training) {
+  if (training.cast_model && is_floating(buffer.dtype)) return training.dtype;
   constexpr Version kKeepsListed{0, 19, 8};
   const bool listed = training.deepspeed >= kKeepsListed && listed_for_fp32(buffer, training);
   if (training.runtime == Runtime::DeepSpeed && listed) return DType::Float32;

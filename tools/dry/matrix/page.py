@@ -3,25 +3,26 @@
 import re
 import statistics
 
-from .verdicts import COMPARED
+from .verdicts import COMPARED, SMALL
 
 BEGINS = "<!-- written by tools/dry/compare --page -->"
 ENDS = "<!-- until here -->"
 
-# Why requested or allocated bytes of a job part, and where else in DeepSpeed or PyTorch it stands. The first that finds
+# Why requested or allocated bytes of a job part, or reserved ones by more than a thousandth, and where else in DeepSpeed or PyTorch it stands. The first that finds
 # the job's name counts; a row that parts without a reason fails the check.
 REASONS = [
     (
-        r"^axolotl/.*-sent-w24-",
+        r"^(axolotl|cut)/.*-sent-w24-",
         "into which free blocks the shards are put that rank 0 sends, where some are padded; what is asked for is equal",
     ),
+    (r"^families/.*-dinov2-", "the workspace of a convolution, which cuDNN alone knows and was not asked for these pictures"),
     (
-        r"^families/.*-dinov2-small-.*-s1370-",
-        "not traced: 6.6 MB at forward's peak with 1,370 places a picture, under cuDNN's attention",
+        r"^families/.*-lfm2-",
+        "not traced: into which free blocks tensors are put; what is asked for is equal",
     ),
     (
-        r"^families/.*-(gemma-4|lfm2|gpt-neo|dinov2)-|^pictures/.*-gemma-4-.*-padded-",
-        "not traced: into which free blocks tensors are put; what is asked for is equal",
+        r"/.*gemma-4-26b-a4b-(text-s1024-b1|text-s500-b3-full|s600-)",
+        "two runs of the same job part by 2 MiB: when Python's collector comes",
     ),
     (r"/zero3-.*-qwz|/chance-7-phi-3-medium-", "into which free blocks quantized gathers are put: rests that are too small to be split off"),
     (
@@ -38,8 +39,6 @@ REASONS = [
         "the dry device runs operators on small whole numbers a second time where a model sees pictures, and holds an operator's operands "
         "until it has returned: into which free blocks tensors are put",
     ),
-    (r"/trl-", "not traced: into which free blocks tensors are put before TRL's head"),
-    (r"/chance-shared-bloom-560m-s786-", "not traced: into which free blocks tensors are put under bloom's checkpoints with autocast"),
     (
         r"/mixtures-qwen1.5-moe-.*-loop-zero3",
         "DeepSpeed waits for the parameters of a leaf module in the order of a Python set, which is that of their addresses: "
@@ -64,13 +63,10 @@ REASONS = [
         "the leaf that a reentrant checkpoint recomputes from lies channel by channel, as whisper's convolution leaves it, and its gradient "
         "is copied into that order in every layer: traced, not predicted",
     ),
-    (r"/chance-6-bart-", "init alone: the root's own buffer is registered behind its model, and ours before it"),
     (r"/chance-6-vit-", "not traced: one rounded block of a step"),
     (r"/families-olmo-3-7b-s512-b2-fsdp2", "the sum behind the gradient of a norm over all heads takes 33,554,560 bytes for a moment, which no rule here says"),
     (r"/chance-7-m2m100-", "layers are left out at random (layerdrop): the steps that are predicted run all of them, and take more"),
-    (r"/chance-7-bart-", "init alone: the root's own buffer is registered behind its model, and ours before it"),
-    (r"/chance-(7|10)-xlm-roberta-", "init alone: an encoder's embeddings make their buffers behind their tables, and ours before them"),
-    (r"/(chance-7-(bert-base|granite-4.0-h)|families-(idefics3-8b-s1100|albert-base-s512-b8|albert-xxlarge-s333))", "not traced: into which free blocks tensors are put; what is asked for is equal"),
+    (r"/(chance-7-(bert-base|granite-4.0-h)|families-idefics3-8b-s1100)", "not traced: into which free blocks tensors are put; what is asked for is equal"),
     (
         r"/chance-8-(granite-3.1-3b-a800m|deepseek-v2)-|/chance-10-(llama-4-scout-text|olmo-2-1b-s3333)-",
         "events pending: what a copy's or NCCL's stream still uses is held until the host waits for it (DeepSpeed's engine of offloaded "
@@ -84,8 +80,6 @@ REASONS = [
         r"/chance-8-gemma-4-26b-",
         "not traced: as much as three masks of eager attention, in forward",
     ),
-    (r"/chance-8-vit-", "the workspace of a convolution's backward, which cuDNN alone knows"),
-    (r"/(chance-8|families)-camembert-", "init alone: an encoder's embeddings make their buffers behind their tables, and ours before them"),
     (
         r"/chance-8-(mistral-small-3|qwen2-vl|qwen2.5-vl|internvl)",
         "into which free blocks tensors are put behind a convolution's workspace, which cuDNN alone knows",
@@ -100,24 +94,30 @@ REASONS = [
         "two bytes: the embedding's factor stays in the dtype that packed weights were loaded beside, and is in fp32 here",
     ),
     (
-        r"/chance-9-bert-large-",
-        "not traced: as much as the vocabulary's gradient, in backward",
-    ),
-    (
         r"/chance-9-(nllb-200|olmo-1b)-",
         "not traced: 8-bit Lion beside a hook that compresses in DistributedDataParallel, from the second step on",
     ),
     (
-        r"/chance-9-(llama-3.2-1b|gpt-bigcode)-|/chance-10-(gemma-4-e4b|qwen2-57b)",
+        r"/chance-9-llama-3.2-1b-|/chance-10-(gemma-4-e4b|qwen2-57b)",
         "not traced: into which free blocks tensors are put; what is asked for is equal",
     ),
-    (r"/chance-5-falcon-7b-", "not traced: into which free blocks tensors are put"),
+    (
+        r"/(adapters-.*-z3-save-ends|chance-3-stablelm-3b|zero3-.*-pending|zero3-families-qwen1.5-moe)",
+        "not traced: into which free blocks tensors are put under ZeRO-3; what is asked for is equal",
+    ),
+    (r"^cut/cut-llama-3.2-1b-.*-a100-accum2", "not traced: into which free blocks tensors are put; what is asked for is equal"),
     (r"^heldout/", "not traced: rests of free blocks under ZeRO-3 on 32 ranks"),
 ]
 
 
 def parts(row, what):
     return sum(measured != ours for measured, ours in (values[what] for values in row["phases"].values()))
+
+
+def reserved_parts(row):
+    """Phases whose reserved bytes part by more than a thousandth."""
+    pairs = [values["reserved"] for values in row["phases"].values()]
+    return sum(1000 * abs(measured - ours) > measured for measured, ours in pairs)
 
 
 def most(row):
@@ -147,16 +147,22 @@ def counted(rows):
 def explained(rows):
     found = {}
     for row in rows:
-        differ = [parts(row, what) for what in COMPARED[:2]]
+        differ = [parts(row, what) for what in COMPARED[:2]] + [reserved_parts(row)]
         if any(differ):
             found.setdefault(reason_of(row) or f"unexplained: {row['name']}", []).append((row["name"], differ, most(row)))
-    yield "| rows: requested | allocated | by at most, bytes | jobs | why |"
-    yield "|---|---|---|---|---|"
+    yield "| rows: requested | allocated | by at most, bytes | reserved, by more than 0.1 % | jobs | why |"
+    yield "|---|---|---|---|---|---|"
     for why, jobs in sorted(found.items(), key=lambda item: (-sum(d[0] for _, d, _ in item[1]), item[0])):
-        sums = [sum(differ[at] for _, differ, _ in jobs) for at in (0, 1)]
+        sums = [sum(differ[at] for _, differ, _ in jobs) for at in (0, 1, 2)]
         names = f"`{jobs[0][0]}`" + (f" and {len(jobs) - 1} more" if len(jobs) > 1 else "")
         by = max(bytes for _, _, bytes in jobs)
-        yield f"| {sums[0]} | {sums[1]} | {by:,} | {names} | {why} |"
+        yield f"| {sums[0]} | {sums[1]} | {by:,} | {sums[2]} | {names} | {why} |"
+
+
+def pinned(rows):
+    """PyTorch's own count of the host's pinned blocks; before 2.10 it counts requests of them."""
+    pairs = [row["pinned"] for row in rows if row["phases"] and row["torch"].startswith(("2.10", "2.11"))]
+    return f"Pinned bytes of the host under PyTorch 2.10 and 2.11: within 64 KiB in {sum(abs(a - b) < SMALL for a, b in pairs):,} of {len(pairs):,} jobs."
 
 
 def between(rows):
@@ -174,7 +180,7 @@ def between(rows):
 
 def text(rows):
     left = [row for row in rows if row["status"] == "not predicted"]
-    lines = [BEGINS, "", *counted(rows), "", "What parts in requested or allocated bytes, by name:", "", *explained(rows)]
+    lines = [BEGINS, "", *counted(rows), "", pinned(rows), "", "What parts in requested or allocated bytes, or in reserved ones by more than a thousandth, by name:", "", *explained(rows)]
     lines += ["", "Not predicted, as the prediction says: " + ", ".join(sorted(f"`{r['name']}`" for r in left)) + ".", ""]
     lines += ["Reserved bytes with `--events timed`, and what `reserved_expected` and the two ends say:", "", *between(rows)]
     return "\n".join([*lines, "", ENDS])

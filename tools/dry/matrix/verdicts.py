@@ -34,7 +34,7 @@ def judge(result, dsplan):
         row["timed"] = timed(result, prediction)
         return {**row, "status": "timed"}
     row["outcome"] = [outcome_measured(result), outcome_predicted(prediction, frees)]
-    row["kernels"] = result.get("kernels")
+    row["kernels"], row["torch"] = result.get("kernels"), result["versions"]["torch"]
     row["pinned"] = [result.get("pinned", 0), (prediction["memory"].get("host") or {}).get("pinned", 0)]
     if "oom" in result or row["outcome"][0] != "fits":  # Peaks of a run that flushed or ended say little.
         return {**row, "status": "outcome"}

@@ -8,6 +8,7 @@
 
 #include "model/quantized.h"
 #include "planner/lower/rotary_frequencies.h"
+#include "planner/lower/runtimes/loading/constructed_weights.h"
 #include "planner/lower/runtimes/weight_packing.h"
 
 namespace dsplan {
@@ -136,30 +137,8 @@ void ModelLoading::prepare(const ModelSpec& model) {
   if (packing_of(model)->prepared) eager_.emitter().empty_cache();
 }
 
-namespace {
-
-// The model inside of the root that ties it, as each does when it is made (modeling_utils.py, post_init), where both
-// are its own; else the root.
-ModuleId tied_by(const ModelSpec& model, const Parameter& parameter) {
-  const Parameter& first = model.parameters[static_cast<std::size_t>(parameter.tied_to)];
-  for (ModuleId at = parameter.module; at > 0; at = model.modules[static_cast<std::size_t>(at)].parent) {
-    if (model.modules[static_cast<std::size_t>(at)].type.ends_with("Model") && model.lies_in(first.module, at)) {
-      return at;
-    }
-  }
-  return 0;
-}
-
-// Whose buffers come behind its children, and with which module: those of a root behind the model inside of it
-// (modeling_bart.py, BartForConditionalGeneration), and a model's triangle of flags behind its last norm
-// (modeling_gpt_bigcode.py). kNone: nobody's, or a recording does not say.
-struct Late {
-  ModuleId of = kNone;
-  ModuleId with = kNone;
-  Bytes triangle = Bytes(0);
-};
-Late late_buffers(const ModelSpec& model) {
-  Late late;
+LateBuffers late_buffers(const ModelSpec& model) {
+  LateBuffers late;
   if (model.recording) return late;
   for (const ModelBuffer& buffer : model.buffers) {
     const bool of_body = model.modules[static_cast<std::size_t>(buffer.module)].type.ends_with("Model");
@@ -174,7 +153,6 @@ Late late_buffers(const ModelSpec& model) {
   return late;
 }
 
-// A triangle is made of ones; when its model has all its parts, it is made anew of others and copied (_init_weights).
 void make_late(Eager& eager, Bytes triangle, const std::function<void()>& buffers) {
   constexpr What kOnes{Role::Temporaries, "ones of a triangle", "torch.tril"};
   if (triangle == Bytes(0)) return buffers();
@@ -186,10 +164,17 @@ void make_late(Eager& eager, Bytes triangle, const std::function<void()>& buffer
   const Variable below = eager.scratch(triangle, DType::Bool, kOnes);
 }
 
+// Whose table says who sees whom (modeling_gpt_neo.py).
+constexpr std::string_view kSeeing = "GPTNeoSelfAttention";
+
+namespace {
+
 // Before which module those of `module` are made: constructors register buffers behind the modules inside, roberta's
-// embeddings before their table of positions (modeling_bert.py, modeling_roberta.py: nn.Buffer).
+// embeddings before their table of positions (modeling_bert.py, modeling_roberta.py: nn.Buffer), gpt_neo's attention
+// before its projections.
 std::size_t with_buffers(const ModelSpec& model, std::size_t module) {
   std::size_t at = module + 1;
+  if (model.modules[module].type == kSeeing) return at;
   bool normed = false;
   for (; at < model.modules.size() && model.lies_in(static_cast<ModuleId>(at), static_cast<ModuleId>(module)); ++at) {
     normed = normed || model.modules[at].path.ends_with("embeddings.LayerNorm");
@@ -207,29 +192,55 @@ void make_waiting(Waiting& waiting, std::size_t module, const std::function<void
   }
 }
 
-// Positions as sines and cosines, and the frequencies of rotary ones, which transformers computes on the device: where
-// the module is made, as a buffer, and when the stack around it has been made (modeling_utils.py, post_init; each
-// model's _init_weights).
-class Sinusoids {
+enum class Computed : std::uint8_t { Nothing, Frequencies, Flags, Places, Sines, Waves, Halves };
+
+const ModelBuffer* buffer_of(const ModelSpec& model, ModuleId module) {
+  for (const ModelBuffer& buffer : model.buffers) {
+    if (buffer.module == module) return &buffer;
+  }
+  return nullptr;
+}
+
+Computed computed_by(const ModelSpec& model, ModuleId id) {
+  const Module& module = model.modules[static_cast<std::size_t>(id)];
+  const ModelBuffer* buffer = buffer_of(model, id);
+  if (buffer != nullptr && !model.recording) {
+    if (module.type.ends_with("RotaryEmbedding") && buffer->shape.rank == 1) return Computed::Frequencies;
+    if (module.type == kSeeing) return Computed::Flags;
+    if (buffer->name.ends_with("position_ids")) return Computed::Places;
+  }
+  const bool of_whisper = module.parent != kNone && module.path.ends_with("embed_positions") &&
+                          model.modules[static_cast<std::size_t>(module.parent)].type == "WhisperEncoder";
+  if (!of_whisper && !module.type.ends_with("SinusoidalPositionalEmbedding")) return Computed::Nothing;
+  return buffer != nullptr ? Computed::Sines : of_whisper ? Computed::Waves : Computed::Halves;
+}
+
+// Positions as sines and cosines, the frequencies of rotary ones, and who sees whom, which transformers computes on the
+// device: where the module is made, as a buffer, and when the stack around it has been made (modeling_utils.py,
+// post_init; each model's _init_weights).
+class Tables {
  public:
-  Sinusoids(Emitter& emitter, const ModelSpec& model, const Training& training, DType kept)
+  Tables(Emitter& emitter, const ModelSpec& model, const Training& training, DType kept)
       : eager_(emitter), model_(model), kept_(kept), again_(training.transformers >= Version{5, 0, 0}) {}
 
   // A buffer's table is computed around `make`, which makes what is kept of it.
   void construct(ModuleId module, const BuffersOf& make) {
-    if (again_ && turns(module)) {
+    const Computed kind = computed_by(model_, module);
+    if (again_ && kind == Computed::Frequencies) {
       frequencies(module, &make);
-    } else if (is_table(module) && buffer(module) != nullptr) {
+    } else if (kind == Computed::Flags) {
+      triangle(module, [&] { make(module); });
+    } else if (kind == Computed::Sines) {
       counted(module, [&] { make(module); });
     } else {
       make(module);
     }
-    if (again_ && (turns(module) || is_table(module))) waiting_.push_back(module);
+    if (again_ && kind != Computed::Nothing) waiting_.push_back(module);
   }
   // `next` is about to be made: stacks that it does not lie in are there.
   void leave(ModuleId next) {
     std::erase_if(waiting_, [&](ModuleId table) {
-      const ModuleId stack = model_.modules[static_cast<std::size_t>(table)].parent;
+      const ModuleId stack = stack_of(table);
       if (next != kNone && model_.lies_in(next, stack)) return false;
       initialize(table);
       return true;
@@ -238,26 +249,14 @@ class Sinusoids {
 
  private:
   [[nodiscard]] const Module& at(ModuleId module) const { return model_.modules[static_cast<std::size_t>(module)]; }
-  [[nodiscard]] bool of_whisper(ModuleId module) const {
-    return at(module).parent != kNone && at(at(module).parent).type == "WhisperEncoder" &&
-           at(module).path.ends_with("embed_positions");
-  }
-  [[nodiscard]] bool is_table(ModuleId module) const {
-    return at(module).type.ends_with("SinusoidalPositionalEmbedding") || of_whisper(module);
-  }
-  [[nodiscard]] const ModelBuffer* buffer(ModuleId module) const {
-    for (const ModelBuffer& buffer : model_.buffers) {
-      if (buffer.module == module) return &buffer;
-    }
-    return nullptr;
-  }
-  [[nodiscard]] bool turns(ModuleId module) const {
-    const ModelBuffer* found = buffer(module);
-    return found != nullptr && at(module).type.ends_with("RotaryEmbedding") && found->shape.rank == 1 &&
-           !model_.recording;
+  [[nodiscard]] ModuleId stack_of(ModuleId table) const {
+    ModuleId around = at(table).parent;
+    const bool inside = computed_by(model_, table) == Computed::Flags;
+    while (inside && around > 0 && !at(around).type.ends_with("Model")) around = at(around).parent;
+    return around;
   }
   [[nodiscard]] Shape shape(ModuleId module) const {
-    if (const ModelBuffer* found = buffer(module)) return found->shape;
+    if (const ModelBuffer* found = buffer_of(model_, module)) return found->shape;
     for (const Parameter& parameter : model_.parameters) {
       if (parameter.module == module) return parameter.shape;
     }
@@ -274,14 +273,14 @@ class Sinusoids {
   }
 
   void initialize(ModuleId module) {
-    if (turns(module)) {
-      frequencies(module, nullptr);
-    } else if (buffer(module) != nullptr) {
-      counted(module, {});
-    } else if (of_whisper(module)) {
-      waves(module);
-    } else {
-      halves(module);
+    switch (computed_by(model_, module)) {
+      case Computed::Frequencies: return frequencies(module, nullptr);
+      case Computed::Flags: return triangle(module, {});
+      case Computed::Places: return (void)made(shape(module).elements().value(), DType::Int64);
+      case Computed::Sines: return counted(module, {});
+      case Computed::Waves: return waves(module);
+      case Computed::Halves: return halves(module);
+      case Computed::Nothing: return;
     }
   }
 
@@ -300,6 +299,27 @@ class Sinusoids {
         last = RotaryFrequencies(eager_.emitter(), model_.parts.get()).of(buffer, {});
       }
     }
+  }
+  // A triangle of ones; with a window it is joined with what lies below that, by an exclusive or.
+  void triangle(ModuleId module, const std::function<void()>& keep) {
+    const ModelBuffer& table = *buffer_of(model_, module);
+    const std::int64_t elements = table.shape.elements().value();
+    const auto last = [&](const Variable& from) {
+      if (keep) return keep(), Variable();
+      return made(elements, DType::Bool, {&from});
+    };
+    Variable ones = made(elements, DType::Bool);
+    if (table.window == 0) {
+      const Variable below = last(ones);
+      ones.reset();
+      return;
+    }
+    Variable below = made(elements, DType::Bool, {&ones});
+    ones.reset();
+    Variable older = made(elements, DType::Bool, {&below});
+    const Variable joined = last(older);
+    older.reset();
+    below.reset();
   }
   // modeling_m2m_100.py, get_embedding: in fp32, then in the default dtype. `keep` makes the buffer of it; without, it
   // is copied into the one that is there.
@@ -374,42 +394,25 @@ void ModelLoading::build_on_device(const ModelSpec& model, const BuffersOf& buff
                                    const std::function<void()>& before_product) {
   before_product_ = before_product;
   if (packing_of(model)) return build_packed(model, buffers_of);
-  constexpr What kTied{Role::Parameters, "weight of its own, until it is tied", "modeling_utils.py, tie_weights"};
   on_device_.resize(parameters_);
-  std::map<ModuleId, Variables> tied;  // By who ties them.
-  std::size_t next = 0;                // Parameters are in their modules' order.
-  const Late late = late_buffers(model);
+  const auto make_one = [&](ParameterId id, What what) { return make(made(model.parameters[at(id)], id), what); };
+  ConstructedWeights weights(model, training_.transformers, on_device_, make_one);
+  const LateBuffers late = late_buffers(model);
   Waiting waiting;
-  Sinusoids sinusoids(eager_.emitter(), model, training_, made(model.parameters.front(), 0).dtype);
-  const auto make_due = [&](std::size_t module) {
-    make_waiting(waiting, module, [&](ModuleId due) { sinusoids.construct(due, buffers_of); });
-  };
-  for (std::size_t module = 0; module < model.modules.size(); ++module) {
-    make_due(module);
-    sinusoids.leave(static_cast<ModuleId>(module));
-    for (auto& [scope, weights] : tied) {
-      if (!model.lies_in(static_cast<ModuleId>(module), scope)) weights.reset();
-    }
-    if (late.with == static_cast<ModuleId>(module)) make_late(eager_, late.triangle, [&] { buffers_of(late.of); });
-    for (; next < parameters_ && static_cast<std::size_t>(model.parameters[next].module) == module; ++next) {
-      const Parameter& parameter = model.parameters[next];
-      if (is_adapter(parameter)) continue;
-      const NamedParameter p = made(parameter, static_cast<ParameterId>(next));
-      if (parameter.tied_to == kNone) {
-        on_device_[next] = make(p, {Role::Parameters, "parameter"});
-      } else {
-        Variables& own = tied[tied_by(model, parameter)];
-        own.append(make(p, kTied));
-        eager_.emitter().mark_scratch(own.ids().back());
-      }
-    }
-    if (late.with != kNone && late.of == static_cast<ModuleId>(module)) continue;
-    const std::size_t at = with_buffers(model, module);
-    waiting.emplace_hint(waiting.lower_bound(at), at, static_cast<ModuleId>(module));  // Of the inner module first.
+  Tables tables(eager_.emitter(), model, training_, made(model.parameters.front(), 0).dtype);
+  for (std::size_t next = 0; next <= model.modules.size(); ++next) {
+    const auto module = next == model.modules.size() ? ModuleId(kNone) : static_cast<ModuleId>(next);
+    make_waiting(waiting, next, [&](ModuleId due) { tables.construct(due, buffers_of); });
+    weights.construct_waiting(next);
+    tables.leave(module);
+    weights.tie_outside(module);
+    if (module == kNone) break;
+    if (late.with == module) make_late(eager_, late.triangle, [&] { buffers_of(late.of); });
+    weights.construct_own(next);
+    if (late.with != kNone && late.of == module) continue;
+    const std::size_t due = with_buffers(model, next);
+    waiting.emplace_hint(waiting.lower_bound(due), due, module);  // Of the inner module first.
   }
-  make_due(model.modules.size());
-  sinusoids.leave(kNone);
-  for (auto& [scope, weights] : tied) weights.reset();
   const DType beside = is_fsdp(training_.runtime) ? training_.master_dtype : training_.dtype;
   make_adapters(model, beside, beside, true);
 }

@@ -25,6 +25,18 @@ using Moves = std::function<void(const std::function<void(const NamedParameter&)
 [[nodiscard]] Moves moves_with_buffers(const ModelSpec& model, const std::vector<NamedParameter>& named,
                                        const BuffersOf& buffers_of);
 
+// Whose buffers come behind its children, and with which module: those of a root behind the model inside of it
+// (modeling_bart.py, BartForConditionalGeneration), and a model's triangle of flags behind its last norm
+// (modeling_gpt_bigcode.py). kNone: nobody's, or a recording does not say.
+struct LateBuffers {
+  ModuleId of = kNone;
+  ModuleId with = kNone;
+  Bytes triangle = Bytes(0);
+};
+[[nodiscard]] LateBuffers late_buffers(const ModelSpec& model);
+// A triangle is made of ones; when its model has all its parts, it is made anew of others and copied (_init_weights).
+void make_late(Eager& eager, Bytes triangle, const std::function<void()>& buffers);
+
 class ModelLoading {
  public:
   // `job` and `named` must outlive this.

@@ -15,7 +15,7 @@ import weakref
 from . import answers, device, imports, reads
 
 FOUND = {"optimizers": [], "training_arguments": None, "engine": None, "receipt": None, "backward": False,
-         "clipped": None, "norm": None, "sharded_on": None, "synced": False, "moved": False, "peaks": {}}
+         "clipped": None, "norm": None, "sharded_on": None, "synced": False, "moved": False, "cast": False, "peaks": {}}
 STEPS = []  # A row for each mark of every step.
 
 
@@ -141,6 +141,8 @@ def make_class(base, torch):
                 told["max_grad_norm"] = FOUND["clipped"]
             if FOUND["moved"] and "fsdp" not in told and self.args is None:
                 told["model_init"] = "host"
+            if FOUND["cast"] and "fsdp" not in told:  # Beside "cast_model" it is refused by name.
+                told["model_init"] = "device"
             return told
 
         def cleared(self):
@@ -301,20 +303,26 @@ def hook_loop(torch):
 
 
 def hook_moves(module):
-    """Whether what trains was made in the host's memory and moved: a tied weight is then never there twice."""
+    """Whether what trains was made in the host's memory and moved: a tied weight is then never there twice. And whether it
+    was cast on the device, where it was in another dtype first."""
+    def kinds(self):
+        return {p.device.type for p in self.parameters()}, {p.dtype for p in self.parameters()}
+
     def moving(name):
         real = getattr(module, name)
 
         def call(self, *args, **kwargs):
-            before = {p.device.type for p in self.parameters()}
+            places, dtypes = kinds(self)
             result = real(self, *args, **kwargs)
-            FOUND["moved"] |= before == {"cpu"} and {p.device.type for p in self.parameters()} == {"cuda"}
+            now, cast = kinds(self)
+            FOUND["moved"] |= places == {"cpu"} and now == {"cuda"}
+            FOUND["cast"] |= places == {"cuda"} and dtypes != cast
             return result
 
         setattr(module, name, functools.wraps(real)(call))
 
-    moving("to")
-    moving("cuda")
+    for name in ("to", "cuda", "bfloat16", "half"):
+        moving(name)
 
 
 def hook_clipping(utils):

@@ -64,8 +64,12 @@ Variable ShardGradients::copy_in(Unsharded& gradients) {
   Variable input = eager_.empty(storage(padded(gradients) * ranks, type), type, kScatterInput);
   std::vector<Bytes> pieces;
   for (const auto& [id, gradient] : gradients) pieces.push_back(storage(parameters_.of(id).padded, type));
+  Variable written;  // By the host, which sends it.
   Variable table;
-  if (training_.level == Level::Kernel) table = eager_.scratch(chunk_cat_scratch(pieces), DType::Int64, kScatterTable);
+  if (training_.level == Level::Kernel) {
+    written = eager_.scratch(chunk_cat_scratch(pieces), DType::Int64, kScatterTable, Space::Pinned);
+    table = eager_.scratch(chunk_cat_scratch(pieces), DType::Int64, kScatterTable);
+  }
   Work copy = eager_.work();
   for (const auto& [id, gradient] : gradients) copy.read(gradient);
   copy.write(input);
@@ -76,6 +80,7 @@ Variable ShardGradients::copy_in(Unsharded& gradients) {
   }
   copy.run(Body::Copy, "copy gradients in");
   table.reset();
+  written.reset();
   for (std::size_t at = gradients.size() - 1; at-- > 0;) gradients[at].second.reset(Reason::GradientHeld);
   return input;
 }

@@ -139,10 +139,14 @@ void GroupGather::copy_out() {
   for (const ParameterId id : group_.parameters) {
     pieces.push_back(Bytes(eager_.bytes_of(parameters_.whole(id)).value() / over.ranks));
   }
+  Variable written;  // By the host, which sends it.
   Variable table;
   if (job_.training.level == Level::Kernel && job_.hardware) {
     const Bytes bytes = split_copy_scratch(pieces, over.ranks, device_threads(*job_.hardware));
-    if (bytes > Bytes(0)) table = eager_.scratch(bytes, DType::Int64, kGatherTable);  // Of a device that is known.
+    if (bytes > Bytes(0)) {  // Of a device that is known.
+      written = eager_.scratch(bytes, DType::Int64, kGatherTable, Space::Pinned);
+      table = eager_.scratch(bytes, DType::Int64, kGatherTable);
+    }
   }
   Work copy = eager_.work();
   copy.read(gathered_.tensor);

@@ -33,7 +33,9 @@ class DeviceGradients final : public GradientPartitions {
 // Sums are in place.
 void DeviceGradients::take(std::vector<ReducedGradient> reduced) {
   Work add = eager_.work();
-  for (const ReducedGradient& one : reduced) add.read(one.part);
+  for (const ReducedGradient& one : reduced) {
+    if (one.part.buffer != kNoBuffer) add.read(one.part);
+  }
   for (const ReducedGradient& one : reduced) {
     if (accumulating_) add.read(of(sharding_.of_trained(one.index)));
   }

@@ -139,8 +139,8 @@ void GradientReducer::reduce_scattered() {
   let_go(uncast);
 }
 
-// What belongs to this rank, in the dtype of the sum. Nothing but padding is a tensor of nothing. The interleaved
-// tensor goes as soon as casts stand in for all of it.
+// What belongs to this rank, in the dtype of the sum. Nothing but padding is a tensor of nothing, which a cast makes
+// anew. The interleaved tensor goes as soon as casts stand in for all of it.
 void GradientReducer::take_scattered(Part mine, Variable interleaved) {
   const DType type = training_.communication_dtype;
   const DType kept = training_.grad_accum_dtype;
@@ -152,7 +152,11 @@ void GradientReducer::take_scattered(Part mine, Variable interleaved) {
     mine.offset += part.bytes;
     reduced.push_back({entry.index, part});
     const std::int64_t elements = sharding_.real(of).elements;
-    if (type == kept || elements == 0) continue;
+    if (type == kept) continue;
+    if (elements == 0) {
+      reduced.back().part = {};
+      continue;
+    }
     casts.push_back(eager_.empty(storage(Elements(elements), kept), kept,
                                  {Role::RuntimeBuffers, "gradient in accumulation dtype", "zero/stage3.py"}));
     eager_.work()
@@ -162,7 +166,7 @@ void GradientReducer::take_scattered(Part mine, Variable interleaved) {
         .run(Body::Copy, "cast gradient");
     reduced.back().part = Part(casts.back().id(), Bytes(0), eager_.bytes_of(casts.back()));
   }
-  if (casts.size() == entries_.size()) interleaved.reset();
+  if (type != kept) interleaved.reset();
   for (std::size_t i = 0; i < entries_.size(); ++i) reduced[i].own = std::move(entries_[i].own);
   partitions_.take(std::move(reduced));
   let_go(casts);

@@ -11,7 +11,7 @@
 
 #include "model/quantized.h"
 #include "planner/lower/runtimes/runtime_base.h"
-#include "planner/lower/runtimes/zero3/construction.h"
+#include "planner/lower/runtimes/loading/construction.h"
 #include "planner/lower/runtimes/zero3/gradient_partitions.h"
 #include "planner/lower/runtimes/zero3/gradient_reducer.h"
 #include "planner/lower/runtimes/zero3/module_hooks.h"
@@ -170,13 +170,17 @@ void Zero3Runtime::build(ModelInit where, const BuffersOf& buffers_of) {
     for (auto& [p, whole] : open.back().whole) cut(p, std::move(whole));
     open.pop_back();
   };
+  Eager eager(emitter_);
+  const LateBuffers late = late_buffers(model_);
   for (std::size_t at = 0; at < own.size(); ++at) {
+    const auto module = static_cast<ModuleId>(at);
     const ModuleId parent = model_.modules[at].parent;
     while (!open.empty() && open.back().module != parent) close();
+    if (late.with == module) make_late(eager, late.triangle, [&] { buffers_of(late.of); });
     make(ahead[at]);
-    open.push_back({static_cast<ModuleId>(at), {}});
+    open.push_back({module, {}});
     make(own[at]);
-    buffers_of(static_cast<ModuleId>(at));
+    if (late.with == kNone || late.of != module) buffers_of(module);
   }
   while (!open.empty()) close();
   loading_.build_adapters(model_);

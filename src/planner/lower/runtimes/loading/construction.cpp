@@ -1,4 +1,4 @@
-#include "planner/lower/runtimes/zero3/construction.h"
+#include "planner/lower/runtimes/loading/construction.h"
 
 #include <string>
 
@@ -14,6 +14,7 @@ struct Late {
 // transformers 5.17, constructors of the classes: all whose own parameters come behind a child that has some.
 constexpr Late kLate[] = {
     {"LMPredictionHead", "bias", ""},
+    {"AlbertMLMHead", "bias", "dense"},
     {"LMHead", "bias", ""},
     {"GptOssAttention", "sinks", ""},
     {"MambaLayer", "D", "out_proj"},
@@ -22,6 +23,7 @@ constexpr Late kLate[] = {
     {"Mamba2Mixer", "", "norm"},
     {"GatedDeltaNet", "", "norm"},
     {"ViTEmbeddings", "position_embeddings", "dropout"},
+    {"Dinov2Embeddings", "position_embeddings", "dropout"},
     {"InternVLVisionEmbeddings", "position_embeddings", "dropout"},
     {"InternVLVisionLayer", "lambda_", "dropout"},
     {"Llama4VisionModel", "", "rotary_embedding"},
