@@ -40,6 +40,7 @@ constexpr std::array kPlans = {
     Plan{"jais2"},
     Plan{"llama"},
     Plan{"llava", false, false, true},
+    Plan{"llava_next", false, false, true},
     Plan{"minicpm3", true},
     Plan{"mistral"},
     Plan{"nanochat"},

@@ -879,6 +879,8 @@ SIGLIP = {"model_type": "siglip", "architectures": ["SiglipForImageClassificatio
           "id2label": {str(i): str(i) for i in range(7)}}
 LLAVA = {"model_type": "llava", "architectures": ["LlavaForConditionalGeneration"], "image_token_index": 500,
          "vision_config": CLIP["vision_config"], "text_config": config("llama")}
+LLAVA_NEXT = {**LLAVA, "model_type": "llava_next", "architectures": ["LlavaNextForConditionalGeneration"],
+              "image_grid_pinpoints": [[48, 96], [96, 48], [96, 96], [144, 48], [48, 144]]}
 PALIGEMMA = {"model_type": "paligemma", "architectures": ["PaliGemmaForConditionalGeneration"], "image_token_index": 500,
              "projection_dim": 64, "vision_config": SIGLIP["vision_config"], "text_config": GEMMA}
 IDEFICS3 = {"model_type": "idefics3", "architectures": ["Idefics3ForConditionalGeneration"], "image_token_id": 500,
@@ -987,7 +989,7 @@ def shown(name, config, tower, behind, text="model.language_model.", projector="
                                         checkpoint="full"),
         f"{name}-autocast": case(config, **plain, dtype="fp32", autocast="bf16"),
         f"{name}-eager": case(config, **plain, attention="eager"),
-        f"{name}-two": case(config, **{**plain, "images": 2, "seq": 107, "micro_batch": 3, "dtype": "fp16"}),
+        f"{name}-two": case(config, **{**plain, "images": 2, "seq": 2 * plain["seq"] - 85, "micro_batch": 3, "dtype": "fp16"}),
     }
 
 
@@ -998,6 +1000,18 @@ SHOWN = {
     "llava-siglip": case({**LLAVA, "vision_config": SIGLIP["vision_config"], "vision_feature_layer": -1,
                           "vision_feature_select_strategy": "full"},
                          micro_batch=2, seq=96, images=1, freeze=[TOWER + "post_layernorm.*"]),
+    # Two squares beside each other with rows cut off, two above each other with columns cut off, four of which nothing
+    # is cut off, three of either, and siglip's.
+    **shown("llava-next", LLAVA_NEXT, TOWER, BEHIND, image_size=[30, 90], seq=160),
+    "llava-next-tall": case(LLAVA_NEXT, micro_batch=2, seq=170, images=1, image_size=[90, 30], freeze=BEHIND),
+    "llava-next-square": case(LLAVA_NEXT, micro_batch=2, seq=300, images=1, image_size=[64, 64], freeze=BEHIND),
+    "llava-next-wide": case({**LLAVA_NEXT, "text_config": QWEN2}, seq=200, images=1, image_size=[20, 140]),
+    "llava-next-narrow": case({**LLAVA_NEXT, "text_config": MISTRAL}, seq=250, images=1, image_size=[70, 47], grad_accum=2),
+    "llava-next-newline": case(LLAVA_NEXT, micro_batch=2, seq=160, images=1, image_size=[30, 90],
+                               freeze=["model.vision_tower.*", "model.multi_modal_projector.*"]),
+    "llava-next-siglip": case({**LLAVA_NEXT, "vision_config": SIGLIP["vision_config"], "vision_feature_layer": -1,
+                               "vision_feature_select_strategy": "full"},
+                              micro_batch=2, seq=170, images=1, image_size=[90, 40], freeze=[TOWER + "post_layernorm.*"]),
     # Siglip's hidden states lie column by column, which neither works with yet.
     **without(shown("paligemma", PALIGEMMA, TOWER, []), "paligemma-checkpoint-reentrant", "paligemma-autocast"),
     "paligemma-2": case({**PALIGEMMA, "text_config": {**GEMMA2, "use_bidirectional_attention": None}}, micro_batch=2,

@@ -119,6 +119,7 @@ std::vector<Family> encoders_and_towers() {
       {"clip", build_clip, true},
       {"siglip", build_siglip, true},
       {"llava", build_llava, true},
+      {"llava_next", build_llava_next, true},
       {"gemma3", build_gemma3, true},
       {"paligemma", build_paligemma, true},
       {"idefics3", build_idefics3, true},

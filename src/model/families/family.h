@@ -119,6 +119,7 @@ struct Family {
 [[nodiscard]] ModelSpec build_clip(ConfigReader& config);
 [[nodiscard]] ModelSpec build_siglip(ConfigReader& config);
 [[nodiscard]] ModelSpec build_llava(ConfigReader& config);
+[[nodiscard]] ModelSpec build_llava_next(ConfigReader& config);
 [[nodiscard]] ModelSpec build_llama4(ConfigReader& config);
 [[nodiscard]] ModelSpec build_gemma3(ConfigReader& config);
 [[nodiscard]] ModelSpec build_paligemma(ConfigReader& config);

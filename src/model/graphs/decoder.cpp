@@ -55,6 +55,7 @@ ShownBatch shown_batch(GraphBuilder& g, const TowerParts* tower, TensorId ids) {
   if (pictures == 0) return {};
   if (tower->projection == ProjectorKind::Unfolded) return pixtral_batch(g, *tower, pictures);
   if (tower->projection == ProjectorKind::Embedded) return padded_batch(g, *tower, pictures);
+  if (!tower->cuts.empty()) return tiled_batch(g, *tower, pictures);
   if (tower->merge > 0) return grid_batch(g, *tower, pictures);
   if (tower->projection == ProjectorKind::Connected) return masked_batch(g, *tower);
   ShownBatch batch;
@@ -565,7 +566,9 @@ class DecoderGraph {
       const TensorId embedded = embed(ids);
       const TensorId numbers = p_.tower->shows_prefix ? positions_from_one(g_) : kNone;
       const bool connected = p_.tower->projection == ProjectorKind::Connected;
-      const Pictured shown = unfolded    ? show_pixtral(g_, *p_.tower, outer, batch, ids, embedded)
+      const bool cut = !p_.tower->cuts.empty();
+      const Pictured shown = cut         ? show_tiles(g_, *p_.tower, outer, batch, ids, embedded)
+                             : unfolded  ? show_pixtral(g_, *p_.tower, outer, batch, ids, embedded)
                              : connected ? show_connected(g_, *p_.tower, outer, batch, ids, embedded)
                                          : show_pictures(g_, *p_.tower, outer, batch.pixels, ids, embedded);
       PictureMasks made;

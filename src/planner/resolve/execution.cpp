@@ -447,7 +447,7 @@ void resolve_image_size(Resolver& resolver) {
 
 // Between pictures of all sizes, and around them, stands a mark; of mistral3 one ends each row of a picture.
 std::int64_t marks_of(const TowerParts* tower, const Training& training) {
-  if (tower == nullptr) return 0;
+  if (tower == nullptr || tower->merge == 0) return 0;
   const bool by_row = tower->projection == ProjectorKind::Unfolded;
   return training.images * (by_row ? grid_of(*tower, training.image_size).height / tower->merge : 2);
 }

@@ -1712,6 +1712,25 @@ def padded_pictures():
                       name=f"padded-{name}", **({"freeze": frozen} if frozen else {}), **said)
 
 
+def tiled_pictures():
+    """llava_next, whose pictures are cut up: on one GPU, and under each runtime with the tower frozen."""
+    tower = ["model.vision_tower.*"]
+    text = [f"language_model.layers.{at}.self_attn.{one}_proj" for at in range(4) for one in "qv"]
+    ways = {  # Rows cut off, columns, and none.
+        "all": (2000, 1, {"image_size": [480, 672]}),
+        "full": (3200, 2, {"image_size": [672, 640], "checkpoint": "full"}),
+        "frozen-tower": (1700, 2, {"freeze": tower, "image_size": [640, 300]}),
+        "lora": (2048, 2, {"lora": {"r": 8, "targets": text}, "image_size": [900, 320], "checkpoint": "full"}),
+        "zero2": (2000, 1, {"freeze": tower, "image_size": [300, 640], "world": 8, "rank": 3, "deepspeed": engine(2)}),
+        "zero3": (2000, 2, {"freeze": tower, "image_size": [480, 640], "world": 8, "rank": 3, "deepspeed": engine(3)}),
+        "fsdp2": (2000, 1, {"freeze": tower, "image_size": [336, 1008], "world": 8, "rank": 3, "runtime": "fsdp2"}),
+        "accum2": (3000, 1, {"image_size": [512, 512], "grad_accum": 2, "model_init": "host"}),
+    }
+    for model in ("llava-v1.6-mistral-7b", "llava-v1.6-vicuna-7b"):
+        for name, (seq, batch, more) in ways.items():
+            yield job("pictures", model, seq, batch, change=FEW, attention=None, images=1, name=f"tiled-{name}", **more)
+
+
 def packed_shards():
     """4-bit weights under fully_shard: kept in bf16 they are cut; in uint8 they are left whole, as accelerate leaves them."""
     nf4 = {"quantization": "nf4", "quant_compute_dtype": "bf16", "checkpoint": "full", "checkpoint_impl": "non_reentrant"}
@@ -1770,6 +1789,7 @@ def jobs():
         *whole_flats(),
         *pictures(),
         *padded_pictures(),
+        *tiled_pictures(),
         *single_pictures(),
         *trl_heads(),
         *accelerated(),
