@@ -221,6 +221,15 @@ struct SharingParts {
   [[nodiscard]] std::int64_t first_reader(std::int64_t layers) const { return layers - readers; }
 };
 
+// Several running tensors, of which one goes through each layer and moves the others (gemma3n).
+struct AltupParts {
+  std::int64_t inputs = 0;   // So many; 0: there is one, and nothing of this.
+  std::int64_t active = 0;   // The one that goes through.
+  std::int64_t rank = 0;     // Of what is added beside attention (laurel).
+  bool scales = true;        // What a layer gives is scaled before its own input joins.
+  std::vector<bool> sparse;  // By layer: of the gate what is far above its mean.
+};
+
 struct DecoderParts {
   NormKind norm = NormKind::Rms;
   HeadNorm head_norm = HeadNorm::None;
@@ -299,6 +308,7 @@ struct DecoderParts {
   bool own_shared = false;      // The layer's own: an MLP in place of, or beside, its experts (granitemoehybrid).
   bool tells_numbers = true;    // Layers are told of their tokens' numbers, and so are masks.
   SharingParts sharing;
+  AltupParts altup;
   std::shared_ptr<const TowerParts> tower;  // Null: it sees no pictures.
 
   // Of a model that has a window.
@@ -373,6 +383,10 @@ struct TowerParts {
   std::vector<std::array<std::int64_t, 2>> cuts;
   // Rows of a square table of learned positions, resampled to each picture's size (qwen3_vl). 0: there is none.
   std::int64_t table = 0;
+  // A convolution over what the last layer gives makes one place of several, `merged` wide, before gated products of
+  // `merged_ffn`; positions are sampled from the table (glm4v). 0: none of this.
+  std::int64_t merged = 0;
+  std::int64_t merged_ffn = 0;
   // What these layers return is merged by a module of its own, and added to the text's first layers (qwen3_vl).
   std::vector<std::int64_t> deep_layers;
   bool held = false;  // What it returns lives as long as the forward of what holds it (qwen3_vl).

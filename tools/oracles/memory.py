@@ -43,6 +43,7 @@ from matrix.routing import tokens_of_experts
 
 DEVICE = torch.device("cuda:0")
 torch.utils._device._device_constructors()  # Keeps what they are: torch.tensor is given another function below.
+torch.distributions.Distribution.set_default_validate_args(False)  # Asks numbers of the host, which fake ones are not (gemma3n).
 RELEASED = "5.17.0"  # Cases of other versions name theirs, and need it installed.
 LIGER = "0.8.5"
 OLD = transformers.__version__.startswith("4.")
@@ -514,7 +515,7 @@ class Run:
 
     def indexes_by_lists(self):
         """What becomes a tensor on the device; in the engine's own thread that asks for a driver."""
-        return self.case["config"]["model_type"] in ("falcon", "gpt_neo")
+        return self.case["config"]["model_type"] in ("falcon", "gpt_neo", "gemma3n_text")
 
     def autocast(self):
         to = self.training.get("autocast")

@@ -110,6 +110,12 @@ GEMMA4 = {"model_type": "gemma4_text", "hidden_size": 64, "intermediate_size": 1
           "hidden_size_per_layer_input": 24, "num_kv_shared_layers": 2, "use_double_wide_mlp": True, "sliding_window": 256,
           "max_position_embeddings": 512, "final_logit_softcapping": 30.0, "tie_word_embeddings": True,
           "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "sliding_attention", "full_attention"]}
+GEMMA3N = {"model_type": "gemma3n_text", "hidden_size": 64, "intermediate_size": 176, "num_hidden_layers": 5, "num_attention_heads": 4,
+           "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 977, "vocab_size_per_layer_input": 983,
+           "hidden_size_per_layer_input": 24, "num_kv_shared_layers": 2, "laurel_rank": 8, "sliding_window": 256,
+           "max_position_embeddings": 512, "final_logit_softcapping": 30.0, "tie_word_embeddings": True,
+           "activation_sparsity_pattern": [0.95, 0.95, 0.0, 0.0, 0.0],
+           "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "sliding_attention", "full_attention"]}
 # Without per-layer inputs; keys are values in layers that see all (gemma-4-31b), and experts (gemma-4-26b-a4b).
 GEMMA4_DENSE = {**GEMMA4, "num_hidden_layers": 3, "hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0,
                 "use_double_wide_mlp": False, "attention_k_eq_v": True, "num_global_key_value_heads": 1,
@@ -418,6 +424,11 @@ FAMILIES = {
     **without(family("gemma4", GEMMA4, odd={"num_key_value_heads": 4, "attention_bias": True}), "gemma4-checkpoint-reentrant"),
     **without(family("gemma4-dense", GEMMA4_DENSE), "gemma4-dense-checkpoint-reentrant"),
     **without(family("gemma4-moe", GEMMA4_MOE, experts=True), "gemma4-moe-checkpoint-reentrant"),
+    **without(family("gemma3n", GEMMA3N, odd={"num_key_value_heads": 4, "attention_bias": True, "altup_num_inputs": 3, "altup_active_idx": 1}),
+              "gemma3n-checkpoint-reentrant"),
+    "gemma3n-window": case({**GEMMA3N, "sliding_window": 32}, micro_batch=2, seq=77),
+    "gemma3n-unscaled": case({**GEMMA3N, "altup_correct_scale": False, "num_kv_shared_layers": 0}, micro_batch=2, seq=60),
+    "gemma3n-window-checkpoint": case({**GEMMA3N, "sliding_window": 32}, micro_batch=2, seq=64, checkpoint="full", grad_accum=2),
     "gemma4-window": case({**GEMMA4, "sliding_window": 32}, micro_batch=2, seq=77),
     "gemma4-wide": case({**GEMMA4, "global_head_dim": 264}, micro_batch=2, seq=77),
     "gemma4-wide-checkpoint": case({**GEMMA4_DENSE, "global_head_dim": 264, "sliding_window": 32}, seq=64, checkpoint="full"),
@@ -924,6 +935,15 @@ PIXTRAL = {"model_type": "pixtral", "hidden_size": 32, "intermediate_size": 72, 
 MISTRAL3 = {"model_type": "mistral3", "architectures": ["Mistral3ForConditionalGeneration"], "image_token_index": 500,
             "spatial_merge_size": 2, "tie_word_embeddings": False, "vision_config": PIXTRAL,
             "text_config": config("mistral", head_dim=16, sliding_window=None)}
+GLM_VISION = {"model_type": "glm4v_vision", "depth": 3, "hidden_size": 32, "num_heads": 2, "out_hidden_size": 64, "intermediate_size": 88,
+              "patch_size": 4, "image_size": 24, "spatial_merge_size": 2, "temporal_patch_size": 2, "in_channels": 3}
+AXES = {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5, "mrope_section": [1, 2, 1]}}
+GLM4V = {"model_type": "glm4v", "architectures": ["Glm4vForConditionalGeneration"], "image_token_id": 500, "vision_config": GLM_VISION,
+         "text_config": {**config("glm4v_text"), **AXES}}
+GLM4V_MOE = {"model_type": "glm4v_moe", "architectures": ["Glm4vMoeForConditionalGeneration"], "image_token_id": 500,
+             "vision_config": {**GLM_VISION, "model_type": "glm4v_moe_vision"},
+             "text_config": {**config("glm4v_moe_text"), **AXES, "head_dim": 16, "n_routed_experts": 8, "num_experts_per_tok": 2,
+                             "moe_intermediate_size": 48, "n_shared_experts": 1, "first_k_dense_replace": 1}}
 GEMMA4_VISION = {"model_type": "gemma4_vision", "hidden_size": 32, "intermediate_size": 72, "num_hidden_layers": 3,
                  "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 16, "patch_size": 4, "pooling_kernel_size": 2,
                  "position_embedding_size": 64}
@@ -1032,6 +1052,12 @@ SHOWN = {
     **without(shown("qwen3-5-moe-vl", QWEN3_5_MOE_VL, SIZED, [], projector=SIZED + "merger.", attending=(1,), image_size=[40, 24]),
               "qwen3-5-moe-vl-autocast", "qwen3-5-moe-vl-two"),
     "qwen3-vl-moe-odd": case(QWEN3_VL_MOE, micro_batch=3, seq=107, images=2, image_size=[24, 40]),
+    **shown("glm4v", GLM4V, SIZED, [], projector=SIZED + "merger.", image_size=[40, 24]),
+    "glm4v-odd": case({**GLM4V, "vision_config": {**GLM_VISION, "attention_bias": True, "attention_dropout": 0.1, "hidden_act": "gelu", "image_size": 20}},
+                      micro_batch=2, seq=91, images=3, image_size=[24, 40]),
+    **without(shown("glm4v-moe", GLM4V_MOE, SIZED, [], projector=SIZED + "merger.", image_size=[40, 24]),
+              "glm4v-moe-autocast", "glm4v-moe-two"),
+    "glm4v-moe-odd": case(GLM4V_MOE, micro_batch=3, seq=107, images=2, image_size=[24, 40]),
     **shown("internvl", INTERNVL, TOWER, []),
     **without(shown("idefics3", IDEFICS3, SEEING, [], text="model.text_model.", projector="model.connector."),
               "idefics3-checkpoint-reentrant"),

@@ -597,7 +597,8 @@ class DecoderGraph {
     TensorId own = kNone;
     if (p_.sharing.own_width > 0) {
       const TensorId words = given.own == kNone ? own_words(g_, p_, model_, ids) : given.own;
-      own = own_inputs(g_, p_.sharing, model_, words, embedded);
+      own = p_.altup.inputs > 0 ? own_inputs_by_buffers(g_, p_.sharing, model_, words, embedded)
+                                : own_inputs(g_, p_.sharing, model_, words, embedded);
       held_by_body_.push_back(own);
     }
     const TensorId position_ids = given.numbers != kNone     ? given.numbers
@@ -612,9 +613,12 @@ class DecoderGraph {
       g_.drop({embedded});
       embedded = g_.keep(hidden);
     }
+    Several several;
+    if (p_.altup.inputs > 0) hidden = rebound(g_, hidden, several_of(g_, model_, embedded, several));
     const Positions at = turned(position_ids, given.positions);
     if (p_.norms_embedding) hidden = rebound(g_, hidden, norm(model_, p_.final_norm, hidden));
     hidden = layers(hidden, own, at, masked);
+    if (p_.altup.inputs > 0) hidden = one_of(g_, model_, hidden, several);
     const TensorId normed = norm(model_, p_.final_norm, hidden);
     g_.drop({hidden});
     for (TensorId one :  // As the arguments are, then the variables: position_ids comes before inputs_embeds.
@@ -622,6 +626,7 @@ class DecoderGraph {
       if (one != kNone) g_.drop({one});
     }
     for (const TensorId one : held_by_body_) g_.drop({one});
+    drop_several(g_, several);
     held_by_body_.clear();
     g_.exit(model_);
     if (keeps_states_) {  // In the last one's place there is what the body returns.

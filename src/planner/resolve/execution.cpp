@@ -437,6 +437,14 @@ void resolve_image_size(Resolver& resolver) {
                           "write it as 448, or 672x448 for height and width");
   }
   size = resized(*tower, size);
+  if (!tower->cuts.empty()) {
+    const Tiling tiling = tiling_of(*tower, size);
+    if (tiling.rows < 1 || tiling.columns < 1) {
+      const std::string shape = joined(size, "x");
+      resolver.fault(wished.place, formatted("of a picture of {} no place is left where its padding goes", shape),
+                     "its sides are too far apart");
+    }
+  }
   const std::string text = joined(size, "x");
   if (wished.given()) {
     resolver.given("image_size", text, wished.place, "--image-size");

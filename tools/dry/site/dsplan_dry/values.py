@@ -11,7 +11,7 @@ from . import answers, device, imports
 
 LIMIT = 1 << 22  # Elements.
 MODES = []
-SEEING = ("llava", "llava_next", "gemma3", "paligemma", "idefics3", "smolvlm", "internvl", "llama4", "mistral3", "gemma4", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5",
+SEEING = ("llava", "llava_next", "gemma3", "paligemma", "idefics3", "smolvlm", "internvl", "llama4", "mistral3", "gemma4", "glm4v", "glm4v_moe", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5",
           "qwen3_5_moe",
           "hunyuan_v1_dense", "hunyuan_v1_moe")  # Those ask how long their rows are.
 
