@@ -227,7 +227,7 @@ const std::vector<ConfigKey>& later_decoder_keys() {
       {"gemma", "hidden_activation", kInert, "", "GemmaMLP reads hidden_act"},
       {"gemma2 gemma3_text vaultgemma", "hidden_act", kInert, "", "the feed-forward reads hidden_activation"},
       {"gemma2", "sliding_window_size", kInert, "", "sliding_window says it"},
-      {"gemma3_text", "rope_local_base_freq", kInert, "", "values of the rotary tables"},
+      {"gemma3_text gemma3n_text", "rope_local_base_freq", kInert, "", "values of the rotary tables"},
       {"phi3", "attention_bias", kInert, "", "Phi3Attention has no biases whatever it says"},
       {"deepseek_v2 glm4_moe_lite", "head_dim", kInert, "", "the rotated part of a head, as qk_rope_head_dim says"},
       {"deepseek_v3 glm4_moe_lite", "topk_method", kInert, "", kRoutingValues},

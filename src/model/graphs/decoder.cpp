@@ -48,6 +48,11 @@ TensorId positions_from_one(GraphBuilder& g) {
   return out;
 }
 
+// glm4v_moe's layers are told of numbers that have three axes; others that have such are told of none.
+bool told_of_axes(const DecoderParts& p) {
+  return p.rotary.three_axes && p.rotary.part == RotaryPart::JoinedLast && !p.rotary.pairs;
+}
+
 // What the batch has of pictures. kNone: nothing of the kind.
 using ShownBatch = GridBatch;
 ShownBatch shown_batch(GraphBuilder& g, const TowerParts* tower, TensorId ids) {
@@ -461,7 +466,7 @@ class DecoderGraph {
     }
     const auto keywords = [&](std::size_t index) {
       const LayerInputs given = given_to(index, at, masked);
-      const TensorId numbers = p_.tells_numbers ? given.ids : kNone;
+      const TensorId numbers = axes_ != kNone ? axes_ : p_.tells_numbers ? given.ids : kNone;
       return std::vector<TensorId>{given.waves.cos, given.waves.sin, numbers, given.mask};
     };
     TensorId raw = kNone;  // What the last layer returned, where something was added to a copy of it.
@@ -616,6 +621,7 @@ class DecoderGraph {
     Several several;
     if (p_.altup.inputs > 0) hidden = rebound(g_, hidden, several_of(g_, model_, embedded, several));
     const Positions at = turned(position_ids, given.positions);
+    axes_ = told_of_axes(p_) ? given.positions : kNone;
     if (p_.norms_embedding) hidden = rebound(g_, hidden, norm(model_, p_.final_norm, hidden));
     hidden = layers(hidden, own, at, masked);
     if (p_.altup.inputs > 0) hidden = one_of(g_, model_, hidden, several);
@@ -646,6 +652,7 @@ class DecoderGraph {
   std::vector<TensorId> held_by_body_;  // By those of the language model's.
   bool keeps_states_ = false;
   std::vector<TensorId> states_;  // output_hidden_states: the first layer's input, and what each returned.
+  TensorId axes_ = kNone;         // Numbers along three axes, where layers are told of them.
   std::vector<TensorId> deep_;    // Added to the first layers' results where `deep_flags_` are set (qwen3_vl).
   TensorId deep_flags_ = kNone;
 };

@@ -37,6 +37,7 @@ TowerParts read_glm_tower(ConfigReader& vision) {
   d.head_dim = d.hidden / d.heads;
   tower.projection = ProjectorKind::Merged;
   tower.module = "visual";
+  tower.hears_checkpoints = false;
   tower.layers.full = true;
   tower.layers.kinds.assign(static_cast<std::size_t>(d.layers), LayerKind::Full);
   return tower;
@@ -109,7 +110,7 @@ ModelSpec build_glm_tower(const ConfigReader& config, const GlmNames& names, con
 }
 
 // Positions of three axes turn a part of each head.
-void turn_part(ConfigReader& text, Decoder& decoder, double share) {
+void turn_glm_part(ConfigReader& text, Decoder& decoder, double share) {
   decoder.dims.rotary_fraction = text.rotary_share("partial_rotary_factor", share);
   RotaryParts& rotary = decoder.parts.rotary;
   rotary.part = RotaryPart::JoinedLast;
@@ -120,7 +121,7 @@ Decoder read_glm4v_text(ConfigReader& text) {
   Decoder decoder = read_decoder(
       text, "Glm4vText",
       {.vocab = 151552, .ffn = 13696, .layers = 40, .kv_heads = 2, .positions = 32768, .kv_heads_may_be_null = true});
-  turn_part(text, decoder, 1);
+  turn_glm_part(text, decoder, 1);
   decoder.qkv_bias = true;
   decoder.whole_norm_class = "Glm4vRMSNorm";
   decoder.norms = {"input_layernorm", "post_attention_layernorm", "post_self_attn_layernorm", "post_mlp_layernorm"};
@@ -139,14 +140,14 @@ Decoder read_glm4v_moe_text(ConfigReader& text) {
   Decoder decoder =
       read_decoder(text, "Glm4vMoeText",
                    {.vocab = 151424, .ffn = 10944, .layers = 46, .heads = 96, .kv_heads = 8, .positions = 65536});
-  turn_part(text, decoder, 0.5);
+  turn_glm_part(text, decoder, 0.5);
   decoder.qkv_bias = text.flag("attention_bias", true);
   read_glm_mixture(text, decoder, "Glm4vMoeTextTopkRouter");
   return decoder;
 }
 
-ModelSpec build_glm(ConfigReader& config, const GlmNames& names, Decoder (*read)(ConfigReader& text),
-                    std::string_view family, std::int64_t image_token) {
+ModelSpec build_glm_shown(ConfigReader& config, const GlmNames& names, Decoder (*read)(ConfigReader& text),
+                          std::string_view family, std::int64_t image_token) {
   ConfigReader vision(part_of(config, "vision_config"));
   TowerParts tower = read_glm_tower(vision);
   const bool bias = vision.flag("attention_bias", false);
@@ -176,11 +177,11 @@ ModelSpec build_glm(ConfigReader& config, const GlmNames& names, Decoder (*read)
 }  // namespace
 
 ModelSpec build_glm4v(ConfigReader& config) {
-  return build_glm(config, {"Glm4v", "Glm4VisionMlp"}, read_glm4v_text, "glm4v", 151343);
+  return build_glm_shown(config, {"Glm4v", "Glm4VisionMlp"}, read_glm4v_text, "glm4v", 151343);
 }
 
 ModelSpec build_glm4v_moe(ConfigReader& config) {
-  return build_glm(config, {"Glm4vMoe", "Glm4vMoeisionMlp"}, read_glm4v_moe_text, "glm4v_moe", 151363);
+  return build_glm_shown(config, {"Glm4vMoe", "Glm4vMoeisionMlp"}, read_glm4v_moe_text, "glm4v_moe", 151363);
 }
 
 }  // namespace dsplan

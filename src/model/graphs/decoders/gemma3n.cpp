@@ -9,7 +9,7 @@
 namespace dsplan {
 namespace {
 
-TensorId normed(GraphBuilder& g, ModuleId parent, std::string_view name, TensorId x) {
+TensorId power_normed(GraphBuilder& g, ModuleId parent, std::string_view name, TensorId x) {
   return norm_module(g, NormKind::RmsPower, g.child(parent, name), x);
 }
 
@@ -24,7 +24,7 @@ TensorId picked_first(GraphBuilder& g, TensorId x, std::int64_t index) {
 }
 
 // torch.stack.
-TensorId stacked(GraphBuilder& g, const std::vector<TensorId>& parts) {
+TensorId stacked_states(GraphBuilder& g, const std::vector<TensorId>& parts) {
   std::vector<TensorId> rows;
   for (const TensorId one : parts) {
     const Shape shape = g.shape(one);
@@ -68,7 +68,7 @@ TensorId as_long(GraphBuilder& g, Several& held, TensorId made, DType dtype) {
 
 // AltUp.compute_router_modalities.
 TensorId modalities_of(GraphBuilder& g, const DecoderParts& p, ModuleId altup, TensorId x) {
-  const TensorId plain = normed(g, altup, "router_norm", x);
+  const TensorId plain = power_normed(g, altup, "router_norm", x);
   const TensorId inputs = g.binary(Op::Mul, plain, g.buffer_of(altup, "router_input_scale"));
   g.drop({plain});
   const TensorId routed = linear_module(g, g.child(altup, "modality_router"), inputs, p.altup.inputs);
@@ -81,7 +81,7 @@ TensorId modalities_of(GraphBuilder& g, const DecoderParts& p, ModuleId altup, T
 }
 
 // AltUp.predict: each token's tensors mixed by coefficients of its own, and added to what they were.
-TensorId predicted(GraphBuilder& g, const DecoderParts& p, ModuleId altup, TensorId hidden) {
+TensorId predicted_states(GraphBuilder& g, const DecoderParts& p, ModuleId altup, TensorId hidden) {
   const Shape shape = g.shape(hidden);
   const std::int64_t count = p.altup.inputs;
   const std::int64_t rows = shape.dims[1];
@@ -109,7 +109,8 @@ TensorId predicted(GraphBuilder& g, const DecoderParts& p, ModuleId altup, Tenso
 }
 
 // AltUp.correct.
-TensorId corrected(GraphBuilder& g, const DecoderParts& p, ModuleId altup, TensorId predictions, TensorId activated) {
+TensorId corrected_states(GraphBuilder& g, const DecoderParts& p, ModuleId altup, TensorId predictions,
+                          TensorId activated) {
   const Shape shape = g.shape(predictions);
   const std::int64_t count = p.altup.inputs;
   const TensorId modalities = modalities_of(g, p, altup, activated);
@@ -176,7 +177,7 @@ TensorId laurel(GraphBuilder& g, const DecoderParts& p, ModuleId module, TensorI
   const TensorId low = linear_module(g, g.child(module, "linear_left"), hidden, p.altup.rank);
   const TensorId wide = linear_module(g, g.child(module, "linear_right"), low, g.dims().hidden);
   g.drop({low});
-  const TensorId plain = normed(g, module, "post_laurel_norm", wide);
+  const TensorId plain = power_normed(g, module, "post_laurel_norm", wide);
   const TensorId out = g.binary(Op::Add, hidden, plain);
   g.drop({wide, plain});
   g.exit(module);
@@ -184,7 +185,7 @@ TensorId laurel(GraphBuilder& g, const DecoderParts& p, ModuleId module, TensorI
 }
 
 // All tensors but the first take what the layer's own input makes of the active one.
-TensorId with_own(GraphBuilder& g, const DecoderParts& p, ModuleId layer, TensorId states, TensorId own) {
+TensorId with_layer_input(GraphBuilder& g, const DecoderParts& p, ModuleId layer, TensorId states, TensorId own) {
   const TensorId view = picked_first(g, states, p.altup.active);
   TensorId first = g.copy(view);
   g.drop({view});
@@ -200,7 +201,7 @@ TensorId with_own(GraphBuilder& g, const DecoderParts& p, ModuleId layer, Tensor
   rebind(g, first, activation_module(g, g.child(layer, "act_fn"), first));
   rebind(g, first, g.binary(Op::Mul, first, own));
   rebind(g, first, linear_module(g, g.child(layer, "per_layer_projection"), first, g.dims().hidden));
-  rebind(g, first, normed(g, layer, "post_per_layer_input_norm", first));
+  rebind(g, first, power_normed(g, layer, "post_per_layer_input_norm", first));
   const TensorId sum = g.in_place(Op::AddInto, states, first, 0, 1);
   // Python's `states[1:] += ...` writes the part that it has added to over itself.
   const TensorId part = g.slice(sum, 0, 1, p.altup.inputs - 1);
@@ -218,7 +219,7 @@ TensorId several_of(GraphBuilder& g, ModuleId body, TensorId embedded, Several& 
     rebind(g, held.made, linear_module(g, one, embedded, g.dims().hidden));
     held.states.push_back(as_long(g, held, held.made, g.dtype(embedded)));
   }
-  return stacked(g, held.states);
+  return stacked_states(g, held.states);
 }
 
 TensorId one_of(GraphBuilder& g, ModuleId body, TensorId hidden, Several& held) {
@@ -236,7 +237,7 @@ TensorId one_of(GraphBuilder& g, ModuleId body, TensorId hidden, Several& held) 
     g.drop({state});
     held.states.push_back(as_long(g, held, held.merged, dtype));
   }
-  const TensorId all = stacked(g, held.states);
+  const TensorId all = stacked_states(g, held.states);
   g.drop({hidden});
   const TensorId mean = g.make(Op::MeanLast, without_first(g.shape(all)), g.dtype(all), {all}, true);
   g.drop({all});
@@ -259,7 +260,7 @@ TensorId own_inputs_by_buffers(GraphBuilder& g, const SharingParts& p, ModuleId 
   g.drop({flat, factor});
   TensorId projected = g.view(scaled, apart);
   g.drop({scaled});
-  rebind(g, projected, normed(g, body, "per_layer_projection_norm", projected));
+  rebind(g, projected, power_normed(g, body, "per_layer_projection_norm", projected));
   const TensorId sum = g.binary(Op::Add, projected, own);
   const TensorId last = g.cast(g.buffer_of(body, "per_layer_input_scale"), g.dtype(embedded));
   const TensorId out = g.binary(Op::Mul, sum, last);
@@ -271,22 +272,22 @@ TensorId altup_layer(GraphBuilder& g, const DecoderParts& p, ModuleId layer, std
                      TensorId own, const LayerInputs& given, KeysOf does, QueryKey& shared) {
   const ModuleId altup = g.child(layer, "altup");
   g.enter(layer);
-  const TensorId predictions = predicted(g, p, altup, hidden);
+  const TensorId predictions = predicted_states(g, p, altup, hidden);
   const TensorId active = picked_first(g, predictions, p.altup.active);
-  const TensorId plain = normed(g, layer, p.before_attention, active);
+  const TensorId plain = power_normed(g, layer, p.before_attention, active);
   const TensorId beside = laurel(g, p, g.child(layer, "laurel"), plain);
   Attended attended = attend_shared(g, p, g.child(layer, p.attention), plain, given, does, shared);
-  rebind(g, attended.flat, normed(g, layer, p.after_attention, attended.flat));
+  rebind(g, attended.flat, power_normed(g, layer, p.after_attention, attended.flat));
   const TensorId gated = g.binary(Op::Add, active, attended.flat);
   const TensorId both = g.binary(Op::Add, gated, beside);
   const TensorId middle = g.unary(Op::DivScalar, both, std::sqrt(2.0));
   g.drop({both});
-  const TensorId second = normed(g, layer, p.before_mlp, middle);
+  const TensorId second = power_normed(g, layer, p.before_mlp, middle);
   const TensorId fed = sparse_mlp(g, p, g.child(layer, p.feed_forward), second, index);
-  const TensorId fed_plain = normed(g, layer, p.after_mlp, fed);
+  const TensorId fed_plain = power_normed(g, layer, p.after_mlp, fed);
   const TensorId activated = g.binary(Op::Add, middle, fed_plain);
-  const TensorId states = corrected(g, p, altup, predictions, activated);
-  const TensorId out = with_own(g, p, layer, states, own);
+  const TensorId states = corrected_states(g, p, altup, predictions, activated);
+  const TensorId out = with_layer_input(g, p, layer, states, own);
   g.drop({predictions, active, plain, beside, attended.flat, gated, middle, second, fed, fed_plain, activated});
   if (attended.weights != kNone) g.drop({attended.weights});
   g.exit(layer);
