@@ -31,7 +31,7 @@ TEST_CASE("each fault has its place, its line with a caret, and the rule") {
       | ^
 )"},
       {R"({"hidden_size": 4096})",
-       R"(config.json:1:1: error: "model_type" is missing: it names the family; known families: gpt2, gpt_bigcode, gptj, gpt_neo, opt, bloom, gpt_neox, falcon, llama, mistral, mixtral, qwen2, qwen2_moe, qwen3, qwen3_moe, gemma, gemma2, vaultgemma, gemma3_text, gemma4_text, phi, phi3, phimoe, deepseek_v2, deepseek_v3, glm4_moe_lite, smollm3, olmo2, olmo3, granite, granitemoe, granitemoeshared, glm4, glm4_moe, gpt_oss, cohere, cohere2, starcoder2, stablelm, exaone4, nemotron, ernie4_5, hunyuan_v1_dense, arcee, jais2, hyperclovax, flex_olmo, apertus, nanochat, seed_oss, olmo, olmoe, ministral, ministral3, cwm, glm, helium, dots1, solar_open, hunyuan_v1_moe, ernie4_5_moe, minicpm3, minimax_m2, llama4_text, mamba2, granitemoehybrid, lfm2, qwen3_next, qwen3_5_text, qwen3_5_moe_text, bert, roberta, xlm-roberta, camembert, deberta-v2, distilbert, electra, albert, modernbert, t5, mt5, umt5, whisper, bart, mbart, marian, m2m_100, pegasus, vit, dinov2, clip_vision_model, siglip_vision_model, clip, siglip, llava, gemma3, paligemma, idefics3, smolvlm, internvl, llama4, mistral3, gemma4, qwen2_vl, qwen2_5_vl, qwen3_vl, qwen3_vl_moe, qwen3_5, qwen3_5_moe
+       R"(config.json:1:1: error: "model_type" is missing: it names the family; known families: gpt2, gpt_bigcode, gptj, gpt_neo, opt, bloom, gpt_neox, falcon, llama, mistral, mixtral, qwen2, qwen2_moe, qwen3, qwen3_moe, gemma, gemma2, vaultgemma, gemma3_text, gemma3n_text, gemma4_text, phi, phi3, phimoe, deepseek_v2, deepseek_v3, glm4_moe_lite, smollm3, olmo2, olmo3, granite, granitemoe, granitemoeshared, glm4, glm4_moe, gpt_oss, cohere, cohere2, starcoder2, stablelm, exaone4, nemotron, ernie4_5, hunyuan_v1_dense, arcee, jais2, hyperclovax, flex_olmo, apertus, nanochat, seed_oss, olmo, olmoe, ministral, ministral3, cwm, glm, helium, dots1, solar_open, hunyuan_v1_moe, ernie4_5_moe, minicpm3, minimax_m2, llama4_text, mamba2, granitemoehybrid, lfm2, qwen3_next, qwen3_5_text, qwen3_5_moe_text, bert, roberta, xlm-roberta, camembert, deberta-v2, distilbert, electra, albert, modernbert, t5, mt5, umt5, whisper, bart, mbart, marian, m2m_100, pegasus, vit, dinov2, clip_vision_model, siglip_vision_model, clip, siglip, llava, llava_next, gemma3, paligemma, idefics3, smolvlm, internvl, llama4, mistral3, gemma4, glm4v, glm4v_moe, qwen2_vl, qwen2_5_vl, qwen3_vl, qwen3_vl_moe, qwen3_5, qwen3_5_moe
     1 | {"hidden_size": 4096}
       | ^
 )"},
@@ -46,7 +46,7 @@ TEST_CASE("each fault has its place, its line with a caret, and the rule") {
       |                ^
 )"},
       {R"({"model_type": "persimmon7"})",
-       R"(config.json:1:16: error: unknown model family "persimmon7"; known families: gpt2, gpt_bigcode, gptj, gpt_neo, opt, bloom, gpt_neox, falcon, llama, mistral, mixtral, qwen2, qwen2_moe, qwen3, qwen3_moe, gemma, gemma2, vaultgemma, gemma3_text, gemma4_text, phi, phi3, phimoe, deepseek_v2, deepseek_v3, glm4_moe_lite, smollm3, olmo2, olmo3, granite, granitemoe, granitemoeshared, glm4, glm4_moe, gpt_oss, cohere, cohere2, starcoder2, stablelm, exaone4, nemotron, ernie4_5, hunyuan_v1_dense, arcee, jais2, hyperclovax, flex_olmo, apertus, nanochat, seed_oss, olmo, olmoe, ministral, ministral3, cwm, glm, helium, dots1, solar_open, hunyuan_v1_moe, ernie4_5_moe, minicpm3, minimax_m2, llama4_text, mamba2, granitemoehybrid, lfm2, qwen3_next, qwen3_5_text, qwen3_5_moe_text, bert, roberta, xlm-roberta, camembert, deberta-v2, distilbert, electra, albert, modernbert, t5, mt5, umt5, whisper, bart, mbart, marian, m2m_100, pegasus, vit, dinov2, clip_vision_model, siglip_vision_model, clip, siglip, llava, gemma3, paligemma, idefics3, smolvlm, internvl, llama4, mistral3, gemma4, qwen2_vl, qwen2_5_vl, qwen3_vl, qwen3_vl_moe, qwen3_5, qwen3_5_moe; record it: tools/export_graph.py writes a file that dsplan takes as MODEL (docs/exporting.md)
+       R"(config.json:1:16: error: unknown model family "persimmon7"; known families: gpt2, gpt_bigcode, gptj, gpt_neo, opt, bloom, gpt_neox, falcon, llama, mistral, mixtral, qwen2, qwen2_moe, qwen3, qwen3_moe, gemma, gemma2, vaultgemma, gemma3_text, gemma3n_text, gemma4_text, phi, phi3, phimoe, deepseek_v2, deepseek_v3, glm4_moe_lite, smollm3, olmo2, olmo3, granite, granitemoe, granitemoeshared, glm4, glm4_moe, gpt_oss, cohere, cohere2, starcoder2, stablelm, exaone4, nemotron, ernie4_5, hunyuan_v1_dense, arcee, jais2, hyperclovax, flex_olmo, apertus, nanochat, seed_oss, olmo, olmoe, ministral, ministral3, cwm, glm, helium, dots1, solar_open, hunyuan_v1_moe, ernie4_5_moe, minicpm3, minimax_m2, llama4_text, mamba2, granitemoehybrid, lfm2, qwen3_next, qwen3_5_text, qwen3_5_moe_text, bert, roberta, xlm-roberta, camembert, deberta-v2, distilbert, electra, albert, modernbert, t5, mt5, umt5, whisper, bart, mbart, marian, m2m_100, pegasus, vit, dinov2, clip_vision_model, siglip_vision_model, clip, siglip, llava, llava_next, gemma3, paligemma, idefics3, smolvlm, internvl, llama4, mistral3, gemma4, glm4v, glm4v_moe, qwen2_vl, qwen2_5_vl, qwen3_vl, qwen3_vl_moe, qwen3_5, qwen3_5_moe; record it: tools/export_graph.py writes a file that dsplan takes as MODEL (docs/exporting.md)
     1 | {"model_type": "persimmon7"}
       |                ^
 )"},
@@ -60,9 +60,9 @@ TEST_CASE("each fault has its place, its line with a caret, and the rule") {
     1 | {"model_type": "gemma3"}
       | ^
 )"},
-      {R"({"model_type": "llava_next", "text_config": {"hidden_size": 2560}})",
-       R"(config.json:1:16: error: multimodal models are not modelled yet: model_type "llava_next"; write its text_config, with a model_type, to a file of its own
-    1 | {"model_type": "llava_next", "text_config": {"hidden_size": 2560}}
+      {R"({"model_type": "fuyu_next", "text_config": {"hidden_size": 2560}})",
+       R"(config.json:1:16: error: multimodal models are not modelled yet: model_type "fuyu_next"; write its text_config, with a model_type, to a file of its own
+    1 | {"model_type": "fuyu_next", "text_config": {"hidden_size": 2560}}
       |                ^
 )"},
       {R"({"model_type": "llama", "hidden_size": "4096"})",
@@ -346,6 +346,41 @@ TEST_CASE("each fault of a model of several parts has its place") {
        R"(config.json:1:80: error: "vision_feature_select_strategy" is "default" or "full", not "cls"
     1 | {"model_type": "llava", "vision_config": {}, "vision_feature_select_strategy": "cls"}
       |                                                                                ^
+)"},
+      {R"({"model_type": "llava_next", "vision_config": {"image_size": 336}, "image_grid_pinpoints": [[336, 600]]})",
+       R"(config.json:1:94: error: 336 by 600 pixels are no squares of 336 pixels a side
+    1 | {"model_type": "llava_next", "vision_config": {"image_size": 336}, "image_grid_pinpoints": [[336, 600]]}
+      |                                                                                            ^
+)"},
+      {R"({"model_type": "llava_next", "vision_config": {"image_size": 336}, "image_grid_pinpoints": [336]})",
+       R"(config.json:1:95: error: "image_grid_pinpoints" lists heights and widths, two numbers each
+    1 | {"model_type": "llava_next", "vision_config": {"image_size": 336}, "image_grid_pinpoints": [336]}
+      |                                                                                             ^
+)"},
+      {R"({"model_type": "llava_next", "vision_config": {"image_size": 336}, "vision_feature_select_strategy": "full"})",
+       R"(config.json:1:102: error: places of squares come to lie side by side: "default" leaves out clip's class token, and "full" is of a tower without one
+    1 | {"model_type": "llava_next", "vision_config": {"image_size": 336}, "vision_feature_select_strategy": "full"}
+      |                                                                                                      ^
+)"},
+      {R"({"model_type": "gemma3n_text", "num_hidden_layers": 2, "intermediate_size": [64, 128]})",
+       R"(config.json:1:83: error: "intermediate_size": layers of different widths are not modelled yet
+    1 | {"model_type": "gemma3n_text", "num_hidden_layers": 2, "intermediate_size": [64, 128]}
+      |                                                                                  ^
+)"},
+      {R"({"model_type": "gemma3n_text", "num_hidden_layers": 2, "altup_active_idx": 4})",
+       R"(config.json:1:76: error: "altup_active_idx" is 4, and there are 4 tensors from 0 on
+    1 | {"model_type": "gemma3n_text", "num_hidden_layers": 2, "altup_active_idx": 4}
+      |                                                                            ^
+)"},
+      {R"({"model_type": "gemma3n_text", "num_hidden_layers": 2, "activation_sparsity_pattern": [0.95, 1.5]})",
+       R"(config.json:1:94: error: "activation_sparsity_pattern" lists shares, from 0 to below 1
+    1 | {"model_type": "gemma3n_text", "num_hidden_layers": 2, "activation_sparsity_pattern": [0.95, 1.5]}
+      |                                                                                              ^
+)"},
+      {R"({"model_type": "glm4v", "vision_config": {"out_hidden_size": 2048}})",
+       R"(config.json:1:42: error: the tower's result is 2048 wide, the text's embedding 4096
+    1 | {"model_type": "glm4v", "vision_config": {"out_hidden_size": 2048}}
+      |                                          ^
 )"},
       {R"({"model_type": "llava"})",
        R"(config.json:1:1: error: "vision_config" is missing: it describes the tower

@@ -145,6 +145,38 @@ TEST_CASE("pictures of all sizes: sides become whole tokens, and a row has room 
   CHECK(fingerprint(model, job_of(model, of_size("32"))) != fingerprint(model, job_of(model, of_size("40"))));
 }
 
+namespace {
+
+// As llava-v1.6 has it: squares of 336 pixels, 24 patches a side.
+ModelSpec cut_up() {
+  return build_model(parse_json("config.json", R"({"model_type": "llava_next", "vision_config": {"hidden_size": 32,
+    "intermediate_size": 72, "num_hidden_layers": 3, "num_attention_heads": 2, "image_size": 336, "patch_size": 14},
+    "text_config": {"hidden_size": 64, "intermediate_size": 176, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "vocab_size": 512}})"),
+                     "llava-next");
+}
+
+}  // namespace
+
+TEST_CASE("pictures that are cut up: as many tokens as transformers counts, and squares as its processor gives") {
+  const ModelSpec model = cut_up();
+  const TowerParts& tower = *model.parts->tower;
+  // What transformers' own forward said of such pictures.
+  CHECK(tokens_of(tower, {480, 672}) == 2242);
+  CHECK(tokens_of(tower, {900, 320}) == 2276);
+  CHECK(tokens_of(tower, {336, 1008}) == 2328);
+  CHECK(tiling_of(tower, {480, 672}).squares() == 5);
+  CHECK(tiling_of(tower, {900, 320}).squares() == 4);
+  CHECK(job_of(model, of_size("480x671", 4096)).training.image_size == std::vector<std::int64_t>{480, 671});
+  CHECK(refusal(model, of_size("480x672", 2241)) ==
+        "--seq: error: 1 pictures of 2242 tokens each are more than seq 2241; pictures' tokens are part of the "
+        "sequence\n");
+  CHECK(refusal(model, of_size("480x672", 2242)).empty());
+  CHECK(refusal(model, of_size("1x4000", 4096)) ==
+        "--image-size: error: of a picture of 1x4000 no place is left where its padding goes; its sides are too far "
+        "apart\n");
+}
+
 TEST_CASE("pictures of all sizes: windows come row by row, and those that hold nothing are listed") {
   const TowerParts& tower = *sized().parts->tower;
   const Windows uneven = windows_of(tower, grid_of(tower, {40, 24}));  // Five by three tokens.

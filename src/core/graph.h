@@ -56,6 +56,7 @@ enum class Op : std::uint8_t {
   MaskedFill,  // Out of place.
   MaskedFillInPlace,
   CopyInto,    // Part of the first, along Node::axis from element Node::number on, becomes the second.
+  AddInto,     // In place: to what of the first lies from element Node::number of Node::axis on, the second is added.
   Prelu,       // Input and weight.
   Polar,       // Of angles: complex numbers of size one, as pairs in a last dimension.
   ComplexMul,  // Of such pairs.
@@ -147,6 +148,7 @@ enum class Op : std::uint8_t {
   MaxPool2d,
   AvgPool2d,
   Interpolate,  // Of four dimensions: nearest or bilinear.
+  GridSample,   // A picture at places that a grid names. Only the picture takes a gradient.
   NllLoss,
   L1Loss,
   MseLoss,

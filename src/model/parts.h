@@ -4,6 +4,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -221,6 +222,15 @@ struct SharingParts {
   [[nodiscard]] std::int64_t first_reader(std::int64_t layers) const { return layers - readers; }
 };
 
+// Several running tensors, of which one goes through each layer and moves the others (gemma3n).
+struct AltupParts {
+  std::int64_t inputs = 0;   // So many; 0: there is one, and nothing of this.
+  std::int64_t active = 0;   // The one that goes through.
+  std::int64_t rank = 0;     // Of what is added beside attention (laurel).
+  bool scales = true;        // What a layer gives is scaled before its own input joins.
+  std::vector<bool> sparse;  // By layer: of the gate what is far above its mean.
+};
+
 struct DecoderParts {
   NormKind norm = NormKind::Rms;
   HeadNorm head_norm = HeadNorm::None;
@@ -299,6 +309,7 @@ struct DecoderParts {
   bool own_shared = false;      // The layer's own: an MLP in place of, or beside, its experts (granitemoehybrid).
   bool tells_numbers = true;    // Layers are told of their tokens' numbers, and so are masks.
   SharingParts sharing;
+  AltupParts altup;
   std::shared_ptr<const TowerParts> tower;  // Null: it sees no pictures.
 
   // Of a model that has a window.
@@ -358,7 +369,7 @@ struct TowerParts {
   bool sees_itself = false;      // Tokens of a picture see each other; the batch says which tokens they are (gemma3).
   bool shows_prefix = false;     // All tokens before the answer do, and tokens are numbered from one (paligemma).
 
-  // Pictures of all sizes (qwen2_vl): `merge` times `merge` patches become a token. 0: pictures have one size.
+  // Pictures of all sizes (qwen2_vl): `merge` times `merge` patches become a token. 0: the tower sees squares.
   std::int64_t merge = 0;
   std::int64_t frames = 1;  // A picture stands for so many.
   // Patches of each picture, with those that hold nothing and are masked (gemma4). 0: as many as the picture has.
@@ -368,13 +379,21 @@ struct TowerParts {
   // So many tokens a side see each other, but in `whole_layers` all of a picture's do. 0: there are no windows.
   std::int64_t window = 0;
   std::vector<std::int64_t> whole_layers;
+  // Height and width of what a picture is made to fit and then cut up, into squares of `dims.image` pixels; it is seen
+  // whole as well (llava_next). Empty: a picture is one square.
+  std::vector<std::array<std::int64_t, 2>> cuts;
   // Rows of a square table of learned positions, resampled to each picture's size (qwen3_vl). 0: there is none.
   std::int64_t table = 0;
+  // A convolution over what the last layer gives makes one place of several, `merged` wide, before gated products of
+  // `merged_ffn`; positions are sampled from the table (glm4v). 0: none of this.
+  std::int64_t merged = 0;
+  std::int64_t merged_ffn = 0;
   // What these layers return is merged by a module of its own, and added to the text's first layers (qwen3_vl).
   std::vector<std::int64_t> deep_layers;
   bool held = false;  // What it returns lives as long as the forward of what holds it (qwen3_vl).
 
   [[nodiscard]] bool beside_text() const { return tokens > 0 || merge > 0; }
+  [[nodiscard]] bool any_size() const { return merge > 0 || !cuts.empty(); }
   // Beginnings of the names of parameters that no loss reaches: layers behind those, and the norm behind all.
   std::vector<std::string> unreached;
 };

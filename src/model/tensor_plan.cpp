@@ -30,8 +30,10 @@ constexpr std::array kPlans = {
     Plan{"gemma2", true},
     Plan{"gemma3", true, true, true},
     Plan{"gemma3_text", true, true},
+    Plan{"gemma3n_text", true, true},
     Plan{"glm"},
     Plan{"glm4"},
+    Plan{"glm4v", false, false, true},
     Plan{"gpt_neox"},
     Plan{"granite", true},
     Plan{"helium"},
@@ -40,6 +42,7 @@ constexpr std::array kPlans = {
     Plan{"jais2"},
     Plan{"llama"},
     Plan{"llava", false, false, true},
+    Plan{"llava_next", false, false, true},
     Plan{"minicpm3", true},
     Plan{"mistral"},
     Plan{"nanochat"},
@@ -70,7 +73,8 @@ bool in_tensor_plan(const ModelSpec& model, const Parameter& parameter) {
   if (plan->tower && !has(formatted("{}.", model.parts->tower->language))) return false;
   if (has("norm")) return plan->head_norms && (has(".q_norm.") || has(".k_norm."));
   if (has("embed_tokens.") || has("embed_in.")) return plan->embedding;
-  return !has(".q_a_proj.") && !has(".act_fn.");
+  constexpr std::array<std::string_view, 5> kBeside{".q_a_proj.", ".act_fn.", "altup", ".laurel.", "per_layer"};
+  return std::none_of(kBeside.begin(), kBeside.end(), has);
 }
 
 }  // namespace dsplan

@@ -16,7 +16,7 @@ std::int64_t picture_tokens(const ModelSpec& model, const std::vector<std::int64
 
 const TowerParts* sized_tower(const ModelSpec& model) {
   const TowerParts* tower = model.parts == nullptr ? nullptr : model.parts->tower.get();
-  return tower == nullptr || tower->merge == 0 ? nullptr : tower;
+  return tower == nullptr || !tower->any_size() ? nullptr : tower;
 }
 
 std::vector<std::string> unreached_parameters(const ModelSpec& model, const std::vector<bool>& trained) {

@@ -43,6 +43,7 @@ from matrix.routing import tokens_of_experts
 
 DEVICE = torch.device("cuda:0")
 torch.utils._device._device_constructors()  # Keeps what they are: torch.tensor is given another function below.
+torch.distributions.Distribution.set_default_validate_args(False)  # Asks numbers of the host, which fake ones are not (gemma3n).
 RELEASED = "5.17.0"  # Cases of other versions name theirs, and need it installed.
 LIGER = "0.8.5"
 OLD = transformers.__version__.startswith("4.")
@@ -405,6 +406,8 @@ class Run:
         A row is a mark, a picture, two marks, a picture, ..., and text."""
         rows, length = shapes["input_ids"]
         vision = self.case["config"]["vision_config"]
+        if "image_grid_pinpoints" in self.case["config"]:
+            return self.batch_of_squares(shapes)
         if vision["model_type"] == "pixtral":
             return self.batch_of_sizes(shapes)
         if vision["model_type"] == "gemma4_vision":
@@ -427,6 +430,21 @@ class Run:
         made["image_grid_thw"].known = grids
         made["input_ids"].known = ids
         made["mm_token_type_ids"].known = types
+        return made
+
+    def batch_of_squares(self, shapes):
+        """LLaVA-NeXT's processor gives the squares of each picture, the whole of it first, and what its size was."""
+        config = self.case["config"]
+        pictures = shapes["input_ids"][0] * self.training["images"]
+        side = config["vision_config"]["image_size"]
+        height, width = transformers.image_processing_utils.select_best_resolution(
+            self.training["image_size"], config["image_grid_pinpoints"])
+        squares = 1 + (height // side) * (width // side)
+        made = {name: torch.empty(of, dtype=torch.int64, device=DEVICE) for name, of in shapes.items() if name != "pixel_values"}
+        made["pixel_values"] = torch.empty(pictures, squares, 3, side, side, device=DEVICE)
+        made["image_sizes"] = torch.empty((pictures, 2), dtype=torch.int64, device=DEVICE)
+        with known_values._disable_current_modes():
+            made["image_sizes"].known = torch.tensor([self.training["image_size"]] * pictures)
         return made
 
     def batch_of_sizes(self, shapes):
@@ -498,7 +516,7 @@ class Run:
 
     def indexes_by_lists(self):
         """What becomes a tensor on the device; in the engine's own thread that asks for a driver."""
-        return self.case["config"]["model_type"] in ("falcon", "gpt_neo")
+        return self.case["config"]["model_type"] in ("falcon", "gpt_neo", "gemma3n_text")
 
     def autocast(self):
         to = self.training.get("autocast")

@@ -110,6 +110,12 @@ GEMMA4 = {"model_type": "gemma4_text", "hidden_size": 64, "intermediate_size": 1
           "hidden_size_per_layer_input": 24, "num_kv_shared_layers": 2, "use_double_wide_mlp": True, "sliding_window": 256,
           "max_position_embeddings": 512, "final_logit_softcapping": 30.0, "tie_word_embeddings": True,
           "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "sliding_attention", "full_attention"]}
+GEMMA3N = {"model_type": "gemma3n_text", "hidden_size": 64, "intermediate_size": 176, "num_hidden_layers": 5, "num_attention_heads": 4,
+           "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 977, "vocab_size_per_layer_input": 983,
+           "hidden_size_per_layer_input": 24, "num_kv_shared_layers": 2, "laurel_rank": 8, "sliding_window": 256,
+           "max_position_embeddings": 512, "final_logit_softcapping": 30.0, "tie_word_embeddings": True,
+           "activation_sparsity_pattern": [0.95, 0.95, 0.0, 0.0, 0.0],
+           "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "sliding_attention", "full_attention"]}
 # Without per-layer inputs; keys are values in layers that see all (gemma-4-31b), and experts (gemma-4-26b-a4b).
 GEMMA4_DENSE = {**GEMMA4, "num_hidden_layers": 3, "hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0,
                 "use_double_wide_mlp": False, "attention_k_eq_v": True, "num_global_key_value_heads": 1,
@@ -421,6 +427,11 @@ FAMILIES = {
     **without(family("gemma4", GEMMA4, odd={"num_key_value_heads": 4, "attention_bias": True}), "gemma4-checkpoint-reentrant"),
     **without(family("gemma4-dense", GEMMA4_DENSE), "gemma4-dense-checkpoint-reentrant"),
     **without(family("gemma4-moe", GEMMA4_MOE, experts=True), "gemma4-moe-checkpoint-reentrant"),
+    **without(family("gemma3n", GEMMA3N, odd={"num_key_value_heads": 4, "attention_bias": True, "altup_num_inputs": 3, "altup_active_idx": 1}),
+              "gemma3n-checkpoint-reentrant"),
+    "gemma3n-window": case({**GEMMA3N, "sliding_window": 32}, micro_batch=2, seq=77),
+    "gemma3n-unscaled": case({**GEMMA3N, "altup_correct_scale": False, "num_kv_shared_layers": 0}, micro_batch=2, seq=60),
+    "gemma3n-window-checkpoint": case({**GEMMA3N, "sliding_window": 32}, micro_batch=2, seq=64, checkpoint="full", grad_accum=2),
     "gemma4-window": case({**GEMMA4, "sliding_window": 32}, micro_batch=2, seq=77),
     "gemma4-wide": case({**GEMMA4, "global_head_dim": 264}, micro_batch=2, seq=77),
     "gemma4-wide-checkpoint": case({**GEMMA4_DENSE, "global_head_dim": 264, "sliding_window": 32}, seq=64, checkpoint="full"),
@@ -888,6 +899,8 @@ SIGLIP = {"model_type": "siglip", "architectures": ["SiglipForImageClassificatio
           "id2label": {str(i): str(i) for i in range(7)}}
 LLAVA = {"model_type": "llava", "architectures": ["LlavaForConditionalGeneration"], "image_token_index": 500,
          "vision_config": CLIP["vision_config"], "text_config": config("llama")}
+LLAVA_NEXT = {**LLAVA, "model_type": "llava_next", "architectures": ["LlavaNextForConditionalGeneration"],
+              "image_grid_pinpoints": [[48, 96], [96, 48], [96, 96], [144, 48], [48, 144]]}
 PALIGEMMA = {"model_type": "paligemma", "architectures": ["PaliGemmaForConditionalGeneration"], "image_token_index": 500,
              "projection_dim": 64, "vision_config": SIGLIP["vision_config"], "text_config": GEMMA}
 IDEFICS3 = {"model_type": "idefics3", "architectures": ["Idefics3ForConditionalGeneration"], "image_token_id": 500,
@@ -931,6 +944,15 @@ PIXTRAL = {"model_type": "pixtral", "hidden_size": 32, "intermediate_size": 72, 
 MISTRAL3 = {"model_type": "mistral3", "architectures": ["Mistral3ForConditionalGeneration"], "image_token_index": 500,
             "spatial_merge_size": 2, "tie_word_embeddings": False, "vision_config": PIXTRAL,
             "text_config": config("mistral", head_dim=16, sliding_window=None)}
+GLM_VISION = {"model_type": "glm4v_vision", "depth": 3, "hidden_size": 32, "num_heads": 2, "out_hidden_size": 64, "intermediate_size": 88,
+              "patch_size": 4, "image_size": 24, "spatial_merge_size": 2, "temporal_patch_size": 2, "in_channels": 3}
+AXES = {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5, "mrope_section": [1, 2, 1]}}
+GLM4V = {"model_type": "glm4v", "architectures": ["Glm4vForConditionalGeneration"], "image_token_id": 500, "vision_config": GLM_VISION,
+         "text_config": {**config("glm4v_text"), **AXES}}
+GLM4V_MOE = {"model_type": "glm4v_moe", "architectures": ["Glm4vMoeForConditionalGeneration"], "image_token_id": 500,
+             "vision_config": {**GLM_VISION, "model_type": "glm4v_moe_vision"},
+             "text_config": {**config("glm4v_moe_text"), **AXES, "head_dim": 16, "n_routed_experts": 8, "num_experts_per_tok": 2,
+                             "moe_intermediate_size": 48, "n_shared_experts": 1, "first_k_dense_replace": 1}}
 GEMMA4_VISION = {"model_type": "gemma4_vision", "hidden_size": 32, "intermediate_size": 72, "num_hidden_layers": 3,
                  "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 16, "patch_size": 4, "pooling_kernel_size": 2,
                  "position_embedding_size": 64}
@@ -996,7 +1018,7 @@ def shown(name, config, tower, behind, text="model.language_model.", projector="
                                         checkpoint="full"),
         f"{name}-autocast": case(config, **plain, dtype="fp32", autocast="bf16"),
         f"{name}-eager": case(config, **plain, attention="eager"),
-        f"{name}-two": case(config, **{**plain, "images": 2, "seq": 107, "micro_batch": 3, "dtype": "fp16"}),
+        f"{name}-two": case(config, **{**plain, "images": 2, "seq": 2 * plain["seq"] - 85, "micro_batch": 3, "dtype": "fp16"}),
     }
 
 
@@ -1007,6 +1029,18 @@ SHOWN = {
     "llava-siglip": case({**LLAVA, "vision_config": SIGLIP["vision_config"], "vision_feature_layer": -1,
                           "vision_feature_select_strategy": "full"},
                          micro_batch=2, seq=96, images=1, freeze=[TOWER + "post_layernorm.*"]),
+    # Two squares beside each other with rows cut off, two above each other with columns cut off, four of which nothing
+    # is cut off, three of either, and siglip's.
+    **shown("llava-next", LLAVA_NEXT, TOWER, BEHIND, image_size=[30, 90], seq=160),
+    "llava-next-tall": case(LLAVA_NEXT, micro_batch=2, seq=170, images=1, image_size=[90, 30], freeze=BEHIND),
+    "llava-next-square": case(LLAVA_NEXT, micro_batch=2, seq=300, images=1, image_size=[64, 64], freeze=BEHIND),
+    "llava-next-wide": case({**LLAVA_NEXT, "text_config": QWEN2}, seq=200, images=1, image_size=[20, 140]),
+    "llava-next-narrow": case({**LLAVA_NEXT, "text_config": MISTRAL}, seq=250, images=1, image_size=[70, 47], grad_accum=2),
+    "llava-next-newline": case(LLAVA_NEXT, micro_batch=2, seq=160, images=1, image_size=[30, 90],
+                               freeze=["model.vision_tower.*", "model.multi_modal_projector.*"]),
+    "llava-next-siglip": case({**LLAVA_NEXT, "vision_config": SIGLIP["vision_config"], "vision_feature_layer": -1,
+                               "vision_feature_select_strategy": "full"},
+                              micro_batch=2, seq=170, images=1, image_size=[90, 40], freeze=[TOWER + "post_layernorm.*"]),
     # Siglip's hidden states lie column by column, which neither works with yet.
     **without(shown("paligemma", PALIGEMMA, TOWER, []), "paligemma-checkpoint-reentrant", "paligemma-autocast"),
     "paligemma-2": case({**PALIGEMMA, "text_config": {**GEMMA2, "use_bidirectional_attention": None}}, micro_batch=2,
@@ -1027,6 +1061,12 @@ SHOWN = {
     **without(shown("qwen3-5-moe-vl", QWEN3_5_MOE_VL, SIZED, [], projector=SIZED + "merger.", attending=(1,), image_size=[40, 24]),
               "qwen3-5-moe-vl-autocast", "qwen3-5-moe-vl-two"),
     "qwen3-vl-moe-odd": case(QWEN3_VL_MOE, micro_batch=3, seq=107, images=2, image_size=[24, 40]),
+    **shown("glm4v", GLM4V, SIZED, [], projector=SIZED + "merger.", image_size=[40, 24]),
+    "glm4v-odd": case({**GLM4V, "vision_config": {**GLM_VISION, "attention_bias": True, "attention_dropout": 0.1, "hidden_act": "gelu", "image_size": 20}},
+                      micro_batch=2, seq=91, images=3, image_size=[24, 40]),
+    **without(shown("glm4v-moe", GLM4V_MOE, SIZED, [], projector=SIZED + "merger.", image_size=[40, 24]),
+              "glm4v-moe-autocast", "glm4v-moe-two"),
+    "glm4v-moe-odd": case(GLM4V_MOE, micro_batch=3, seq=107, images=2, image_size=[24, 40]),
     **shown("internvl", INTERNVL, TOWER, []),
     **without(shown("idefics3", IDEFICS3, SEEING, [], text="model.text_model.", projector="model.connector."),
               "idefics3-checkpoint-reentrant"),

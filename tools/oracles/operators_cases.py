@@ -96,6 +96,12 @@ def put(whole, part):
     return whole
 
 
+def add_into(whole, other):
+    whole.view_as(whole).add_(other)
+    return whole
+
+
+case("add_into", None, (((4, 6, 10), (4, 6, 10)), ((4, 3, 7), (3, 7))), in_place=add_into)
 case("copy_into", None, (((6, 10), (6, 4)), ((3, 7, 65), (3, 7, 1))), in_place=put)
 case("prelu", F.prelu, (((4, 6), (6,)), ((4, 6, 5), (6,)), ((4, 6), (1,))))
 case("addcmul", lambda a, b, c: torch.addcmul(a, b, c, value=0.5), ((A, A, A), (B, B, (65,))),
@@ -234,6 +240,8 @@ case("rms_norm", lambda x: F.rms_norm(x, x.shape[-1:], None, 1e-6), ((A,), (B,))
 unary("dropout", lambda x: F.dropout(x, 0.1), lambda x: F.dropout(x, 0.1, inplace=True), number=0.1)
 unary("max_pool2d", lambda x: F.max_pool2d(x, 2), shapes=(((2, 3, 8, 8),), ((1, 2, 6, 10),)))
 unary("avg_pool2d", lambda x: F.avg_pool2d(x, 2), shapes=(((2, 3, 8, 8),), ((1, 2, 6, 10),)))
+case("grid_sample", lambda x, at: F.grid_sample(x, at, mode="bicubic", align_corners=False, padding_mode="border"),
+     (((1, 4, 5, 6), (1, 7, 1, 2)),), grad=[True, False], dtypes=["fp32"])
 unary("interpolate", lambda x: F.interpolate(x, scale_factor=2), shapes=(((2, 3, 8, 8),), ((1, 2, 6, 10),)))
 unary("interpolate", lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"), shapes=(((2, 3, 8, 8),),))
 for reduction in ("mean", "sum", "none"):

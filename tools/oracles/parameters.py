@@ -24,10 +24,10 @@ import transformers
 from transformers import AutoConfig, AutoModelForCausalLM, CONFIG_MAPPING
 
 FAMILIES = ("gpt2 opt bloom gpt_neox falcon llama mistral mixtral qwen2 qwen2_moe qwen3 qwen3_moe gemma gemma2 "
-            "gemma3_text gemma4_text phi phi3 deepseek_v2 deepseek_v3 glm4_moe_lite bert roberta xlm-roberta camembert deberta-v2 distilbert electra albert t5 mt5 vit whisper bart mbart marian m2m_100 pegasus modernbert llama4_text glm4_moe granitemoe gpt_oss "
+            "gemma3_text gemma3n_text gemma4_text phi phi3 deepseek_v2 deepseek_v3 glm4_moe_lite bert roberta xlm-roberta camembert deberta-v2 distilbert electra albert t5 mt5 vit whisper bart mbart marian m2m_100 pegasus modernbert llama4_text glm4_moe granitemoe gpt_oss "
             "dinov2 apertus nanochat phimoe gptj gpt_neo "
             "arcee jais2 hyperclovax flex_olmo umt5 seed_oss olmo olmoe ministral ministral3 cwm glm helium dots1 solar_open hunyuan_v1_moe ernie4_5_moe minicpm3 minimax_m2 vaultgemma granitemoeshared lfm2 gpt_bigcode mamba2 granitemoehybrid qwen3_next qwen3_5_text qwen3_5_moe_text "
-            "clip_vision_model siglip_vision_model clip siglip llava gemma3 paligemma idefics3 smolvlm internvl llama4 mistral3 gemma4 qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe qwen3_5 qwen3_5_moe").split()
+            "clip_vision_model siglip_vision_model clip siglip llava llava_next gemma3 paligemma idefics3 smolvlm internvl llama4 mistral3 gemma4 glm4v glm4v_moe qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe qwen3_5 qwen3_5_moe").split()
 
 # Fields of every config class that move no byte of a training step.
 INERT = {"transformers_version", "architectures", "id2label", "label2id", "problem_type", "return_dict",
@@ -44,10 +44,11 @@ def model_class(config):
     encoders = {"bert": "BertModel", "roberta": "RobertaModel", "distilbert": "DistilBertModel", "electra": "ElectraModel", "albert": "AlbertModel",
                 "modernbert": "ModernBertModel", "vit": "ViTForImageClassification", "dinov2": "Dinov2ForImageClassification", "mt5": "MT5ForConditionalGeneration", "umt5": "UMT5ForConditionalGeneration", "t5": "T5ForConditionalGeneration",
                 "clip_vision_model": "CLIPVisionModel", "siglip_vision_model": "SiglipVisionModel",
-                "llava": "LlavaForConditionalGeneration", "gemma3": "Gemma3ForConditionalGeneration", "paligemma": "PaliGemmaForConditionalGeneration",
+                "llava": "LlavaForConditionalGeneration", "llava_next": "LlavaNextForConditionalGeneration", "gemma3": "Gemma3ForConditionalGeneration", "paligemma": "PaliGemmaForConditionalGeneration",
                 "internvl": "InternVLForConditionalGeneration", "mistral3": "Mistral3ForConditionalGeneration",
                 "gemma4": "Gemma4ForConditionalGeneration", "idefics3": "Idefics3ForConditionalGeneration",
                 "smolvlm": "SmolVLMForConditionalGeneration",
+                "glm4v": "Glm4vForConditionalGeneration", "glm4v_moe": "Glm4vMoeForConditionalGeneration",
                 "qwen2_vl": "Qwen2VLForConditionalGeneration", "qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration",
                 "qwen3_vl": "Qwen3VLForConditionalGeneration", "qwen3_vl_moe": "Qwen3VLMoeForConditionalGeneration",
                 "qwen3_5": "Qwen3_5ForConditionalGeneration", "qwen3_5_moe": "Qwen3_5MoeForConditionalGeneration"}
@@ -117,6 +118,8 @@ def inputs_for(model):
     seen = getattr(config, "vision_config", config)
     if config.model_type == "mistral3":
         return whole_pictures(config, seen)
+    if config.model_type == "llava_next":
+        return squares(config, seen)
     if config.model_type == "gemma4":
         return padded_pictures(config, seen)
     if hasattr(seen, "spatial_merge_size"):
@@ -158,6 +161,16 @@ def sized_inputs(config, seen):
     return {"input_ids": ids, "labels": ids, "use_cache": False, "mm_token_type_ids": (ids == config.image_token_id).long(),
             "pixel_values": torch.rand(2 * 6 * side**2, seen.in_channels * seen.temporal_patch_size * patch**2),
             "image_grid_thw": torch.tensor([[1, 2 * side, 3 * side]] * 2)}
+
+
+def squares(config, seen):
+    """One picture a row, of two squares above each other that it fills: its places, and one more behind each line."""
+    size, side = seen.image_size, seen.image_size // seen.patch_size
+    tokens = side**2 + 2 * side * (side + 1)
+    ids = torch.arange(2 * (tokens + 8)).reshape(2, -1) % 100 + 4
+    ids[:, :tokens] = config.image_token_index
+    return {"input_ids": ids, "labels": ids, "use_cache": False, "pixel_values": torch.rand(2, 3, seen.num_channels, size, size),
+            "image_sizes": torch.tensor([[2 * size, size]] * 2)}
 
 
 def whole_pictures(config, seen):

@@ -129,6 +129,9 @@ Sample of_several(Op op) {
     case Op::Where:
       return {
           {{"condition", kWide, DType::Bool, false}, {"self", kWide}, {"other", kWide}}, {{"out", kWide}}, {{"1", 1}}};
+    case Op::AddInto: return {{{"self", kWide}, {"other", kWide}}, {{"out", kWide}}, {}};
+    case Op::GridSample:
+      return {{{"input", Shape{1, 4, 5, 6}}, {"grid", Shape{1, 7, 1, 2}}}, {{"out", Shape{1, 4, 7, 1}}}, {}};
     case Op::CopyInto: return {{{"self", kWide}, {"src", Shape{3, 5, 2}}}, {{"out", kWide}}, {}};
     case Op::MaskedFill:
     case Op::MaskedFillInPlace: return {{{"self", kWide}, {"mask", kWide, DType::Bool, false}}, {{"out", kWide}}, {}};
@@ -197,7 +200,9 @@ Sample sample_of(Op op) {
   const bool fused = op == Op::FusedLinearCrossEntropy || op == Op::ChunkedLogProb || op == Op::CutCrossEntropy;
   if (fused || (op >= Op::Linear && op <= Op::Conv2d)) return product(op);
   if (op >= Op::Embedding && op <= Op::Sort) return picking(op);
-  if ((op >= Op::Add && op <= Op::Addcmul) || op == Op::Cat || op == Op::Stack) return of_several(op);
+  if ((op >= Op::Add && op <= Op::Addcmul) || op == Op::Cat || op == Op::Stack || op == Op::GridSample) {
+    return of_several(op);
+  }
   if (op == Op::ParallelCrossEntropy) {
     return {{{"logits", kWide}, {"target", Shape{3, 5}, DType::Int64, false}},
             {{"softmax", kWide, DType::Float32}, {"loss", Shape{3, 5}, DType::Float32}},

@@ -65,6 +65,26 @@ void copy_into(Writer& w) {
   if (casts || !w.needs(1)) w.drop(clone);
 }
 
+// Likewise, and the clone is the source's gradient, or what that is summed or cast from. Nothing is put in its place.
+void add_into(Writer& w) {
+  w.in_place();
+  w.kernel();
+  const std::uint8_t whole = w.needs(0) ? 0 : w.temporary(w.bytes_in(0), w.in(0).dtype);
+  if (w.needs(0)) w.gradient(0);
+  const auto from = static_cast<std::int64_t>(w.node().number);
+  const std::int64_t length = w.in(0).shape.dims[static_cast<std::size_t>(w.node().axis)];
+  const Elements part(w.in(0).shape.elements().value() / length * (length - from));
+  const bool own = w.in(1).dtype == w.in(0).dtype && w.in(1).shape.elements() == part;
+  if (own && w.needs(1)) {
+    w.gradient(1);
+  } else {
+    const std::uint8_t clone = w.temporary(storage(part, w.in(0).dtype), w.in(0).dtype);
+    if (w.needs(1)) w.gradient(1);
+    w.drop(clone);
+  }
+  if (!w.needs(0)) w.drop(whole);
+}
+
 // A torch.autograd.Function: its forward ran without gradients and made what stands among its outputs; it keeps what
 // it was told to save, and its backward makes one tensor for each gradient that is asked for.
 void custom(Writer& w) {
@@ -367,6 +387,19 @@ void max_pool(Writer& w) {
   w.kernel();
   w.save_extra(0, "_saved_result1");
   w.gradient(0);
+}
+
+// The backward makes a gradient of the grid whether anybody asks for it or not.
+void grid_sample(Writer& w) {
+  w.save_input(1, "_saved_grid");
+  w.save_input(0, "_saved_input");
+  w.output();
+  w.kernel();
+  if (!w.needs(0)) return;
+  w.allocate_gradient(0);
+  const std::uint8_t grid = w.allocate_temporary(w.bytes_in(1), w.in(1).dtype, Visibility::Dispatch);
+  w.backward_kernel();
+  w.drop(grid);
 }
 
 // The backward's kernel makes a gradient contiguous that does not lie as its input does.

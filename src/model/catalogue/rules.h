@@ -47,6 +47,7 @@ void view(Writer& w);
 void cat(Writer& w);
 void part(Writer& w);
 void copy_into(Writer& w);
+void add_into(Writer& w);
 void polar(Writer& w);
 void complex_multiply(Writer& w);
 void custom(Writer& w);
@@ -67,6 +68,7 @@ void stack(Writer& w);
 void detach(Writer& w);
 void repeat_interleave(Writer& w);
 void max_pool(Writer& w);
+void grid_sample(Writer& w);
 void average_pool(Writer& w);
 
 // products.cpp

@@ -154,6 +154,7 @@ ModelSpec compose(const ShownModel& shown, const ModelSpec& vision, const ModelS
                   const Projector& projector) {
   Composition whole(shown.root);
   const ModuleId model = whole.module(0, "model", shown.body);
+  if (!shown.newline.empty()) whole.parameter(model, shown.newline, {text.dims.hidden});
   const std::size_t seen = whole.take(vision, 0, model, tower.module);
   const bool apart = !shown.projector.empty();
   const ModuleId between = apart ? whole.module(model, tower.projector, shown.projector) : kNone;
@@ -185,6 +186,9 @@ ModelSpec compose(const ShownModel& shown, const ModelSpec& vision, const ModelS
   whole.call(head);
   whole.leave(0);
   ModelSpec spec = std::move(whole.spec());
+  for (Parameter& parameter : spec.parameters) {
+    if (!shown.tied) parameter.tied_to = kNone;  // Whatever the text's own config says.
+  }
   describe_shown(spec, text, std::move(tower));
   return spec;
 }

@@ -79,8 +79,9 @@ void describe_shown(ModelSpec& spec, const ModelSpec& text, TowerParts tower);
 struct ShownModel {
   std::string_view root;  // Classes: "LlavaForConditionalGeneration", "LlavaModel", "LlavaMultiModalProjector".
   std::string_view body;
-  std::string_view projector;  // Empty: the tower's own end.
-  bool tied = false;           // The head is the embedding, whatever the language model's own config says.
+  std::string_view projector;     // Empty: the tower's own end.
+  bool tied = false;              // The head is the embedding, whatever the language model's own config says.
+  std::string_view newline = {};  // A parameter of the body's own, as wide as the text; empty: none.
 };
 // Registers what is inside the projector, and returns what its forward calls, in order; behind a module what is called
 // inside it.

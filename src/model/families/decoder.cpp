@@ -375,7 +375,7 @@ Decoder read_decoder(ConfigReader& config, std::string_view prefix, const Decode
   Dimensions& d = decoder.dims;
   d.vocab = config.size("vocab_size", defaults.vocab);
   d.hidden = config.size("hidden_size", defaults.hidden);
-  d.ffn = config.size("intermediate_size", defaults.ffn);
+  d.ffn = defaults.ffn_by_layer ? defaults.ffn : config.size("intermediate_size", defaults.ffn);
   d.layers = config.layer_count("num_hidden_layers", defaults.layers);
   d.heads = config.size("num_attention_heads", defaults.heads);
   const auto maybe = [](std::int64_t fallback) {
@@ -477,7 +477,8 @@ std::vector<bool> read_layer_flags(ConfigReader& config, std::string_view key, s
 
 ModelSpec build_decoder(const ConfigReader& config, const Decoder& decoder) {
   const Dimensions& d = decoder.dims;
-  const Names names(decoder.prefix, decoder.norm_class, decoder.experts.block_class);
+  Names names(decoder.prefix, decoder.norm_class, decoder.experts.block_class);
+  if (!decoder.whole_norm_class.empty()) names.norm = decoder.whole_norm_class;
   ModelBuilder b(config, class_of(decoder));
   const std::string dense_forward = layer_forward(decoder, false);
   const std::string expert_forward = layer_forward(decoder, true);

@@ -41,6 +41,7 @@ struct Decoder {
   bool norms_before_mlp = false;            // Registered so.
   bool activation_first = false;            // Ahead of an MLP's two products (nanochat).
   std::string_view norm_class = "RMSNorm";  // Behind the prefix; of NormKind::Layer there is none.
+  std::string_view whole_norm_class;        // Where it has another prefix.
   bool norm_bias = true;                    // NormKind::Layer, LayerPlusOne.
   bool idle_post_norms = false;             // Those behind attention and MLP are Identities (hyperclovax).
   std::string_view body_class = "Model";
@@ -66,6 +67,7 @@ struct DecoderDefaults {
   bool tied = false;
   bool kv_heads_may_be_null = false;
   bool head_dim_may_be_null = false;
+  bool ffn_by_layer = false;  // `ffn` is what was read of intermediate_size already.
 };
 // By which function the tables of rotary frequencies are scaled that are: there is one at most.
 void read_rotary_scaling(ConfigReader& config, RotaryParts& rotary);
@@ -101,6 +103,9 @@ void give_shared_mlp(DecoderParts& parts);
 // The head over words, tied or not, behind the modules that are there; `forward`: of the whole model.
 [[nodiscard]] ModelSpec finish_with_head(ModelBuilder& b, const Dimensions& dims, bool tied, ParameterId words,
                                          std::string_view forward, const DecoderParts& parts);
+
+// glm.cpp: deepseek_v3's experts behind the first layers, as glm4_moe has them.
+void read_glm_mixture(ConfigReader& config, Decoder& decoder, std::string_view router);
 
 // A gated MLP's own registration: gate_proj, up_proj, down_proj, act_fn. deepseek and shared experts use it too.
 void register_gated_mlp(ModelBuilder& builder, std::int64_t hidden, std::int64_t ffn, bool bias,

@@ -33,6 +33,7 @@ std::vector<Family> text_decoders() {
       {"gemma2", build_gemma2, true},
       {"vaultgemma", build_vaultgemma, true},
       {"gemma3_text", build_gemma3_text, true},
+      {"gemma3n_text", build_gemma3n_text, true},
       {"gemma4_text", build_gemma4_text, true},
       {"phi", build_phi, true},
       {"phi3", build_phi3, true},
@@ -119,6 +120,7 @@ std::vector<Family> encoders_and_towers() {
       {"clip", build_clip, true},
       {"siglip", build_siglip, true},
       {"llava", build_llava, true},
+      {"llava_next", build_llava_next, true},
       {"gemma3", build_gemma3, true},
       {"paligemma", build_paligemma, true},
       {"idefics3", build_idefics3, true},
@@ -127,6 +129,8 @@ std::vector<Family> encoders_and_towers() {
       {"llama4", build_llama4, true},
       {"mistral3", build_mistral3, true},
       {"gemma4", build_gemma4, true},
+      {"glm4v", build_glm4v, true},
+      {"glm4v_moe", build_glm4v_moe, true},
       {"qwen2_vl", build_qwen2_vl, true},
       {"qwen2_5_vl", build_qwen2_5_vl, true},
       {"qwen3_vl", build_qwen3_vl, true},
@@ -204,7 +208,7 @@ std::int64_t usual_padding(std::string_view family) {
     std::int64_t padding;
   };
   constexpr Own kOwn[] = {
-      {" bert distilbert electra albert gemma gemma2 vaultgemma gemma3_text gemma4_text cohere cohere2 ernie4_5 "
+      {" bert distilbert electra albert gemma gemma2 vaultgemma gemma3_text gemma3n_text gemma4_text cohere cohere2 ernie4_5 "
        "hunyuan_v1_dense hunyuan_v1_moe lfm2 t5 umt5 pegasus ",
        0},
       {" roberta xlm-roberta camembert bart mbart m2m_100 opt olmo olmo2 olmo3 olmoe seed_oss nanochat ", 1},

@@ -39,6 +39,7 @@ struct Family {
 [[nodiscard]] ModelSpec build_gemma2(ConfigReader& config);
 [[nodiscard]] ModelSpec build_vaultgemma(ConfigReader& config);
 [[nodiscard]] ModelSpec build_gemma3_text(ConfigReader& config);
+[[nodiscard]] ModelSpec build_gemma3n_text(ConfigReader& config);
 [[nodiscard]] ModelSpec build_gemma4_text(ConfigReader& config);
 [[nodiscard]] ModelSpec build_phi(ConfigReader& config);
 [[nodiscard]] ModelSpec build_phi3(ConfigReader& config);
@@ -119,12 +120,15 @@ struct Family {
 [[nodiscard]] ModelSpec build_clip(ConfigReader& config);
 [[nodiscard]] ModelSpec build_siglip(ConfigReader& config);
 [[nodiscard]] ModelSpec build_llava(ConfigReader& config);
+[[nodiscard]] ModelSpec build_llava_next(ConfigReader& config);
 [[nodiscard]] ModelSpec build_llama4(ConfigReader& config);
 [[nodiscard]] ModelSpec build_gemma3(ConfigReader& config);
 [[nodiscard]] ModelSpec build_paligemma(ConfigReader& config);
 [[nodiscard]] ModelSpec build_idefics3(ConfigReader& config);
 [[nodiscard]] ModelSpec build_smolvlm(ConfigReader& config);
 [[nodiscard]] ModelSpec build_internvl(ConfigReader& config);
+[[nodiscard]] ModelSpec build_glm4v(ConfigReader& config);
+[[nodiscard]] ModelSpec build_glm4v_moe(ConfigReader& config);
 [[nodiscard]] ModelSpec build_qwen2_vl(ConfigReader& config);
 [[nodiscard]] ModelSpec build_qwen2_5_vl(ConfigReader& config);
 [[nodiscard]] ModelSpec build_qwen3_vl(ConfigReader& config);

@@ -55,6 +55,13 @@ void read_first_dense(ConfigReader& config, Decoder& decoder, std::int64_t fallb
 
 }  // namespace
 
+void read_glm_mixture(ConfigReader& config, Decoder& decoder, std::string_view router) {
+  read_routed(config, decoder, 1408, true);
+  decoder.experts.router_class = router;
+  decoder.experts.wide_correction = true;
+  read_first_dense(config, decoder, 1);
+}
+
 ModelSpec build_glm(ConfigReader& config) {
   Decoder decoder = read_glm(config, "Glm", true);
   read_head(config, decoder, 151329);
@@ -81,10 +88,7 @@ ModelSpec build_glm4_moe(ConfigReader& config) {
   DecoderParts& parts = decoder.parts;
   if (config.flag("use_qk_norm", false)) parts.head_norm = HeadNorm::BehindByToken;
   parts.rotary.part = RotaryPart::JoinedLast;
-  read_routed(config, decoder, 1408, true);
-  decoder.experts.router_class = "Glm4MoeTopkRouter";
-  decoder.experts.wide_correction = true;
-  read_first_dense(config, decoder, 1);
+  read_glm_mixture(config, decoder, "Glm4MoeTopkRouter");
   return finish_decoder(config, decoder);
 }
 

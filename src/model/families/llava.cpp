@@ -48,6 +48,34 @@ TowerParts read_shown(ConfigReader& config, const ModelSpec& vision) {
   return tower;
 }
 
+// image_grid_pinpoints: what pictures are made to fit. Places of squares come to lie side by side.
+void read_cuts(ConfigReader& config, TowerParts& tower) {
+  const std::int64_t side = tower.dims.image;
+  tower.cuts = {{336, 672}, {672, 336}, {672, 672}, {1008, 336}, {336, 1008}};
+  const Value* said = config.find("image_grid_pinpoints");
+  if (said != nullptr && !said->is(Value::Kind::Null)) {
+    tower.cuts.clear();
+    for (const Value& one : said->items) {
+      const bool two =
+          one.items.size() == 2 && one.items[0].is(Value::Kind::Integer) && one.items[1].is(Value::Kind::Integer);
+      if (two) tower.cuts.push_back({one.items[0].integer, one.items[1].integer});
+      if (!two) config.fault(one, "\"image_grid_pinpoints\" lists heights and widths, two numbers each");
+    }
+    if (said->items.empty()) config.fault(*said, "\"image_grid_pinpoints\" lists heights and widths, and has none");
+  }
+  for (const std::array<std::int64_t, 2>& one : tower.cuts) {
+    if (one[0] > 0 && one[1] > 0 && one[0] % side == 0 && one[1] % side == 0) continue;
+    config.fault("image_grid_pinpoints",
+                 formatted("{} by {} pixels are no squares of {} pixels a side", one[0], one[1], side));
+  }
+  if (tower.class_token != tower.drops_first) {
+    config.fault(
+        "vision_feature_select_strategy",
+        "places of squares come to lie side by side: \"default\" leaves out clip's class token, and \"full\" is "
+        "of a tower without one");
+  }
+}
+
 // As many tokens as a square has that divides the patches' own.
 std::int64_t read_tokens(ConfigReader& config, const TowerParts& tower) {
   const std::int64_t tokens = config.size("mm_tokens_per_image", 256);
@@ -63,14 +91,17 @@ std::int64_t read_tokens(ConfigReader& config, const TowerParts& tower) {
 
 }  // namespace
 
-ModelSpec build_llava(ConfigReader& config) {
+namespace {
+
+ModelSpec build_two_linears(ConfigReader& config, bool cuts) {
   if (config.find("vision_config") == nullptr) {
     config.refuse("vision_config", "\"vision_config\" is missing: it describes the tower");
   }
   const ModelSpec vision =
       build_part(config, "vision_config", "clip_vision_model", {"clip_vision_model", "siglip_vision_model"});
   const ModelSpec text = build_part(config, "text_config", "llama", {"llama", "mistral", "qwen2"});
-  const TowerParts tower = read_shown(config, vision);
+  TowerParts tower = read_shown(config, vision);
+  if (cuts) read_cuts(config, tower);
   const bool bias = config.flag("multimodal_projector_bias", true);
   const bool tied = config.flag("tie_word_embeddings", false);
   config.throw_if_any();
@@ -82,9 +113,17 @@ ModelSpec build_llava(ConfigReader& config) {
     const ModuleId second = whole.linear(outer, "linear_2", width, width, bias);
     return std::vector<ModuleId>{first, act, second};
   };
-  return compose({"LlavaForConditionalGeneration", "LlavaModel", "LlavaMultiModalProjector", tied}, vision, text, tower,
-                 projector);
+  const std::string prefix = cuts ? "LlavaNext" : "Llava";
+  const std::string root = formatted("{}ForConditionalGeneration", prefix);
+  const std::string body = formatted("{}Model", prefix);
+  const std::string between = formatted("{}MultiModalProjector", prefix);
+  return compose({root, body, between, tied, cuts ? "image_newline" : ""}, vision, text, tower, projector);
 }
+
+}  // namespace
+
+ModelSpec build_llava(ConfigReader& config) { return build_two_linears(config, false); }
+ModelSpec build_llava_next(ConfigReader& config) { return build_two_linears(config, true); }
 
 ModelSpec build_gemma3(ConfigReader& config) {
   if (config.find("vision_config") == nullptr) {

@@ -117,8 +117,8 @@ TensorId GraphBuilder::parameter_of(ModuleId module, std::string_view leaf) {
   return tensor;
 }
 
-TensorId GraphBuilder::buffer(std::string_view leaf) {
-  const std::string& path = model_.modules[static_cast<std::size_t>(stack_.back())].path;
+TensorId GraphBuilder::buffer_of(ModuleId module, std::string_view leaf) {
+  const std::string& path = model_.modules[static_cast<std::size_t>(module)].path;
   const std::string name = path.empty() ? std::string(leaf) : path + "." + std::string(leaf);
   for (std::size_t at = 0; at < model_.buffers.size(); ++at) {
     const ModelBuffer& named = model_.buffers[at];

@@ -48,6 +48,11 @@ TensorId positions_from_one(GraphBuilder& g) {
   return out;
 }
 
+// glm4v_moe's layers are told of numbers that have three axes; others that have such are told of none.
+bool told_of_axes(const DecoderParts& p) {
+  return p.rotary.three_axes && p.rotary.part == RotaryPart::JoinedLast && !p.rotary.pairs;
+}
+
 // What the batch has of pictures. kNone: nothing of the kind.
 using ShownBatch = GridBatch;
 ShownBatch shown_batch(GraphBuilder& g, const TowerParts* tower, TensorId ids) {
@@ -55,6 +60,7 @@ ShownBatch shown_batch(GraphBuilder& g, const TowerParts* tower, TensorId ids) {
   if (pictures == 0) return {};
   if (tower->projection == ProjectorKind::Unfolded) return pixtral_batch(g, *tower, pictures);
   if (tower->projection == ProjectorKind::Embedded) return padded_batch(g, *tower, pictures);
+  if (!tower->cuts.empty()) return tiled_batch(g, *tower, pictures);
   if (tower->merge > 0) return grid_batch(g, *tower, pictures);
   if (tower->projection == ProjectorKind::Connected) return masked_batch(g, *tower);
   ShownBatch batch;
@@ -460,7 +466,7 @@ class DecoderGraph {
     }
     const auto keywords = [&](std::size_t index) {
       const LayerInputs given = given_to(index, at, masked);
-      const TensorId numbers = p_.tells_numbers ? given.ids : kNone;
+      const TensorId numbers = axes_ != kNone ? axes_ : p_.tells_numbers ? given.ids : kNone;
       return std::vector<TensorId>{given.waves.cos, given.waves.sin, numbers, given.mask};
     };
     TensorId raw = kNone;  // What the last layer returned, where something was added to a copy of it.
@@ -565,7 +571,9 @@ class DecoderGraph {
       const TensorId embedded = embed(ids);
       const TensorId numbers = p_.tower->shows_prefix ? positions_from_one(g_) : kNone;
       const bool connected = p_.tower->projection == ProjectorKind::Connected;
-      const Pictured shown = unfolded    ? show_pixtral(g_, *p_.tower, outer, batch, ids, embedded)
+      const bool cut = !p_.tower->cuts.empty();
+      const Pictured shown = cut         ? show_tiles(g_, *p_.tower, outer, batch, ids, embedded)
+                             : unfolded  ? show_pixtral(g_, *p_.tower, outer, batch, ids, embedded)
                              : connected ? show_connected(g_, *p_.tower, outer, batch, ids, embedded)
                                          : show_pictures(g_, *p_.tower, outer, batch.pixels, ids, embedded);
       PictureMasks made;
@@ -594,7 +602,8 @@ class DecoderGraph {
     TensorId own = kNone;
     if (p_.sharing.own_width > 0) {
       const TensorId words = given.own == kNone ? own_words(g_, p_, model_, ids) : given.own;
-      own = own_inputs(g_, p_.sharing, model_, words, embedded);
+      own = p_.altup.inputs > 0 ? own_inputs_by_buffers(g_, p_.sharing, model_, words, embedded)
+                                : own_inputs(g_, p_.sharing, model_, words, embedded);
       held_by_body_.push_back(own);
     }
     const TensorId position_ids = given.numbers != kNone     ? given.numbers
@@ -609,9 +618,13 @@ class DecoderGraph {
       g_.drop({embedded});
       embedded = g_.keep(hidden);
     }
+    Several several;
+    if (p_.altup.inputs > 0) hidden = rebound(g_, hidden, several_of(g_, model_, embedded, several));
     const Positions at = turned(position_ids, given.positions);
+    axes_ = told_of_axes(p_) ? given.positions : kNone;
     if (p_.norms_embedding) hidden = rebound(g_, hidden, norm(model_, p_.final_norm, hidden));
     hidden = layers(hidden, own, at, masked);
+    if (p_.altup.inputs > 0) hidden = one_of(g_, model_, hidden, several);
     const TensorId normed = norm(model_, p_.final_norm, hidden);
     g_.drop({hidden});
     for (TensorId one :  // As the arguments are, then the variables: position_ids comes before inputs_embeds.
@@ -619,6 +632,7 @@ class DecoderGraph {
       if (one != kNone) g_.drop({one});
     }
     for (const TensorId one : held_by_body_) g_.drop({one});
+    drop_several(g_, several);
     held_by_body_.clear();
     g_.exit(model_);
     if (keeps_states_) {  // In the last one's place there is what the body returns.
@@ -638,6 +652,7 @@ class DecoderGraph {
   std::vector<TensorId> held_by_body_;  // By those of the language model's.
   bool keeps_states_ = false;
   std::vector<TensorId> states_;  // output_hidden_states: the first layer's input, and what each returned.
+  TensorId axes_ = kNone;         // Numbers along three axes, where layers are told of them.
   std::vector<TensorId> deep_;    // Added to the first layers' results where `deep_flags_` are set (qwen3_vl).
   TensorId deep_flags_ = kNone;
 };

@@ -403,7 +403,7 @@ std::optional<std::string> gathered_tower_unsupported(const ModelSpec& model, co
     return "a trained tower of gemma4 under ZeRO-3, not compared with DeepSpeed yet";
   }
   const bool gradients = !training.checkpoint.groups.empty() || tower_is_trained(model, trained);
-  const bool apart = model.family == "llava" || model.family == "clip" || model.family == "siglip";
+  const bool apart = model.family.starts_with("llava") || model.family == "clip" || model.family == "siglip";
   if (apart && gradients) return formatted("gradients in {}'s tower under ZeRO-3", model.family);
   return std::nullopt;
 }

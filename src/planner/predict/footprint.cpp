@@ -9,6 +9,7 @@
 #include "core/module_graph.h"
 #include "model/families/encoders/translators.h"
 #include "model/parts.h"
+#include "model/pictures.h"
 #include "model/quantized.h"
 #include "planner/libraries/library_memory.h"
 
@@ -543,6 +544,10 @@ Bytes shown_bytes(const ModelSpec& model, const Training& t, Bytes tokens) {
     const Elements numbers(checked_mul(tower.padded, checked_mul(tower.channels, tower.patch * tower.patch)));
     const Elements places(checked_mul(tower.padded, 2));
     return (storage(numbers, DType::Float32) + storage(places, DType::Int64)) * pictures + tokens;
+  }
+  if (!tower.cuts.empty()) {  // Squares, and what each picture was before.
+    const Elements numbers(checked_mul(pixels_of(model, t).value(), tiling_of(tower, t.image_size).squares()));
+    return (storage(numbers, DType::Float32) + storage(Elements(2), DType::Int64)) * pictures;
   }
   if (tower.merge > 0) {  // Patches row by row, three numbers a picture, a kind for each token; of each row a number
                           // that the model keeps.

@@ -437,6 +437,14 @@ void resolve_image_size(Resolver& resolver) {
                           "write it as 448, or 672x448 for height and width");
   }
   size = resized(*tower, size);
+  if (!tower->cuts.empty()) {
+    const Tiling tiling = tiling_of(*tower, size);
+    if (tiling.rows < 1 || tiling.columns < 1) {
+      const std::string shape = joined(size, "x");
+      resolver.fault(wished.place, formatted("of a picture of {} no place is left where its padding goes", shape),
+                     "its sides are too far apart");
+    }
+  }
   const std::string text = joined(size, "x");
   if (wished.given()) {
     resolver.given("image_size", text, wished.place, "--image-size");
@@ -447,7 +455,7 @@ void resolve_image_size(Resolver& resolver) {
 
 // Between pictures of all sizes, and around them, stands a mark; of mistral3 one ends each row of a picture.
 std::int64_t marks_of(const TowerParts* tower, const Training& training) {
-  if (tower == nullptr) return 0;
+  if (tower == nullptr || tower->merge == 0) return 0;
   const bool by_row = tower->projection == ProjectorKind::Unfolded;
   return training.images * (by_row ? grid_of(*tower, training.image_size).height / tower->merge : 2);
 }

@@ -20,6 +20,10 @@ def batch(config, training, rows, dtype):
     ids, types = tokens(config, training, rows)
     made = {"input_ids": ids.to("cuda"), "labels": there(tuple(ids.shape))}
     if "image_size" in training:
+        if "image_grid_pinpoints" in config:
+            down, across = squares(config, training)
+            pixels = there((rows * images, 1 + down * across, 3, seen["image_size"], seen["image_size"]), torch.float32)
+            return {**made, "pixel_values": pixels, "image_sizes": torch.tensor([training["image_size"]] * rows * images).to("cuda")}
         most = config.get("vision_soft_tokens_per_image")
         return {**made, **sized(seen, training, rows * images, types, there, most)}
     side = seen["image_size"]
@@ -60,6 +64,8 @@ def tokens(config, training, rows):
 
 def tokens_of_a_picture(config, training):
     seen = config["vision_config"]
+    if "image_grid_pinpoints" in config:
+        return tokens_of_squares(config, training)
     if "image_size" in training:
         merge = config.get("spatial_merge_size") or seen.get("pooling_kernel_size") or seen["spatial_merge_size"]
         height, width = (side // seen["patch_size"] for side in training["image_size"])
@@ -71,6 +77,25 @@ def tokens_of_a_picture(config, training):
         return (side // patch // config["scale_factor"]) ** 2
     places = (side // patch) ** 2
     return places // 4 if config["model_type"] in ("internvl", "llama4") else places
+
+
+def squares(config, training):
+    """How a picture is cut up: into so many squares below and beside each other."""
+    from transformers.image_processing_utils import select_best_resolution
+
+    side = config["vision_config"]["image_size"]
+    height, width = select_best_resolution(training["image_size"], config["image_grid_pinpoints"])
+    return height // side, width // side
+
+
+def tokens_of_squares(config, training):
+    """Places of the whole, and rows of the squares' without padding, each with an end (LlavaNextProcessor)."""
+    from transformers.models.llava_next.processing_llava_next import LlavaNextProcessor
+
+    side = config["vision_config"]["image_size"] // config["vision_config"]["patch_size"]
+    down, across = squares(config, training)
+    left, ends = LlavaNextProcessor._get_unpadded_features(None, *training["image_size"], side, side, down, across)
+    return side**2 + left + ends
 
 
 def padded(seen, training, pictures, types, there, most):

@@ -157,6 +157,15 @@ def families():
         yield one(checkpoint="full", model_init="host", dtype="fp32", autocast="bf16", name="full-autocast")
         yield one(world=8, rank=3, name="ddp")
         yield one(world=8, rank=3, deepspeed=engine(3), model_init="host", checkpoint="full", name="zero3-full")
+    for model in ("gemma-3n-e2b-text", "gemma-3n-e4b-text"):  # Likewise whole.
+        one = functools.partial(job, "families", model, attention=None, whole=True)
+        yield one(1024, 1)
+        yield one(500, 3, checkpoint="full", name="full")
+        yield one(777, 2, checkpoint="full", lora={"r": 16, "targets": ["q_proj", "v_proj", "gate_proj"]}, model_init="host", name="lora")
+        yield one(512, 2, world=8, rank=3, deepspeed=engine(2), name="zero2")
+        yield one(512, 2, world=8, rank=3, deepspeed=engine(3), model_init="host", name="zero3")
+        yield one(512, 2, world=8, rank=3, deepspeed=engine(3), model_init="host", checkpoint="full", name="zero3-full")
+        yield one(512, 2, world=8, rank=3, runtime="fsdp2", name="fsdp2")
     for model in ("gemma-4-e2b-text", "gemma-4-e4b-text"):  # Whose last layers read what others keep: whole.
         yield job("families", model, 1024, 1, attention=None, whole=True)
         yield job("families", model, 500, 3, attention=None, whole=True, checkpoint="full", name="full")
@@ -1719,6 +1728,49 @@ def padded_pictures():
                       name=f"padded-{name}", **({"freeze": frozen} if frozen else {}), **said)
 
 
+def tiled_pictures():
+    """llava_next, whose pictures are cut up: on one GPU, and under each runtime with the tower frozen."""
+    tower = ["model.vision_tower.*"]
+    text = [f"language_model.layers.{at}.self_attn.{one}_proj" for at in range(4) for one in "qv"]
+    ways = {  # Rows cut off, columns, and none.
+        "all": (2400, 1, {"image_size": [480, 672]}),
+        "full": (3200, 2, {"image_size": [672, 640], "checkpoint": "full"}),
+        "frozen-tower": (1700, 2, {"freeze": tower, "image_size": [640, 300]}),
+        "lora": (2304, 2, {"lora": {"r": 8, "targets": text}, "image_size": [900, 320], "checkpoint": "full"}),
+        "zero2": (2000, 1, {"freeze": tower, "image_size": [300, 640], "world": 8, "rank": 3, "deepspeed": engine(2)}),
+        "zero3": (2400, 2, {"freeze": tower, "image_size": [480, 640], "model_init": "host", "world": 8, "rank": 3, "deepspeed": engine(3)}),
+        "fsdp2": (2500, 1, {"freeze": tower, "image_size": [336, 1008], "world": 8, "rank": 3, "runtime": "fsdp2"}),
+        "accum2": (3000, 1, {"image_size": [512, 512], "grad_accum": 2, "model_init": "host"}),
+    }
+    for model in ("llava-v1.6-mistral-7b", "llava-v1.6-vicuna-7b"):
+        for name, (seq, batch, more) in ways.items():
+            yield job("pictures", model, seq, batch, change=FEW, attention=None, images=1, name=f"tiled-{name}", **more)
+    yield job("pictures", "llava-1.5-7b", 800, 2, change=FEW, attention=None, images=1, freeze=tower, model_init="host", world=8, rank=3,
+              deepspeed=engine(3), name="untiled-zero3")
+
+
+def sampled_pictures():
+    """glm4v, whose tower samples its positions: on one GPU, and under each runtime."""
+    tower = ["model.visual.*"]
+    ways = {
+        "all": (700, 1, {}),
+        "full": (600, 2, {"checkpoint": "full"}),
+        "frozen-tower": (700, 2, {"freeze": tower}),
+        "lora": (600, 2, {"lora": {"r": 8, "targets": [f"language_model.layers.{at}.self_attn.{one}_proj" for at in range(4) for one in "qv"]},
+                          "checkpoint": "full"}),
+        "accum2": (700, 1, {"grad_accum": 2, "model_init": "host"}),
+        "zero2": (700, 1, {"world": 8, "rank": 3, "deepspeed": engine(2)}),
+        "zero3": (700, 2, {"freeze": tower, "model_init": "host", "world": 8, "rank": 3, "deepspeed": engine(3)}),
+        "fsdp2": (700, 1, {"world": 8, "rank": 3, "runtime": "fsdp2"}),
+    }
+    for model, layers in (("glm-4.1v-9b", 4), ("glm-4.5v", 3)):
+        change = {"text_config": {"num_hidden_layers": layers}, "vision_config": {"depth": 4}}
+        for name, (seq, batch, more) in ways.items():
+            if model == "glm-4.5v" and name == "fsdp2":
+                continue
+            yield job("pictures", model, seq, batch, change=change, attention=None, images=1, image_size=[448, 560], name=f"sampled-{name}", **more)
+
+
 def packed_shards():
     """4-bit weights under fully_shard: kept in bf16 they are cut; in uint8 they are left whole, as accelerate leaves them."""
     nf4 = {"quantization": "nf4", "quant_compute_dtype": "bf16", "checkpoint": "full", "checkpoint_impl": "non_reentrant"}
@@ -1777,6 +1829,8 @@ def jobs():
         *whole_flats(),
         *pictures(),
         *padded_pictures(),
+        *tiled_pictures(),
+        *sampled_pictures(),
         *single_pictures(),
         *trl_heads(),
         *accelerated(),

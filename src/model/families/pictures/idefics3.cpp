@@ -53,11 +53,7 @@ ModelSpec build_shown(ConfigReader& config, bool smolvlm) {
   const std::string root = formatted("{}ForConditionalGeneration", prefix);
   const std::string body = formatted("{}Model", prefix);
   const std::string connector = formatted("{}Connector", prefix);
-  ModelSpec spec = compose({root, body, connector, tied}, vision, text, tower, projector);
-  for (Parameter& parameter : spec.parameters) {
-    if (!tied) parameter.tied_to = kNone;  // Whatever the text's own config says.
-  }
-  return spec;
+  return compose({root, body, connector, tied}, vision, text, tower, projector);
 }
 
 }  // namespace

@@ -35,9 +35,6 @@ ModelSpec build_paligemma(ConfigReader& config) {
   ModelSpec spec =
       compose({"PaliGemmaForConditionalGeneration", "PaliGemmaModel", "PaliGemmaMultiModalProjector", tied}, vision,
               text, tower, projector);
-  for (Parameter& parameter : spec.parameters) {
-    if (!tied) parameter.tied_to = kNone;  // Whatever the text's own config says.
-  }
   spec.dims.final_softcap = 0;  // The whole's own head does not bound its logits, whatever the text's would.
   return spec;
 }

@@ -25,23 +25,22 @@ void turn_by_token(GraphBuilder& g, const Waves& waves, TensorId& x) {
 }
 
 // Keys and values of the layer's own.
-QueryKey own_keys(GraphBuilder& g, ModuleId module, TensorId hidden, const Waves& waves, bool by_head) {
+// `in_turn`: the values' projection is asked behind all that is done to keys (gemma3n).
+QueryKey own_keys(GraphBuilder& g, ModuleId module, TensorId hidden, const Waves& waves, bool by_head, bool in_turn) {
   const std::int64_t heads = g.dims().kv_heads;
   const ModuleId projection = g.model().child(module, "v_proj");
   TensorId keys = heads_of_tokens(g, g.child(module, "k_proj"), hidden, heads, by_head && projection == kNone);
-  TensorId values = projection == kNone ? g.keep(keys) : heads_of_tokens(g, projection, hidden, heads, by_head);
+  const auto viewed = [&] {
+    return projection == kNone ? g.keep(keys) : heads_of_tokens(g, projection, hidden, heads, by_head);
+  };
+  TensorId values = in_turn ? kNone : viewed();
   rebind(g, keys, normed(g, module, "k_norm", keys));
   turn_by_token(g, waves, keys);
   keys = heads_before_tokens(g, keys);
+  if (in_turn) values = viewed();
   rebind(g, values, normed(g, module, "v_norm", values));
   return {keys, heads_before_tokens(g, values)};
 }
-
-// What a layer does with the keys and values of its kind: it makes them, some for later ones, or reads them.
-struct KeysOf {
-  bool reads = false;
-  bool stores = false;
-};
 
 KeysOf keys_of(const DecoderParts& p, std::int64_t layers, std::size_t layer) {
   const auto first = static_cast<std::size_t>(p.sharing.first_reader(layers));
@@ -59,6 +58,8 @@ bool repeats_heads(const GraphBuilder& g, bool masked) {
   return g.options().eager_attention || masked || d.head_dim > kWidestHeads;
 }
 
+}  // namespace
+
 Attended attend_shared(GraphBuilder& g, const DecoderParts& p, ModuleId module, TensorId hidden,
                        const LayerInputs& given, KeysOf does, QueryKey& shared) {
   const Dimensions& d = g.dims();
@@ -71,8 +72,8 @@ Attended attend_shared(GraphBuilder& g, const DecoderParts& p, ModuleId module, 
   const bool repeats = repeats_heads(g, given.mask != kNone);
   const bool several = d.kv_heads > 1 && g.options().seq > 1;
   const bool by_head = several && values_come_back_by_head(g.options(), d, repeats);
-  const QueryKey keys =
-      does.reads ? QueryKey{g.keep(shared.q), g.keep(shared.k)} : own_keys(g, module, hidden, given.waves, by_head);
+  const QueryKey keys = does.reads ? QueryKey{g.keep(shared.q), g.keep(shared.k)}
+                                   : own_keys(g, module, hidden, given.waves, by_head, p.altup.inputs > 0);
   if (does.stores) {
     shared = {g.keep(keys.q), g.keep(keys.k)};
     share(g, keys.q);
@@ -91,6 +92,8 @@ Attended attend_shared(GraphBuilder& g, const DecoderParts& p, ModuleId module, 
   g.exit(module);
   return attended;
 }
+
+namespace {
 
 // router_probabilities, weights and experts of rows of tokens.
 Routed route_normed(GraphBuilder& g, ModuleId router, TensorId rows) {
@@ -182,10 +185,11 @@ TensorId sharing_layer(GraphBuilder& g, const DecoderParts& p, ModuleId layer, s
   const Dimensions dims = dims_of(g, p, index, does.reads);
   const GraphBuilder::Within within(g, dims, g.options().micro_batch, g.options().seq);
   const bool wide = p.kinds[index] == LayerKind::Full;
+  QueryKey& of_kind = wide ? shared.full : shared.sliding;
+  if (p.altup.inputs > 0) return altup_layer(g, p, layer, index, hidden, own, given, does, of_kind);
   g.enter(layer);
   TensorId normal = normed(g, layer, p.before_attention, hidden);
-  Attended attended =
-      attend_shared(g, p, g.child(layer, p.attention), normal, given, does, wide ? shared.full : shared.sliding);
+  Attended attended = attend_shared(g, p, g.child(layer, p.attention), normal, given, does, of_kind);
   g.drop({normal});
   const TensorId middle = joined(g, layer, p.after_attention, hidden, attended.flat);
   normal = normed(g, layer, p.before_mlp, middle);

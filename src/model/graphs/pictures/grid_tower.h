@@ -48,6 +48,11 @@ struct GridShown {
 [[nodiscard]] Pictured show_pixtral(GraphBuilder& g, const TowerParts& tower, ModuleId body, const GridBatch& batch,
                                     TensorId ids, TensorId embedded);
 
+// pictures/tiles.cpp: squares that pictures were cut up into, and the size of each; how llava_next is shown them.
+[[nodiscard]] GridBatch tiled_batch(GraphBuilder& g, const TowerParts& tower, std::int64_t pictures);
+[[nodiscard]] Pictured show_tiles(GraphBuilder& g, const TowerParts& tower, ModuleId body, const GridBatch& batch,
+                                  TensorId ids, TensorId embedded);
+
 // pictures/idefics3.cpp: as many pictures in each row, and which pixels are a picture's (`grids`).
 [[nodiscard]] GridBatch masked_batch(GraphBuilder& g, const TowerParts& tower);
 [[nodiscard]] Pictured show_connected(GraphBuilder& g, const TowerParts& tower, ModuleId body, const GridBatch& batch,

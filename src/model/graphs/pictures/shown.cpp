@@ -73,16 +73,6 @@ TensorId linear_of_places(GraphBuilder& g, const TowerParts& tower, ModuleId mod
   return out;
 }
 
-// LlavaMultiModalProjector.
-TensorId two_linears(GraphBuilder& g, const TowerParts& tower, ModuleId module, TensorId seen) {
-  const std::int64_t width = g.model().dims.hidden;
-  g.enter(module);
-  const TensorId wide = linear_of_places(g, tower, g.child(module, "linear_1"), seen, width);
-  const TensorId out = second_linear(g, tower, module, wide);
-  g.exit(module);
-  return out;
-}
-
 // Gemma3MultiModalProjector: places as pictures of fewer, which lie channel by channel.
 TensorId pooled(GraphBuilder& g, const TowerParts& tower, ModuleId module, TensorId seen) {
   const Shape shape = g.shape(seen);
@@ -187,6 +177,15 @@ TensorId second_linear(GraphBuilder& g, const TowerParts& tower, ModuleId module
   g.drop({wide});
   const TensorId out = linear_module(g, g.child(module, "linear_2"), active, g.model().dims.hidden);
   g.drop({active});
+  return out;
+}
+
+TensorId two_linears(GraphBuilder& g, const TowerParts& tower, ModuleId module, TensorId seen) {
+  const std::int64_t width = g.model().dims.hidden;
+  g.enter(module);
+  const TensorId wide = linear_of_places(g, tower, g.child(module, "linear_1"), seen, width);
+  const TensorId out = second_linear(g, tower, module, wide);
+  g.exit(module);
   return out;
 }
 

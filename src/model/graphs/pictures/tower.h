@@ -48,6 +48,8 @@ struct Pictured {
 
 // How projectors end: `act` of what the first linear layer has made, which is used up, and the second one.
 [[nodiscard]] TensorId second_linear(GraphBuilder& g, const TowerParts& tower, ModuleId module, TensorId wide);
+// LlavaMultiModalProjector of what the tower gives of each picture.
+[[nodiscard]] TensorId two_linears(GraphBuilder& g, const TowerParts& tower, ModuleId module, TensorId seen);
 // A product of places that are no matrix as they lie. `turned`: the weight is a linear layer's, and lies as [out, in].
 [[nodiscard]] TensorId product_of_places(GraphBuilder& g, TensorId places, TensorId weight, std::int64_t features,
                                          bool turned);

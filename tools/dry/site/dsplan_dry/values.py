@@ -12,7 +12,7 @@ from . import answers, device, imports
 
 LIMIT = 1 << 22  # Elements.
 MODES = []
-SEEING = ("llava", "gemma3", "paligemma", "idefics3", "smolvlm", "internvl", "llama4", "mistral3", "gemma4", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5",
+SEEING = ("llava", "llava_next", "gemma3", "paligemma", "idefics3", "smolvlm", "internvl", "llama4", "mistral3", "gemma4", "glm4v", "glm4v_moe", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5",
           "qwen3_5_moe")
 # Tables of positions whose forward asks how long its rows are.
 LENGTHS = ("dynamic", "longrope")
