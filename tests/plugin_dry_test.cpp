@@ -177,7 +177,7 @@ TEST_CASE("a device that has what the plan takes runs it, and one that has less 
   };
   const std::int64_t reserved = reserved_on(Dry(), 0);
   constexpr std::int64_t kContext = 560LL << 20;
-  constexpr std::int64_t kOwn = 4LL << 20;  // The streams' own scratch, in the device's granules.
+  constexpr std::int64_t kOwn = 8LL << 20;  // The streams' own scratch, in the device's granules.
   const auto sized = [](std::int64_t bytes) { return "memory=" + std::to_string(bytes); };
   CHECK(reserved_on(Dry(sized(kContext + kOwn + reserved)), 0) == reserved);
   CHECK(reserved_on(Dry(sized(kContext + reserved)), 4) < reserved);  // The prediction knows of no context.

@@ -146,9 +146,7 @@ namespace {
 // number each, those sorted, where each came from, what that was counted by, and what cub takes.
 void add_rows_in_order(Writer& w) {
   const auto number = [&] { return w.allocate_temporary(w.bytes_in(1), DType::Int64, Visibility::Kernel); };
-  const std::uint8_t rows = number();
-  const std::uint8_t places = number();
-  w.drop(rows);  // What they are computed from.
+  const std::uint8_t places = number();  // In the place of what they are computed from.
   const std::uint8_t sorted = number();
   const std::uint8_t sources = number();
   const std::uint8_t range = number();

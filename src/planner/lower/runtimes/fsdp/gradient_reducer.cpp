@@ -73,7 +73,7 @@ Variable ShardGradients::copy_in(Unsharded& gradients) {
   Work copy = eager_.work();
   for (const auto& [id, gradient] : gradients) copy.read(gradient);
   copy.write(input);
-  if (table) copy.write(table);
+  if (table) copy.write(written).write(table);
   if (eager_.emitter().recording() != nullptr) {
     copy.really_reads(interleaved(gradients));
     copy.really_writes({{input.id(), Bytes(0), eager_.bytes_of(input)}});

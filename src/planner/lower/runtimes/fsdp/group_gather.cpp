@@ -155,7 +155,7 @@ void GroupGather::copy_out() {
     copy.write(parameters_.whole(id));
     writes.push_back({parameters_.whole(id).id(), Bytes(0), eager_.bytes_of(parameters_.whole(id))});
   }
-  if (table) copy.write(table);
+  if (table) copy.write(written).write(table);
   if (eager_.emitter().recording() != nullptr) {
     std::vector<ByteRange> reads;
     Bytes offset;
