@@ -69,6 +69,15 @@ ShownBatch shown_batch(GraphBuilder& g, const TowerParts* tower, TensorId ids) {
   return batch;
 }
 
+// Towers of squares, and those whose patches are not numbered along three axes.
+Pictured pictured(GraphBuilder& g, const TowerParts& tower, ModuleId outer, const ShownBatch& batch, TensorId ids,
+                  TensorId embedded) {
+  if (!tower.cuts.empty()) return show_tiles(g, tower, outer, batch, ids, embedded);
+  if (tower.projection == ProjectorKind::Unfolded) return show_pixtral(g, tower, outer, batch, ids, embedded);
+  if (tower.projection == ProjectorKind::Connected) return show_connected(g, tower, outer, batch, ids, embedded);
+  return show_pictures(g, tower, outer, batch.pixels, ids, embedded);
+}
+
 // output(act(gate) * up) of the layer's own, beside what experts give.
 Mixed own_shared(GraphBuilder& g, const DecoderParts& p, ModuleId layer, TensorId hidden) {
   Mixed fed;
@@ -570,12 +579,7 @@ class DecoderGraph {
     } else {
       const TensorId embedded = embed(ids);
       const TensorId numbers = p_.tower->shows_prefix ? positions_from_one(g_) : kNone;
-      const bool connected = p_.tower->projection == ProjectorKind::Connected;
-      const bool cut = !p_.tower->cuts.empty();
-      const Pictured shown = cut         ? show_tiles(g_, *p_.tower, outer, batch, ids, embedded)
-                             : unfolded  ? show_pixtral(g_, *p_.tower, outer, batch, ids, embedded)
-                             : connected ? show_connected(g_, *p_.tower, outer, batch, ids, embedded)
-                                         : show_pictures(g_, *p_.tower, outer, batch.pixels, ids, embedded);
+      const Pictured shown = pictured(g_, *p_.tower, outer, batch, ids, embedded);
       PictureMasks made;
       if (numbers != kNone) {
         made = prefix_masks(g_, batch.types, numbers, d_.sliding_window);
