@@ -85,8 +85,10 @@ void add_into(Writer& w) {
       w.drop(last);
       last = sum;
     }
+    if (w.needs(1) && !w.needs(0)) w.drop(whole);  // The engine sums and casts what the node has returned.
     if (w.needs(1)) w.gradient(1);
     w.drop(last);
+    if (w.needs(1)) return;
   }
   if (!w.needs(0)) w.drop(whole);
 }

@@ -49,9 +49,7 @@ TensorId positions_from_one(GraphBuilder& g) {
 }
 
 // glm4v_moe's layers are told of numbers that have three axes; others that have such are told of none.
-bool told_of_axes(const DecoderParts& p) {
-  return p.rotary.three_axes && p.rotary.part == RotaryPart::JoinedLast && !p.rotary.pairs;
-}
+bool told_of_axes(const DecoderParts& p) { return p.rotary.three_axes && p.experts.router == Router::Fp32Sigmoid; }
 
 // What the batch has of pictures. kNone: nothing of the kind.
 using ShownBatch = GridBatch;

@@ -73,7 +73,7 @@ TensorId downsampled(GraphBuilder& g, const TowerParts& tower, ModuleId module, 
   const std::int64_t places = g.shape(hidden).dims[0] / (tower.merge * tower.merge);
   const Shape squares{places, tower.merge, tower.merge, tower.dims.hidden};
   const Shape turned{places, tower.dims.hidden, tower.merge, tower.merge};
-  const TensorId seen = g.view(hidden, turned, {step_reshape(squares), step_swap(1, 3), step_swap(2, 3)});
+  const TensorId seen = g.view_copied_back(hidden, turned, {step_reshape(squares), step_swap(1, 3), step_swap(2, 3)});
   g.enter(module);
   const TensorId made = convolution(g, Shape{places, tower.merged, 1, 1}, seen, false);
   g.drop({seen});
