@@ -20,7 +20,7 @@ REASONS = [
         "not traced: 6.6 MB at forward's peak with 1,370 places a picture, under cuDNN's attention",
     ),
     (
-        r"^families/.*-(gemma-4|lfm2|gpt-neo|dinov2)-|^pictures/.*-gemma-4-.*-padded-",
+        r"^families/.*-(gemma-4|gemma-3n|lfm2|gpt-neo|dinov2)-|^pictures/.*-gemma-4-.*-padded-",
         "not traced: into which free blocks tensors are put; what is asked for is equal",
     ),
     (r"/zero3-.*-qwz|/chance-7-phi-3-medium-", "into which free blocks quantized gathers are put: rests that are too small to be split off"),
