@@ -65,7 +65,8 @@ bool sees_pictures(const ModelSpec& model) {
 
 // As transformers 4 named text and tower.
 std::string pictured_name(const ModelSpec& model, std::string name) {
-  if (model.family.starts_with("qwen3_") || model.family == "gemma4") return name;
+  const bool today = model.family.starts_with("qwen3_") || model.family.starts_with("glm4v");
+  if (today || model.family == "gemma4") return name;
   if (model.family.starts_with("qwen2")) {
     if (!replace(name, "model.language_model.", "model.")) replace(name, "model.visual.", "visual.");
     return name;

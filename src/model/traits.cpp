@@ -21,11 +21,16 @@ const TowerParts* sized_tower(const ModelSpec& model) {
 
 std::vector<std::string> unreached_parameters(const ModelSpec& model, const std::vector<bool>& trained) {
   std::vector<std::string> globs;
-  if (model.family == "dinov2") {  // Read where patches are masked, as no classifier's are.
+  const auto add_trained = [&](std::string_view end) {
     for (std::size_t at = 0; at < model.parameters.size(); ++at) {
-      if (trained[at] && model.parameters[at].name.ends_with("mask_token")) globs.emplace_back("*mask_token");
+      if (!trained[at] || !model.parameters[at].name.ends_with(end)) continue;
+      globs.push_back("*" + std::string(end));
+      break;
     }
-  }
+  };
+  if (model.family == "dinov2") add_trained("mask_token");  // Read where patches are masked, as no classifier's are.
+  const bool unscaled = model.parts != nullptr && model.parts->altup.inputs > 0 && !model.parts->altup.scales;
+  if (unscaled) add_trained("altup.correct_output_scale");
   if (model.parts == nullptr || model.parts->tower == nullptr) return globs;
   for (const std::string& beginning : model.parts->tower->unreached) {
     for (std::size_t at = 0; at < model.parameters.size(); ++at) {

@@ -416,7 +416,7 @@ class Run:
         height, width = (pixels // patch for pixels in self.training["image_size"])
         pictures = self.training["images"]
         tokens = height * width // merge**2
-        made = {name: torch.empty(of, dtype=torch.int64, device=DEVICE) for name, of in shapes.items()}
+        made = {name: torch.empty(of, dtype=torch.int64, device=DEVICE) for name, of in shapes.items() if name != "pixel_values"}
         made["pixel_values"] = torch.empty(rows * pictures * height * width, 3 * frames * patch**2, device=DEVICE)
         made["image_grid_thw"] = torch.empty((rows * pictures, 3), dtype=torch.int64, device=DEVICE)
         made["mm_token_type_ids"] = torch.empty((rows, length), dtype=torch.int64, device=DEVICE)

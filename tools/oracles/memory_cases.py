@@ -1061,11 +1061,14 @@ SHOWN = {
     **without(shown("qwen3-5-moe-vl", QWEN3_5_MOE_VL, SIZED, [], projector=SIZED + "merger.", attending=(1,), image_size=[40, 24]),
               "qwen3-5-moe-vl-autocast", "qwen3-5-moe-vl-two"),
     "qwen3-vl-moe-odd": case(QWEN3_VL_MOE, micro_batch=3, seq=107, images=2, image_size=[24, 40]),
-    **shown("glm4v", GLM4V, SIZED, [], projector=SIZED + "merger.", image_size=[40, 24]),
+    # A table's gradient that lies otherwise is copied where there is none yet, and in fp16 the convolution at the end lies
+    # channel by channel: neither is followed.
+    **without(shown("glm4v", GLM4V, SIZED, [], projector=SIZED + "merger.", image_size=[40, 24]), "glm4v-two", "glm4v-accumulate"),
+    "glm4v-accumulate-frozen": case(GLM4V, micro_batch=2, seq=96, images=1, image_size=[40, 24], freeze=[SIZED + "*"], grad_accum=2),
     "glm4v-odd": case({**GLM4V, "vision_config": {**GLM_VISION, "attention_bias": True, "attention_dropout": 0.1, "hidden_act": "gelu", "image_size": 20}},
                       micro_batch=2, seq=91, images=3, image_size=[24, 40]),
     **without(shown("glm4v-moe", GLM4V_MOE, SIZED, [], projector=SIZED + "merger.", image_size=[40, 24]),
-              "glm4v-moe-autocast", "glm4v-moe-two"),
+              "glm4v-moe-autocast", "glm4v-moe-two", "glm4v-moe-accumulate"),
     "glm4v-moe-odd": case(GLM4V_MOE, micro_batch=3, seq=107, images=2, image_size=[24, 40]),
     **shown("internvl", INTERNVL, TOWER, []),
     **without(shown("idefics3", IDEFICS3, SEEING, [], text="model.text_model.", projector="model.connector."),

@@ -74,13 +74,21 @@ void add_into(Writer& w) {
   const auto from = static_cast<std::int64_t>(w.node().number);
   const std::int64_t length = w.in(0).shape.dims[static_cast<std::size_t>(w.node().axis)];
   const Elements part(w.in(0).shape.elements().value() / length * (length - from));
-  const bool own = w.in(1).dtype == w.in(0).dtype && w.in(1).shape.elements() == part;
-  if (own && w.needs(1)) {
+  const bool sums = w.in(1).shape.elements() != part;
+  const bool casts = w.in(1).dtype != w.in(0).dtype;
+  if (w.needs(1) && !sums && !casts) {
     w.gradient(1);
   } else {
-    const std::uint8_t clone = w.temporary(storage(part, w.in(0).dtype), w.in(0).dtype);
+    std::uint8_t last = w.temporary(storage(part, w.in(0).dtype), w.in(0).dtype);
+    if (w.needs(1) && sums && casts) {
+      const std::uint8_t sum = w.temporary(storage(w.in(1).shape.elements(), w.in(0).dtype), w.in(0).dtype);
+      w.drop(last);
+      last = sum;
+    }
+    if (w.needs(1) && !w.needs(0)) w.drop(whole);  // The engine sums and casts what the node has returned.
     if (w.needs(1)) w.gradient(1);
-    w.drop(clone);
+    w.drop(last);
+    if (w.needs(1)) return;
   }
   if (!w.needs(0)) w.drop(whole);
 }

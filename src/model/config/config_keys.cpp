@@ -455,6 +455,32 @@ const std::vector<ConfigKey>& unread_keys() {
   return kRows;
 }
 
+// Of towers that take pictures of all sizes.
+const std::vector<ConfigKey>& grid_keys() {
+  static const std::vector<ConfigKey> kRows{
+      {"glm4v glm4v_moe", "video_token_id", kInert, "", kToken},
+      {"glm4v glm4v_moe", "image_start_token_id", kInert, "", kToken},
+      {"glm4v glm4v_moe", "image_end_token_id", kInert, "", kToken},
+      {"glm4v glm4v_moe", "video_start_token_id", kInert, "", kToken},
+      {"glm4v glm4v_moe", "video_end_token_id", kInert, "", kToken},
+      {"glm4v glm4v_moe", "hidden_dropout_prob", kInert, "", kNoField},
+      {"glm4v", "attention_bias", kInert, "", "the text's projections have biases, whatever it says"},
+      {"glm4v_moe", "use_qk_norm", kInert, "", kNoField},
+      {"glm4v_moe", "router_aux_loss_coef", kInert, "", "of a loss that output_router_logits would ask for"},
+      {"qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe qwen3_5 qwen3_5_moe", "video_token_id", kInert, "", kToken},
+      {"qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe qwen3_5 qwen3_5_moe", "vision_token_id", kInert, "", kToken},
+      {"qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe qwen3_5 qwen3_5_moe", "vision_start_token_id", kInert, "", kToken},
+      {"qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe qwen3_5 qwen3_5_moe", "vision_end_token_id", kInert, "", kToken},
+      {"qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe qwen3_5 qwen3_5_moe", "in_chans", kInert, "", kNoField},
+      {"qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe qwen3_5 qwen3_5_moe", "spatial_patch_size", kInert, "", kNoField},
+      {"qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe qwen3_5 qwen3_5_moe", "tokens_per_second", kInert, "",
+       "how far the frames of a film are apart"},
+      {"qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe", "layer_types", kGraph, "full_attention",
+       "a window beside pictures"},
+  };
+  return kRows;
+}
+
 const std::vector<ConfigKey>& picture_keys() {
   static const std::vector<ConfigKey> kRows{
       {"vit", "encoder_stride", kInert, "", "of masked image modelling, which `architectures` would have to name"},
@@ -514,25 +540,6 @@ const std::vector<ConfigKey>& picture_keys() {
       {"gemma4", "global_head_dim", kInert, "", kNoField},
       {"gemma4", "default_output_length", kInert, "", kNoField},
       {"gemma4", "num_global_key_value_heads", kInert, "", kNoField},
-      {"glm4v glm4v_moe", "video_token_id", kInert, "", kToken},
-      {"glm4v glm4v_moe", "image_start_token_id", kInert, "", kToken},
-      {"glm4v glm4v_moe", "image_end_token_id", kInert, "", kToken},
-      {"glm4v glm4v_moe", "video_start_token_id", kInert, "", kToken},
-      {"glm4v glm4v_moe", "video_end_token_id", kInert, "", kToken},
-      {"glm4v glm4v_moe", "hidden_dropout_prob", kInert, "", kNoField},
-      {"glm4v", "attention_bias", kInert, "", "the text's projections have biases, whatever it says"},
-      {"glm4v_moe", "use_qk_norm", kInert, "", kNoField},
-      {"glm4v_moe", "router_aux_loss_coef", kInert, "", "of a loss that output_router_logits would ask for"},
-      {"qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe qwen3_5 qwen3_5_moe", "video_token_id", kInert, "", kToken},
-      {"qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe qwen3_5 qwen3_5_moe", "vision_token_id", kInert, "", kToken},
-      {"qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe qwen3_5 qwen3_5_moe", "vision_start_token_id", kInert, "", kToken},
-      {"qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe qwen3_5 qwen3_5_moe", "vision_end_token_id", kInert, "", kToken},
-      {"qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe qwen3_5 qwen3_5_moe", "in_chans", kInert, "", kNoField},
-      {"qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe qwen3_5 qwen3_5_moe", "spatial_patch_size", kInert, "", kNoField},
-      {"qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe qwen3_5 qwen3_5_moe", "tokens_per_second", kInert, "",
-       "how far the frames of a film are apart"},
-      {"qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe", "layer_types", kGraph, "full_attention",
-       "a window beside pictures"},
   };
   return kRows;
 }
@@ -607,8 +614,8 @@ std::string hint_for_unknown(std::string_view nearest) {
 const std::vector<ConfigKey>& config_keys() {
   static const std::vector<ConfigKey> kRows = [] {
     std::vector<ConfigKey> rows = family_keys();
-    for (const auto* more :
-         {&later_decoder_keys(), &mixer_keys(), &encoder_keys(), &picture_keys(), &backbone_keys(), &unread_keys()})
+    for (const auto* more : {&later_decoder_keys(), &mixer_keys(), &encoder_keys(), &picture_keys(), &grid_keys(),
+                             &backbone_keys(), &unread_keys()})
       rows.insert(rows.end(), more->begin(), more->end());
     for (const auto* every : {&common_keys(), &published_keys()}) rows.insert(rows.end(), every->begin(), every->end());
     for (const std::string_view key : kGenerationKeys) rows.push_back({"", key, kInert, "", kGeneration});

@@ -1,5 +1,7 @@
 // Language models that are shown pictures: llava, a tower of clip or siglip and two linear layers before it; gemma3,
 // siglip's tower, whose places are averaged to fewer; internvl, a tower of its own, of whose places four become one.
+#include <algorithm>
+
 #include "core/format.h"
 #include "model/families/builder.h"
 #include "model/families/composed.h"
@@ -103,7 +105,10 @@ ModelSpec build_two_linears(ConfigReader& config, bool cuts) {
   TowerParts tower = read_shown(config, vision);
   if (cuts) read_cuts(config, tower);
   const bool bias = config.flag("multimodal_projector_bias", true);
-  const bool tied = config.flag("tie_word_embeddings", false);
+  // LlavaConfig takes over what older files have in the text's part; LlavaNextConfig does not.
+  const bool within = std::any_of(text.parameters.begin(), text.parameters.end(),
+                                  [](const Parameter& one) { return one.tied_to != kNone; });
+  const bool tied = config.flag("tie_word_embeddings", false) || (within && !cuts);
   config.throw_if_any();
 
   const std::int64_t width = text.dims.hidden;

@@ -117,8 +117,9 @@ TensorId GraphBuilder::parameter_of(ModuleId module, std::string_view leaf) {
   return tensor;
 }
 
-TensorId GraphBuilder::buffer_of(ModuleId module, std::string_view leaf) {
-  const std::string& path = model_.modules[static_cast<std::size_t>(module)].path;
+TensorId GraphBuilder::buffer(std::string_view leaf, ModuleId module) {
+  const ModuleId of = module == kNone ? stack_.back() : module;
+  const std::string& path = model_.modules[static_cast<std::size_t>(of)].path;
   const std::string name = path.empty() ? std::string(leaf) : path + "." + std::string(leaf);
   for (std::size_t at = 0; at < model_.buffers.size(); ++at) {
     const ModelBuffer& named = model_.buffers[at];

@@ -107,8 +107,8 @@ class GraphBuilder {
   // Of a module that is read without being called.
   [[nodiscard]] TensorId parameter_of(ModuleId module, std::string_view leaf);
   [[nodiscard]] DType dtype_of(const Parameter& parameter) const;
-  [[nodiscard]] TensorId buffer(std::string_view leaf) { return buffer_of(stack_.back(), leaf); }
-  [[nodiscard]] TensorId buffer_of(ModuleId module, std::string_view leaf);
+  // Of the current module, or of one that is not called for it.
+  [[nodiscard]] TensorId buffer(std::string_view leaf, ModuleId module = kNone);
   [[nodiscard]] TensorId batch_input(Shape shape, DType dtype);
 
   // Python lets go of these, and has asked for the value of `read` before: `if tensor:`, `tensor.item()`.

@@ -49,9 +49,7 @@ TensorId positions_from_one(GraphBuilder& g) {
 }
 
 // glm4v_moe's layers are told of numbers that have three axes; others that have such are told of none.
-bool told_of_axes(const DecoderParts& p) {
-  return p.rotary.three_axes && p.rotary.part == RotaryPart::JoinedLast && !p.rotary.pairs;
-}
+bool told_of_axes(const DecoderParts& p) { return p.rotary.three_axes && p.experts.router == Router::Fp32Sigmoid; }
 
 // What the batch has of pictures. kNone: nothing of the kind.
 using ShownBatch = GridBatch;
@@ -67,6 +65,15 @@ ShownBatch shown_batch(GraphBuilder& g, const TowerParts* tower, TensorId ids) {
   batch.pixels = pixel_input(g, *tower, pictures);
   if (tower->sees_itself) batch.types = g.batch_input(g.shape(ids), DType::Int64);
   return batch;
+}
+
+// Towers of squares, and those whose patches are not numbered along three axes.
+Pictured pictured(GraphBuilder& g, const TowerParts& tower, ModuleId outer, const ShownBatch& batch, TensorId ids,
+                  TensorId embedded) {
+  if (!tower.cuts.empty()) return show_tiles(g, tower, outer, batch, ids, embedded);
+  if (tower.projection == ProjectorKind::Unfolded) return show_pixtral(g, tower, outer, batch, ids, embedded);
+  if (tower.projection == ProjectorKind::Connected) return show_connected(g, tower, outer, batch, ids, embedded);
+  return show_pictures(g, tower, outer, batch.pixels, ids, embedded);
 }
 
 // output(act(gate) * up) of the layer's own, beside what experts give.
@@ -570,12 +577,7 @@ class DecoderGraph {
     } else {
       const TensorId embedded = embed(ids);
       const TensorId numbers = p_.tower->shows_prefix ? positions_from_one(g_) : kNone;
-      const bool connected = p_.tower->projection == ProjectorKind::Connected;
-      const bool cut = !p_.tower->cuts.empty();
-      const Pictured shown = cut         ? show_tiles(g_, *p_.tower, outer, batch, ids, embedded)
-                             : unfolded  ? show_pixtral(g_, *p_.tower, outer, batch, ids, embedded)
-                             : connected ? show_connected(g_, *p_.tower, outer, batch, ids, embedded)
-                                         : show_pictures(g_, *p_.tower, outer, batch.pixels, ids, embedded);
+      const Pictured shown = pictured(g_, *p_.tower, outer, batch, ids, embedded);
       PictureMasks made;
       if (numbers != kNone) {
         made = prefix_masks(g_, batch.types, numbers, d_.sliding_window);

@@ -414,12 +414,13 @@ bool skips_unreached(const Job& job) { return job.training.runtime == Runtime::P
 
 // dinov2's token of masked patches, which a classifier does not read; its modules were not compared under ZeRO-3.
 std::optional<std::string> masked_patches_unsupported(const ModelSpec& model, const Job& job) {
-  if (model.family != "dinov2") return std::nullopt;
+  if (model.family != "dinov2" && model.family != "gemma3n_text") return std::nullopt;
   const Training& training = job.training;
-  if (!skips_unreached(job) && !unreached_parameters(model, trained_parameters(model, training)).empty()) {
-    return "a mask token that is trained and that no loss reaches: --freeze '*mask_token'";
+  const std::vector<std::string> unreached = unreached_parameters(model, trained_parameters(model, training));
+  if (!skips_unreached(job) && !unreached.empty()) {
+    return formatted("a parameter that is trained and that no loss reaches: --freeze '{}'", unreached.front());
   }
-  if (training.runtime == Runtime::DeepSpeed && training.zero.stage == 3) {
+  if (model.family == "dinov2" && training.runtime == Runtime::DeepSpeed && training.zero.stage == 3) {
     return "dinov2 under ZeRO-3, not compared with DeepSpeed yet";
   }
   return std::nullopt;

@@ -26,6 +26,13 @@ void add_tower(const TowerParts& tower, std::string& text) {
   for (const std::array<std::int64_t, 2>& cut : tower.cuts) append_formatted(text, "cut {} {}\n", cut[0], cut[1]);
 }
 
+// Which layers keep a part of their gates, and whether what they give is scaled.
+void add_altup(const AltupParts& altup, std::string& text) {
+  append_formatted(text, "altup {} {} ", altup.active, altup.scales);
+  for (const bool sparse : altup.sparse) text += sparse ? '1' : '0';
+  text += '\n';
+}
+
 void add_model(const ModelSpec& model, std::string& text) {
   append_formatted(text, "family {}\nclass {}\n", model.family, model.graph_class);
   const Dimensions& d = model.dims;
@@ -35,6 +42,7 @@ void add_model(const ModelSpec& model, std::string& text) {
                    d.embedding_dropout, d.attention_softcap, d.final_softcap, d.activation);
   if (d.adapter_dropout > 0) append_formatted(text, "adapter dropout {}\n", d.adapter_dropout);
   if (model.parts != nullptr && model.parts->tower != nullptr) add_tower(*model.parts->tower, text);
+  if (model.parts != nullptr && model.parts->altup.inputs > 0) add_altup(model.parts->altup, text);
   for (const Parameter& p : model.parameters) {
     text += p.name;
     for (std::uint8_t i = 0; i < p.shape.rank; ++i) append_formatted(text, " {}", p.shape.dims[i]);

@@ -45,6 +45,8 @@ bool is_read(const ModelSpec& model, const Parameter& parameter) {
     });
   }
   if (model.family == "dinov2" && parameter.name.ends_with("mask_token")) return false;
+  const bool unscaled = model.family == "gemma3n_text" && !model.parts->altup.scales;
+  if (unscaled && parameter.name.ends_with("altup.correct_output_scale")) return false;
   const bool beside = parameter.name.ends_with("lm_head.bias") || parameter.name.ends_with("predictions.bias");
   if (!beside || model.family == "electra" || !model.graph_class.ends_with("ForMaskedLM")) return true;
   const auto id = static_cast<ParameterId>(&parameter - model.parameters.data());

@@ -168,7 +168,9 @@ ModelSpec build_glm_shown(ConfigReader& config, const GlmNames& names, Decoder (
     config.throw_if_any();
   }
   const ModelSpec seen = build_glm_tower(vision, names, tower, bias);
-  const ModelSpec words = finish_decoder(text, decoder);
+  ModelSpec words = finish_decoder(text, decoder);
+  const ModuleId last = words.child(words.child(0, "model"), "norm");  // Of the tower's class.
+  words.modules[static_cast<std::size_t>(last)].type = formatted("{}RMSNorm", names.prefix);
   const std::string root = formatted("{}ForConditionalGeneration", names.prefix);
   const std::string body = formatted("{}Model", names.prefix);
   return compose({root, body, "", tied}, seen, words, std::move(tower), nullptr);

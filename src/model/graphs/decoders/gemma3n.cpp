@@ -69,7 +69,7 @@ TensorId as_long(GraphBuilder& g, Several& held, TensorId made, DType dtype) {
 // AltUp.compute_router_modalities.
 TensorId modalities_of(GraphBuilder& g, const DecoderParts& p, ModuleId altup, TensorId x) {
   const TensorId plain = power_normed(g, altup, "router_norm", x);
-  const TensorId inputs = g.binary(Op::Mul, plain, g.buffer_of(altup, "router_input_scale"));
+  const TensorId inputs = g.binary(Op::Mul, plain, g.buffer("router_input_scale", altup));
   g.drop({plain});
   const TensorId routed = linear_module(g, g.child(altup, "modality_router"), inputs, p.altup.inputs);
   const TensorId wide = g.cast(routed, DType::Float32);
@@ -92,7 +92,7 @@ TensorId predicted_states(GraphBuilder& g, const DecoderParts& p, ModuleId altup
   g.drop({active});
   const TensorId flat = linear_module(g, g.child(altup, "prediction_coefs"), modalities, count * count);
   const Shape square{rows, seq, count, count};
-  const TensorId coefficients = g.view(flat, square, {step_reshape(square), step_swap(2, 3)});
+  const TensorId coefficients = g.view_copied_back(flat, square, {step_reshape(square), step_swap(2, 3)});
   g.drop({flat});
   const Shape apart{rows, seq, width, count};
   const TensorId states = g.view(hidden, apart, {step_swap(0, 1), step_swap(1, 2), step_swap(2, 3)});
@@ -255,14 +255,14 @@ TensorId own_inputs_by_buffers(GraphBuilder& g, const SharingParts& p, ModuleId 
   const Shape apart = g.shape(own);
   const TensorId flat =
       linear_module(g, g.child(body, "per_layer_model_projection"), embedded, apart.dims[2] * p.own_width);
-  const TensorId factor = g.cast(g.buffer_of(body, "per_layer_projection_scale"), g.dtype(embedded));
+  const TensorId factor = g.cast(g.buffer("per_layer_projection_scale", body), g.dtype(embedded));
   const TensorId scaled = g.in_place(Op::Mul, flat, factor);
   g.drop({flat, factor});
   TensorId projected = g.view(scaled, apart);
   g.drop({scaled});
   rebind(g, projected, power_normed(g, body, "per_layer_projection_norm", projected));
   const TensorId sum = g.binary(Op::Add, projected, own);
-  const TensorId last = g.cast(g.buffer_of(body, "per_layer_input_scale"), g.dtype(embedded));
+  const TensorId last = g.cast(g.buffer("per_layer_input_scale", body), g.dtype(embedded));
   const TensorId out = g.binary(Op::Mul, sum, last);
   g.drop({sum, last, projected, own});
   return out;

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 
 #include "model/graphs/activations.h"
 #include "model/graphs/linear.h"
@@ -128,12 +127,12 @@ class GridTower {
     hidden = rebound(g_, hidden, norm_module(g_, p_.norm, g_.child(module_, "post_conv_layernorm"), hidden));
     const Waves waves = tables(places);
     const TensorId lengths = g_.make(Op::Sub, Shape{pictures_}, DType::Int32, {whole});
-    hidden = rebound(g_, hidden, sampled_positions(hidden, places, lengths));
+    hidden = rebound(g_, hidden, sampled_positions(g_, t_, g_.child(module_, "embeddings"), hidden, places, lengths));
     hidden = blocks(hidden, waves, whole, kNone);
     hidden = rebound(g_, hidden, norm_module(g_, p_.norm, g_.child(module_, "post_layernorm"), hidden));
-    const TensorId joint = downsampled(hidden);
+    const TensorId joint = downsampled(g_, t_, g_.child(module_, "downsample"), hidden);
     g_.drop({hidden});
-    GridResult seen{joint, gated_merger(g_.child(module_, "merger"), joint), {}};
+    GridResult seen{joint, gated_merger(g_, t_, g_.child(module_, "merger"), joint), {}};
     g_.drop({places, whole, lengths, waves.cos, waves.sin});
     g_.exit(module_);
     return seen;
@@ -166,96 +165,6 @@ class GridTower {
 
  private:
   [[nodiscard]] std::int64_t rows() const { return pictures_ * grid_.patches(); }
-
-  // Glm4vVisionEmbeddings: what the table has between its rows at each patch's place, by a grid of its own.
-  TensorId sampled_positions(TensorId hidden, TensorId places, TensorId lengths) {
-    const ModuleId module = g_.child(module_, "embeddings");
-    const auto side = static_cast<std::int64_t>(std::llround(std::sqrt(static_cast<double>(t_.table))));
-    const Shape each{rows()};
-    g_.enter(module);
-    const TensorId weight = asked(g_, g_.child(module, "position_embedding"), "weight");
-    const Shape square{side, side, d_.hidden};
-    const Shape picture{1, d_.hidden, side, side};
-    const TensorId seen = g_.view_copied_back(
-        weight, picture, {step_reshape(square), step_swap(0, 2), step_swap(1, 2), step_reshape(picture)});
-    const TensorId wide = g_.cast(seen, DType::Float32);
-    g_.drop({seen});
-    const TensorId numbers = arange(g_, rows());
-    const TensorId ends = g_.make(Op::CumSum, Shape{pictures_}, DType::Int64, {lengths});
-    const TensorId past = g_.make(Op::GreaterEqual, Shape{pictures_, rows()}, DType::Bool, {numbers, ends});
-    g_.drop({ends});
-    const TensorId which = g_.make(Op::SumDim, each, DType::Int64, {past});
-    g_.drop({past});
-    const std::array<TensorId, 2> sizes{size_of(which), size_of(which)};
-    const TensorId across = normal_place(places, sizes[1]);
-    const TensorId down = normal_place(places, sizes[0]);
-    const TensorId pairs = g_.make(Op::Stack, Shape{rows(), 2}, DType::Float32, {across, down});
-    const TensorId grid = g_.view(pairs, Shape{1, rows(), 1, 2});
-    g_.drop({pairs});
-    const TensorId found = g_.make(Op::GridSample, Shape{1, d_.hidden, rows(), 1}, DType::Float32, {wide, grid}, true);
-    const Shape columns{d_.hidden, rows()};
-    const TensorId turned = g_.view(found, Shape{rows(), d_.hidden}, {step_reshape(columns), step_swap(0, 1)});
-    const TensorId narrow = g_.cast(turned, g_.dtype(weight));
-    const TensorId out = g_.binary(Op::Add, hidden, narrow);
-    g_.drop({wide, numbers, which, sizes[0], sizes[1], across, down, grid, found, turned, narrow});
-    g_.exit(module);
-    return out;
-  }
-
-  // Of each patch a side of its picture.
-  TensorId size_of(TensorId which) {
-    const TensorId picked = g_.make(Op::Index, g_.shape(which), DType::Int64, {which});
-    const TensorId out = g_.make(Op::Cast, g_.shape(which), DType::Float32, {picked});
-    g_.drop({picked});
-    return out;
-  }
-
-  // ((place + 0.5) / size) * 2 - 1.
-  TensorId normal_place(TensorId places, TensorId size) {
-    const Shape each{rows()};
-    TensorId out = g_.make(Op::AddScalar, each, DType::Float32, {places});
-    out = rebound(g_, out, g_.make(Op::Div, each, DType::Float32, {out, size}));
-    out = rebound(g_, out, g_.make(Op::MulScalar, each, DType::Float32, {out}));
-    return rebound(g_, out, g_.make(Op::SubScalar, each, DType::Float32, {out}));
-  }
-
-  // Patches that become one place, by a convolution over each such square.
-  TensorId downsampled(TensorId hidden) {
-    const std::int64_t places = rows() / (t_.merge * t_.merge);
-    const Shape squares{places, t_.merge, t_.merge, d_.hidden};
-    const Shape turned{places, d_.hidden, t_.merge, t_.merge};
-    const TensorId seen = g_.view(hidden, turned, {step_reshape(squares), step_swap(1, 3), step_swap(2, 3)});
-    const ModuleId module = g_.child(module_, "downsample");
-    g_.enter(module);
-    const TensorId made = convolution(g_, Shape{places, t_.merged, 1, 1}, seen, false);
-    g_.drop({seen});
-    g_.exit(module);
-    const TensorId out = g_.view(made, Shape{places, t_.merged});
-    g_.drop({made});
-    return out;
-  }
-
-  // Glm4vVisionPatchMerger.
-  TensorId gated_merger(ModuleId module, TensorId places) {
-    g_.enter(module);
-    const TensorId plain = linear_module(g_, g_.child(module, "proj"), places, t_.merged);
-    const TensorId normed = norm_module(g_, NormKind::Layer, g_.child(module, "post_projection_norm"), plain);
-    const ModuleId act = g_.child(module, "act1");
-    g_.enter(act);
-    const TensorId active = activated(g_, "gelu", normed);
-    g_.exit(act);
-    g_.drop({normed, plain});
-    const TensorId gate = linear_module(g_, g_.child(module, "gate_proj"), active, t_.merged_ffn);
-    const TensorId open = activation_module(g_, g_.child(module, "act_fn"), gate);
-    g_.drop({gate});
-    const TensorId up = linear_module(g_, g_.child(module, "up_proj"), active, t_.merged_ffn);
-    const TensorId product = g_.binary(Op::Mul, open, up);
-    g_.drop({open, up});
-    const TensorId out = linear_module(g_, g_.child(module, "down_proj"), product, t_.merged);
-    g_.drop({product, active});
-    g_.exit(module);
-    return out;
-  }
 
   // A convolution whose steps are its own width, over every patch by itself.
   TensorId patches(TensorId pixels) {

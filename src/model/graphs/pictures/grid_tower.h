@@ -65,6 +65,13 @@ struct GridShown {
 // _deepstack_process: `seen` is added where `flags` are set, in a copy. Uses up `hidden`.
 [[nodiscard]] TensorId with_deep(GraphBuilder& g, TensorId hidden, TensorId flags, TensorId seen);
 
+// pictures/sampled_tower.cpp: positions added to patches, of which `lengths` says how many each picture has; patches
+// that become one place, [places, TowerParts::merged]; and what the merger makes of those.
+[[nodiscard]] TensorId sampled_positions(GraphBuilder& g, const TowerParts& tower, ModuleId module, TensorId hidden,
+                                         TensorId places, TensorId lengths);
+[[nodiscard]] TensorId downsampled(GraphBuilder& g, const TowerParts& tower, ModuleId module, TensorId hidden);
+[[nodiscard]] TensorId gated_merger(GraphBuilder& g, const TowerParts& tower, ModuleId module, TensorId places);
+
 // grid_table.cpp: get_vision_interpolation_indices_and_weights, four of each for every patch.
 struct Taps {
   TensorId indices = kNone;
