@@ -99,6 +99,9 @@ void add_workspaces(const Job& job, std::string& text) {
   if (attention != Attention::Eager && attention != Attention::Math && attention != Attention::Flash) {
     append_formatted(text, " capability {}", threads.capability);
   }
+  if (is_torchao(job.training.optimizer.kind) && job.hardware->l2) {
+    append_formatted(text, " l2 {}", job.hardware->l2->value());
+  }
   text += "\n";
 }
 
@@ -201,6 +204,8 @@ constexpr CanonicalLine kLines[] = {
     {Line::UseCache, "use_cache 1", [](const Job& j) { return j.training.use_cache; }, true},
     {Line::LabelsAreIds, "labels_are_ids 1", [](const Job& j) { return j.training.labels_are_ids; }, true},
     {Line::Torchtitan, "torchtitan", [](const Job& j) { return j.training.torchtitan != kWitnessTorchtitan; }},
+    {Line::InputRequireGrads, "input_require_grads 1", [](const Job& j) { return j.training.input_require_grads; },
+     true},
 };
 
 // A field as one word of its line.
