@@ -18,7 +18,8 @@ import tempfile
 
 CLASSES = {"ao_adamw_8bit": "AdamW8bit", "ao_adamw_4bit": "AdamW4bit", "ao_adamw_fp8": "AdamWFp8"}
 CASES = [(name, dtype, shape) for name in CLASSES for dtype, shape in (
-    ("bf16", [16384, 8192]), ("fp32", [16384, 8192]), ("bf16", [1024, 512]), ("bf16", [2048]), ("bf16", [128, 50]))]
+    ("bf16", [16384, 8192]), ("fp32", [16384, 8192]), ("bf16", [1024, 512]), ("bf16", [2048]), ("bf16", [128, 50]))
+         if shape != [128, 50] or name == "ao_adamw_8bit"]  # Of 4 bits and fp8 such small ones are compiled to other kernels.
 
 
 def witness(name, dtype, shape):
