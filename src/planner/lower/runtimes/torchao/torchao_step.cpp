@@ -26,7 +26,7 @@ Variable TorchaoStep::scratch(Bytes size, DType dtype, Label label) {
 }
 
 // New scales, and between two kernels what the next one reads: both moments in fp32, in 4 bits their codes in int64 as
-// well; in fp8 the new codes.
+// well; in fp8 the new codes, where rows are whole blocks.
 TorchaoTemporaries TorchaoStep::make(const Shape& shape, DType dtype, double weight_decay) {
   TorchaoTemporaries made;
   const Elements elements = shape.elements();
@@ -34,7 +34,10 @@ TorchaoTemporaries TorchaoStep::make(const Shape& shape, DType dtype, double wei
     const Bytes scale = storage(div_floor(elements, torchao_block(kind_)), DType::Float32);
     const DType wide = kind_ == OptimizerKind::AoAdamWFp8 ? DType::UInt8 : DType::Float32;
     for (Variable& one : made.scales) one = scratch(scale, DType::Float32, "new scales");
-    for (Variable& one : made.moments) one = scratch(storage(elements, wide), wide, "new moment");
+    const bool fits = wide == DType::Float32 || shape.dims[shape.rank - 1U] % torchao_block(kind_) == 0;
+    if (fits) {
+      for (Variable& one : made.moments) one = scratch(storage(elements, wide), wide, "new moment");
+    }
     if (kind_ == OptimizerKind::AoAdamW4bit) {
       for (Variable& one : made.codes) one = scratch(storage(elements, DType::Int64), DType::Int64, "codes in int64");
     }
