@@ -580,8 +580,15 @@ TEST_CASE("axolotl under FSDP: what its own code makes of fsdp_config, version b
   CHECK(completed(inside).checkpoint.value_or("") == "nested");
   CHECK(completed(inside).checkpoint_impl.value_or("") == "non_reentrant");
   CHECK_FALSE(completed(inside).preserve_rng_state.given());
-  CHECK(has(feature("fsdp_version: 2\nadapter: lora\nlora_r: 8\nlora_target_linear: true\n" + config),
-            "each factor by itself"));
+  const Request adapted = completed("fsdp_version: 2\nadapter: lora\nlora_r: 8\nlora_target_linear: true\n" + config);
+  CHECK(adapted.not_modelled.empty());
+  CHECK(adapted.fsdp.wrap.value_or("").starts_with("adapters+"));
+  CHECK(adapted.fsdp.wrap.value_or("").ends_with("+axolotl"));
+  CHECK(adapted.input_require_grads.value_or(false));
+  CHECK(adapted.lora_kernels.value_or("") == "all");
+  CHECK(has(
+      feature("fsdp_version: 2\nadapter: qlora\nload_in_4bit: true\nlora_r: 8\nlora_target_linear: true\n" + config),
+      "QLoRA under FSDP2"));
   CHECK(has(feature("rl: dpo\n" + config), "preference training"));
   CHECK(has(feature("attn_implementation: flash_attention_2\ndp_shard_size: 4\n"), "without fsdp_config"));
 }

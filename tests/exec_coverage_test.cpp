@@ -197,6 +197,7 @@ const Asked kAsked[] = {
     {"loop that holds its loss", -1, 1, [](Job& j) { j.training.loop = LoopKind::Loss; }},
     {"labels that are the ids", -1, 2, [](Job& j) { j.training.labels_are_ids = true; }},
     {"a model that was cast", -1, 2, [](Job& j) { j.training.cast_model = true; }},
+    {"embeddings that want a gradient", -1, 1, [](Job& j) { j.training.input_require_grads = true; }},
     {"gradients zeroed", -1, 2,
      [](Job& j) {
        j.training.zero_grad_to_none = false;

@@ -27,6 +27,7 @@ struct Hardware {
   std::int64_t link_devices = 0;         // How many devices that link joins (2: a bridge); 0: all of a node.
   double host_link_gb_per_s = 0;         // PCIe, one direction, as measured where known.
   std::int64_t multiprocessors = 0;
+  std::optional<Bytes> l2;  // The cache's, where a device has told it.
 };
 
 // Context of an uncalibrated device (interface.md, Defaults).

@@ -109,6 +109,7 @@ enum class Line : std::uint8_t {
   Routing,
   ModelCode,
   Torchtitan,
+  InputRequireGrads,
   Count,  // Of the lines above; none itself.
 };
 

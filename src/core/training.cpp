@@ -78,12 +78,19 @@ std::string_view name(OptimizerKind kind) {
     case OptimizerKind::Lion8bit: return "lion8bit";
     case OptimizerKind::AdEmaMix: return "ademamix";
     case OptimizerKind::AdEmaMix8bit: return "ademamix8bit";
+    case OptimizerKind::AoAdamW8bit: return "ao_adamw_8bit";
+    case OptimizerKind::AoAdamW4bit: return "ao_adamw_4bit";
+    case OptimizerKind::AoAdamWFp8: return "ao_adamw_fp8";
   }
   return "?";
 }
 
 bool quantizes_states(OptimizerKind kind) {
   return kind == OptimizerKind::Adam8bit || kind == OptimizerKind::Lion8bit || kind == OptimizerKind::AdEmaMix8bit;
+}
+
+bool is_torchao(OptimizerKind kind) {
+  return kind == OptimizerKind::AoAdamW8bit || kind == OptimizerKind::AoAdamW4bit || kind == OptimizerKind::AoAdamWFp8;
 }
 
 std::string_view name(LoopKind loop) {

@@ -53,8 +53,12 @@ enum class OptimizerKind : std::uint8_t {
   AdamW32bit,  // From here on bitsandbytes', as Lion and Adam8bit are under plain PyTorch.
   Lion8bit,
   AdEmaMix,
-  AdEmaMix8bit
+  AdEmaMix8bit,
+  AoAdamW8bit,  // From here on torchao's AdamW with few bits a state.
+  AoAdamW4bit,
+  AoAdamWFp8
 };
+inline constexpr OptimizerKind kLastOptimizer = OptimizerKind::AoAdamWFp8;
 enum class Implementation : std::uint8_t { Fused, Foreach, ForLoop };
 
 struct Optimizer {
@@ -402,6 +406,8 @@ struct Training {
   LoopKind loop = LoopKind::Trainer;
   bool labels_are_ids = false;  // model(ids, labels=ids): one tensor of the batch is both.
   bool cast_model = false;      // model.to(dtype) after it was made: with it all buffers that float.
+  // model.enable_input_require_grads() was called, as axolotl does for adapters; checkpoints do so by themselves.
+  bool input_require_grads = false;
   bool use_cache = false;  // The model keeps keys and values as for generation, and gives them back (DynamicCache).
   ParamGroups param_groups = ParamGroups::Single;
   bool zero_grad_to_none = true;  // Plain PyTorch, as is the next.
@@ -483,7 +489,9 @@ struct Training {
 
 [[nodiscard]] std::string_view name(Runtime runtime);
 [[nodiscard]] std::string_view name(OptimizerKind kind);
-[[nodiscard]] bool quantizes_states(OptimizerKind kind);  // In 8 bits, from 4,096 elements on.
+[[nodiscard]] bool quantizes_states(OptimizerKind kind);
+// torchao's, whose step torch.compile makes.
+[[nodiscard]] bool is_torchao(OptimizerKind kind);  // In 8 bits, from 4,096 elements on.
 [[nodiscard]] std::string_view name(Implementation implementation);
 // "adamw (fused)"; with the optimizer on the host DeepSpeed's own runs there, whatever was asked for:
 // "adamw (DeepSpeedCPUAdam)".

@@ -63,7 +63,11 @@ Hardware read_hardware(const Document& document) {
   hardware.host_link_gb_per_s = rate(reader, "host_link_gb_per_s");
   hardware.multiprocessors = reader.integer("multiprocessors", 1, INT64_MAX).value_or(0);
   (void)reader.object("calibration");  // report/calibration.h reads it.
-  (void)reader.object("device");       // The dry device reads it: what CUDA says of such a device.
+  // What CUDA says of such a device; the dry device reads the rest.
+  if (const Value* device = reader.object("device")) {
+    ObjectReader told(document, *device, diagnostics);
+    if (const auto l2 = told.integer("l2_bytes", 1, INT64_MAX)) hardware.l2 = Bytes(*l2);
+  }
   reader.refuse_unread("the hardware file");
   diagnostics.throw_if_any();
   return hardware;

@@ -283,7 +283,7 @@ void read_parameters(ObjectReader& reader, OptimizerRun& run) {
 void read_optimizer(ObjectReader& reader, Optimizer& optimizer) {
   const std::string kind = reader.string("optimizer").value_or("adamw");
   bool known = false;
-  for (int k = 0; k <= static_cast<int>(OptimizerKind::AdEmaMix8bit); ++k) {
+  for (int k = 0; k <= static_cast<int>(kLastOptimizer); ++k) {
     if (name(static_cast<OptimizerKind>(k)) != kind) continue;
     optimizer.kind = static_cast<OptimizerKind>(k);
     known = true;

@@ -85,6 +85,7 @@ def cases():
     yield from on_host()
     yield from asked_for()
     yield from reentrant()
+    yield from adapters()
     for name, config, world, rank in (("llama", LLAMA, 4, 3), ("gpt2", GPT2, 6, 0)):
         yield f"{name}-sent-to-replicas-w{world}-r{rank}", config, world, rank, {**sent[0], "replicate": 2}, sent[1]
 
@@ -166,6 +167,41 @@ def reentrant():
             if "lora" in more and config is GPT2:
                 continue
             yield "-".join(filter(None, (name, "reentrant", way, f"w{world}-r{rank}"))), config, world, rank, fsdp, {**checkpointed, **more}
+
+
+def adapters():
+    """Factors that have groups of their own, as axolotl cuts them."""
+    every = {"lora": {"r": 6, "targets": ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]}}
+    some = {"lora": {"r": 4, "targets": ["q_proj", "v_proj"]}}
+    half = {"param_dtype": "bf16", "reduce_dtype": "bf16", "output_dtype": "bf16"}  # Over fp32.
+    full, again = {"checkpoint": "full"}, {"checkpoint": "full", "checkpoint_impl": "reentrant"}
+    ways = {
+        "": ({}, every),
+        "some": ({}, some),
+        "embedded": ({}, {**some, "input_require_grads": True}),
+        "mixed": (half, every),
+        "mixed-some": (half, {**some, "input_require_grads": True}),
+        "mixed-fp32": (MIXED, every),
+        "kept": ({"reshard_after_forward": False, **half}, every),
+        "to-two": ({"reshard_after_forward": 2}, some),
+        "accumulated": (half, {**every, "grad_accum": 3}),
+        "accumulated-every": ({"gradient_sync": "every", **half}, {**some, "grad_accum": 2}),
+        "full": (half, {**every, **full}),
+        "full-some": ({}, {**some, **full}),
+        "full-accumulated": (half, {**every, **full, "grad_accum": 2, "max_grad_norm": 1.0}),
+        "reentrant": (half, {**every, **again}),
+        "reentrant-some": ({}, {**some, **again}),
+        "dropout": (half, {"lora": {**every["lora"], "dropout": 0.1}}),
+        "dropout-full": (half, {"lora": {**every["lora"], "dropout": 0.1}, **full}),
+        "offload": ({"cpu_offload": True, **half}, every),
+        "host": (half, {**some, "model_init": "host"}),
+        "replicas": ({"replicate": 2, **half}, every),
+    }
+    for name, config, world, rank in (("llama", LLAMA, 4, 3), ("tied", TIED, 2, 0)):
+        for way, (fsdp, more) in ways.items():
+            if fsdp.get("replicate") != world:
+                yield ("-".join(filter(None, (name, "adapters", way, f"w{world}-r{rank}"))), config, world, rank,
+                       {"wrap": "adapters+layers", **fsdp}, more)
 
 
 def on_host():

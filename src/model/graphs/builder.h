@@ -35,7 +35,7 @@ struct GraphOptions {
   bool outputs_to_fp32 = false;
   std::optional<DType> kept_dtype;  // Of buffers that follow the model's, where it computes in another (fully_shard).
   bool casts_buffers = false;       // FSDP1, or `.to(dtype)`, has cast all that float to `dtype`.
-  // In which adapters' weights are seen from outside, where they are units of FSDP1.
+  // In which adapters' weights are seen from outside, where they are units of FSDP1 or groups of fully_shard.
   std::optional<DType> shown_adapters = std::nullopt;
   Version torchtitan = kWitnessTorchtitan;
   bool counts_on_device = false;  // Its number of tokens that count: one rank does not bring it to the host.

@@ -95,8 +95,11 @@ TensorId adapter(GraphBuilder& g, const Factors& factors, TensorId x, std::int64
   g.enter(factors.dropout);
   const TensorId dropped = g.dropout(x, g.model().dims.adapter_dropout);
   g.exit(factors.dropout);
-  const TensorId down = plain_linear(g, factors.a, dropped, factors.rank);
-  g.drop({dropped});
+  // The hook before a group's forward casts what the factor is given (_fsdp_state.py, _pre_forward).
+  const bool casts = g.options().shown_adapters && g.options().casts_inputs;
+  const TensorId given = casts ? g.cast(dropped, g.options().dtype) : g.keep(dropped);
+  const TensorId down = plain_linear(g, factors.a, given, factors.rank);
+  g.drop({given, dropped});
   const TensorId up = plain_linear(g, factors.b, down, features);
   g.drop({down});
   const TensorId scaled = g.unary(Op::MulScalar, up, g.model().dims.adapter_scale);
@@ -300,6 +303,15 @@ std::vector<TensorId> functions_of(GraphBuilder& g, Op op, std::span<const Proje
   for (const Projection& one : projections) {
     if (g.options().reference || g.model().child(one.module, "base_layer") == kNone) return {};
     if (in_tower(g.model(), one.module)) return {};
+  }
+  if (g.options().shown_adapters) {  // get_lora_parameters gathers what has a group of its own, factor by factor.
+    for (const Projection& one : projections) {
+      for (const char* kind : {"lora_A", "lora_B"}) {
+        const ModuleId holder = g.child(one.module, kind);
+        g.enter(holder);
+        g.exit(holder);
+      }
+    }
   }
   const Factors first = factors_of(g, projections[0].module);
   std::vector<TensorId> inputs{x};

@@ -164,6 +164,21 @@ std::vector<ModuleId> named_by(const ModelSpec& model, const Fsdp& fsdp, std::st
 
 bool is_class(std::string_view word) { return word != "layers" && word != kAdapters && !least_wrapped(word); }
 
+// Factors come before the layer in which they lie, as get_module_children_bottom_up finds them.
+void sort_bottom_up(const ModelSpec& model, std::vector<FsdpGroup>& groups) {
+  const auto called = [&](const FsdpGroup& group) {
+    const ModuleId module = group.modules.front();
+    const ModuleId around = module_of(model, module).parent;
+    return module_of(model, module).path.find(".lora_") == std::string::npos ? module : module_of(model, around).parent;
+  };
+  std::stable_sort(groups.begin(), groups.end(), [&](const FsdpGroup& a, const FsdpGroup& b) {
+    const ModuleId first = called(a);
+    const ModuleId second = called(b);
+    if (first == second || model.lies_in(second, first)) return false;
+    return model.lies_in(first, second) || first < second;
+  });
+}
+
 // The modules of each call, in the order of the calls: layers from the first to the last, classes bottom up.
 std::vector<FsdpGroup> wrapped(const ModelSpec& model, const Fsdp& fsdp) {
   std::vector<FsdpGroup> groups;
@@ -183,6 +198,7 @@ std::vector<FsdpGroup> wrapped(const ModelSpec& model, const Fsdp& fsdp) {
       for (const ModuleId module : named_by(model, fsdp, word)) add({module}, fsdp.reshard_after_forward);
     }
   }
+  if (prepared_by_axolotl(fsdp.wrap) && wraps_adapters(fsdp)) sort_bottom_up(model, groups);
   add({0}, fsdp.reshard_root ? 1 : 0);
   return groups;
 }
@@ -273,6 +289,18 @@ std::optional<std::int64_t> least_wrapped(std::string_view word) {
 bool prepared_by_axolotl(std::string_view wrap) { return is_one_of(kAxolotl, wrap); }
 
 bool wraps_adapters(const Fsdp& fsdp) { return is_one_of(kAdapters, fsdp.wrap); }
+
+std::optional<DType> sharded_adapters(const ModelSpec& model, const Training& training) {
+  if (training.runtime != Runtime::Fsdp2 || !wraps_adapters(training.fsdp)) return std::nullopt;
+  for (const Parameter& parameter : model.parameters) {
+    if (parameter.name.find(".lora_A.") != std::string::npos) return training.made_dtype(parameter);
+  }
+  return std::nullopt;
+}
+
+bool is_factor(const ModelSpec& model, const FsdpGroup& group) {
+  return module_of(model, group.modules.front()).path.find(".lora_") != std::string::npos;
+}
 
 bool same_shards(const ModelSpec& model, const Job& job, std::int64_t a, std::int64_t b) {
   const std::int64_t ranks = sharding_ranks(job);
@@ -392,7 +420,7 @@ std::optional<std::string> groups_unsupported(const ModelSpec& model, const Trai
   if (checkpoint.groups.empty() && checkpoint.modules.empty()) return std::nullopt;
   const bool flattens = training.runtime == Runtime::Fsdp1;  // Such units are gathered by what runs again.
   const bool inside = !flattens && std::any_of(groups.begin(), groups.end(), [&](const FsdpGroup& group) {
-    return is_inside(model, group.modules.front());
+    return is_inside(model, group.modules.front()) && !is_factor(model, group);
   });
   if (inside || checkpoint.groups.empty()) {
     return "groups of fully_shard inside a checkpoint, or checkpoints inside a layer's group";

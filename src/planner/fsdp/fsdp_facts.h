@@ -62,13 +62,20 @@ inline constexpr std::string_view kAxolotl = "axolotl";
 [[nodiscard]] bool prepared_by_axolotl(std::string_view wrap);
 
 // Under FSDP1 what peft's fsdp_auto_wrap_policy wraps beside classes: modules without others inside whose weight is
-// trained (peft 0.21, utils/other.py).
+// trained (peft 0.21, utils/other.py). Under fully_shard each factor that axolotl passes to a call of its own, right
+// before what lies around it (monkeypatch/accelerate/fsdp2.py, _process_lora_module_for_fsdp).
 inline constexpr std::string_view kAdapters = "adapters";
 [[nodiscard]] bool wraps_adapters(const Fsdp& fsdp);
+// peft casts an adapter's input to the dtype in which its weight is seen before its module is called: that of the
+// shard, where fully_shard has given it a group of its own. nullopt: none has one.
+[[nodiscard]] std::optional<DType> sharded_adapters(const ModelSpec& model, const Training& training);
 
 // A word of FSDP1 alone, "size:100000000": size_based_auto_wrap_policy with so many parameters at least
 // (torch/distributed/fsdp/wrap.py). nullopt: another word, or no number.
 [[nodiscard]] std::optional<std::int64_t> least_wrapped(std::string_view word);
+
+// Of one factor of an adapter.
+[[nodiscard]] bool is_factor(const ModelSpec& model, const FsdpGroup& group);
 
 // Of those the ones of whole layers, in the order of the layers: set_modules_to_forward_prefetch is called on them.
 [[nodiscard]] std::vector<std::size_t> layer_groups(const ModelSpec& model, const std::vector<FsdpGroup>& groups);

@@ -70,8 +70,8 @@ GraphOptions graph_options(const ModelSpec& model, const Job& job) {
   options.torch = job.training.torch;
   options.transformers = job.training.transformers;
   // PreTrainedModel.gradient_checkpointing_enable does so for whatever it embeds, since transformers 5.
-  options.inputs_require_grad =
-      !job.training.checkpoint.groups.empty() && job.training.transformers >= Version{5, 0, 0};
+  options.inputs_require_grad = job.training.input_require_grads || (!job.training.checkpoint.groups.empty() &&
+                                                                     job.training.transformers >= Version{5, 0, 0});
   options.attention = kernel_of(job.training.attention, options.inputs_require_grad);
   options.narrow_tables = job.training.under_zero_init();
   options.labels_are_ids = job.training.labels_are_ids;
@@ -91,6 +91,7 @@ GraphOptions graph_options(const ModelSpec& model, const Job& job) {
       }
     }
   }
+  options.shown_adapters = sharded_adapters(model, job.training);
   if (const auto shown = shown_adapters(model, job)) options.shown_adapters = shown->later;
   return options;
 }

@@ -130,8 +130,29 @@ std::optional<std::string> sharded_step_unsupported(OptimizerKind kind) {
     case OptimizerKind::Adafactor:
       return "Adafactor under fully_shard: its states are no DTensors, and PyTorch refuses to mix them";
     case OptimizerKind::Muon: return "Muon under fully_shard, not compared with PyTorch yet";
+    case OptimizerKind::AoAdamW8bit:
+    case OptimizerKind::AoAdamW4bit:
+    case OptimizerKind::AoAdamWFp8: return "torchao's optimizers under fully_shard, not compared with PyTorch yet";
     default: return "bitsandbytes' optimizers under fully_shard: its kernels take no DTensors, and PyTorch stops there";
   }
+}
+
+// Factors that have groups of their own. peft casts what they are given to the dtype in which it sees them: in a
+// recomputation that is another one, where they stayed gathered after forward.
+std::optional<std::string> sharded_adapters_unsupported(const ModelSpec& model, const Training& training) {
+  const std::optional<DType> shown = sharded_adapters(model, training);
+  if (!shown) return std::nullopt;
+  if (has_magnitudes(model)) return "DoRA whose factors have groups of fully_shard of their own";
+  if (packing_of(model)) return "adapters of packed weights that have groups of fully_shard of their own";
+  const Checkpointing& checkpoint = training.checkpoint;
+  if (!checkpoint.modules.empty())
+    return "adapters that have groups of fully_shard of their own among nested checkpoints";
+  if (!checkpoint.groups.empty() && training.fsdp.reshard_after_forward != 1 && *shown != training.dtype) {
+    return "a recomputation of adapters that fully_shard has left gathered, whose inputs it casts to another dtype "
+           "than "
+           "the forward did";
+  }
+  return std::nullopt;
 }
 
 // What is cut into which groups, and what is cast for them. FSDPState._pre_forward casts nothing in a recomputation.
@@ -149,6 +170,7 @@ std::optional<std::string> shards_unsupported(const ModelSpec& model, const Trai
   if (training.loss == Loss::Cut && training.dtype == DType::Float32) {
     return "cut cross-entropy over weights gathered in fp32, which its backward does not take";
   }
+  if (const auto adapters = sharded_adapters_unsupported(model, training)) return adapters;
   return groups_unsupported(model, training);
 }
 

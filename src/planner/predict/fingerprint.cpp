@@ -108,6 +108,9 @@ void add_workspaces(const Job& job, std::string& text) {
   if (attention != Attention::Eager && attention != Attention::Math && attention != Attention::Flash) {
     append_formatted(text, " capability {}", threads.capability);
   }
+  if (is_torchao(job.training.optimizer.kind) && job.hardware->l2) {
+    append_formatted(text, " l2 {}", job.hardware->l2->value());
+  }
   text += "\n";
 }
 
@@ -211,6 +214,8 @@ constexpr CanonicalLine kLines[] = {
     {Line::LabelsAreIds, "labels_are_ids 1", [](const Job& j) { return j.training.labels_are_ids; }, true},
     {Line::CastModel, "cast_model 1", [](const Job& j) { return j.training.cast_model; }, true},
     {Line::Torchtitan, "torchtitan", [](const Job& j) { return j.training.torchtitan != kWitnessTorchtitan; }},
+    {Line::InputRequireGrads, "input_require_grads 1", [](const Job& j) { return j.training.input_require_grads; },
+     true},
 };
 
 // A field as one word of its line.

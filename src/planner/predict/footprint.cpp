@@ -72,7 +72,9 @@ std::vector<CountedParameter> count(const ModelSpec& model, const Job& job) {
 
 // Bytes of optimizer state for one tensor. Adam keeps two moments, SGD a momentum if asked, Lion and Adagrad one,
 // RMSprop one and a momentum if asked; Adafactor a row and a column vector in fp32; 8-bit Adam 2 n + 8 ceil(n / 256)
-// from 4,096 elements on, else 8 n; 8-bit Lion half of that; AdEMAMix three moments, two of them averages.
+// from 4,096 elements on, else 8 n; 8-bit Lion half of that; AdEMAMix three moments, two of them averages. torchao's:
+// codes and scales by block, a map for each moment of 8 and of 4 bits, and Adam's own below 4,096 elements or where
+// blocks do not divide them.
 Bytes state_bytes(const Optimizer& optimizer, const Shape& shape, DType dtype, bool hidden_matrix) {
   const std::int64_t n = shape.elements().value();
   const Bytes one = storage(Elements(n), dtype);
@@ -91,6 +93,12 @@ Bytes state_bytes(const Optimizer& optimizer, const Shape& shape, DType dtype, b
     case OptimizerKind::AdEmaMix: return Bytes(checked_mul(n, 12));
     case OptimizerKind::AdEmaMix8bit:
       return n < 4096 ? Bytes(checked_mul(n, 12)) : Bytes(checked_mul(n, 3)) + div_ceil(Bytes(n), 256) * 12;
+    case OptimizerKind::AoAdamW8bit:
+      return n < 4096 || n % 256 != 0 ? one * 2 : Bytes(checked_mul(n, 2)) + Bytes(n / 256 * 8) + Bytes(2048);
+    case OptimizerKind::AoAdamWFp8:
+      return n < 4096 || n % 256 != 0 ? one * 2 : Bytes(checked_mul(n, 2)) + Bytes(n / 256 * 8);
+    case OptimizerKind::AoAdamW4bit:
+      return n < 4096 || n % 128 != 0 ? one * 2 : Bytes(n) + Bytes(n / 128 * 8) + Bytes(128);
     case OptimizerKind::Adafactor: break;
   }
   if (shape.rank < 2) return Bytes(checked_mul(n, 4));

@@ -129,9 +129,8 @@ class AxolotlSharding {
   // Its own fsdp2_prepare_model: fully_shard of layers and of the model, all with one reshard_after_forward.
   void second() {
     place_model("rank0");
-    if (foreign_.adapters.value_or(false)) {
-      not_modelled(foreign_.adapters.place,
-                   "adapters under FSDP2 as axolotl shards them, each factor by itself (fsdp_version: 1 is modelled),");
+    if (foreign_.adapters.value_or(false) && packs()) {
+      not_modelled(foreign_.adapters.place, "QLoRA under FSDP2 as axolotl shards it (fsdp_version: 1 is modelled),");
     }
     if (said_.checkpoints.value_or(false)) {
       // accelerate 1.13 checkpoints the parts of each layer (fsdp2_apply_ac), axolotl the layer around them.
@@ -154,6 +153,7 @@ class AxolotlSharding {
     });
     const bool layers = classes.size() == 1 && layer != base_.modules.end() && layer->type == classes.front();
     if (!classes.empty() && !layers) words = formatted("{}", joined(classes, "+"));
+    if (foreign_.adapters.value_or(false)) words = "adapters+" + words;  // Each factor has a call of its own.
     usually(request_.fsdp.wrap, words + "+axolotl", place_of(said_.classes));
   }
 

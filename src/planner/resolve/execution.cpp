@@ -395,6 +395,10 @@ void resolve_loss_and_loop(Resolver& resolver) {
     resolver.training().labels_are_ids = *one;
     resolver.given("labels_are_ids", *one ? "true" : "false", one.place, "--set labels_are_ids");
   }
+  if (const Setting<bool>& wanted = resolver.request.input_require_grads; wanted.given()) {
+    resolver.training().input_require_grads = *wanted;
+    resolver.given("input_require_grads", *wanted ? "true" : "false", wanted.place, "the training file");
+  }
   const Setting<std::string>& loop = resolver.request.loop;
   if (!loop.given()) return check_torchtitan_length(resolver);
   constexpr std::array kLoops{LoopKind::Trainer, LoopKind::Minimal, LoopKind::Loss, LoopKind::Script,

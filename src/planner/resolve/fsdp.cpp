@@ -302,6 +302,11 @@ void wrap_adapters(Resolver& resolver) {
   resolver.derived("fsdp.wrap", fsdp.wrap, "the Trainer has peft wrap each adapter by itself", "--set");
 }
 
+void check_adapters(Resolver& resolver, const Place& place) {
+  if (!wraps_adapters(resolver.training().fsdp) || resolver.request.lora.given()) return;
+  resolver.fault(place, "\"fsdp.wrap\": adapters of a model that has none", "say lora, or leave \"adapters\" out");
+}
+
 // FullyShardedDataParallel: which of its strategies, and when units are gathered ahead.
 void resolve_flattened(Resolver& resolver) {
   refuse_keys(resolver,
@@ -326,10 +331,7 @@ void resolve_flattened(Resolver& resolver) {
                    "\"fsdp.wrap\": a size is the only policy where there is one, and a number of parameters",
                    "such as size:100000000");
   }
-  if (wraps_adapters(fsdp) && !resolver.request.lora.given()) {
-    resolver.fault(said(resolver, in.wrap, "fsdp.wrap").place, "\"fsdp.wrap\": adapters of a model that has none",
-                   "say lora, or leave \"adapters\" out");
-  }
+  check_adapters(resolver, said(resolver, in.wrap, "fsdp.wrap").place);
   const auto flag = [&](const Setting<std::string>& in_file, std::string_view key, bool usual) {
     const Setting<std::string> wished = said(resolver, in_file, key);
     const std::optional<bool> value = truth(resolver, wished, key);
@@ -488,11 +490,12 @@ void resolve_fsdp(Resolver& resolver) {
               "is FSDP1's word, which fully_shard does not take", "it needs --runtime fsdp1");
   const std::int64_t ranks = resolve_mesh(resolver);
   resolve_wrap(resolver);
-  if (wraps_adapters(resolver.training().fsdp) || least_wrapped(resolver.training().fsdp.wrap)) {
-    resolver.fault(said(resolver, resolver.request.fsdp.wrap, "fsdp.wrap").place,
-                   "\"fsdp.wrap\": adapters and sizes are FSDP1's words, which fully_shard does not take",
+  const Setting<std::string> wrap = said(resolver, resolver.request.fsdp.wrap, "fsdp.wrap");
+  if (least_wrapped(resolver.training().fsdp.wrap)) {
+    resolver.fault(wrap.place, "\"fsdp.wrap\": sizes are FSDP1's words, which fully_shard does not take",
                    "it needs --runtime fsdp1");
   }
+  check_adapters(resolver, wrap.place);
   resolve_resharding(resolver, ranks);
   resolve_gradient_sync(resolver, "set_requires_gradient_sync in the last micro-batch alone");
   resolve_offload(resolver);

@@ -32,6 +32,11 @@ constexpr Named kNames[] = {
     {"lion8bit", OptimizerKind::Lion8bit, Implementation::Fused},
     {"ademamix", OptimizerKind::AdEmaMix, Implementation::Fused},
     {"ademamix8bit", OptimizerKind::AdEmaMix8bit, Implementation::Fused},
+    {"ao_adamw_8bit", OptimizerKind::AoAdamW8bit, Implementation::Fused},
+    {"ao_adamw_4bit", OptimizerKind::AoAdamW4bit, Implementation::Fused},
+    {"ao_adamw_fp8", OptimizerKind::AoAdamWFp8, Implementation::Fused},
+    {"adamw_torch_8bit", OptimizerKind::AoAdamW8bit, Implementation::Fused},
+    {"adamw_torch_4bit", OptimizerKind::AoAdamW4bit, Implementation::Fused},
     {"adamw_torch", OptimizerKind::AdamW, Implementation::Foreach},
     {"adamw_torch_fused", OptimizerKind::AdamW, Implementation::Fused},
     {"adamw_bnb_8bit", OptimizerKind::Adam8bit, Implementation::Fused, false, true},
@@ -57,7 +62,6 @@ struct Elsewhere {
 constexpr std::string_view kGalore = "GaLore, whose gradients are projected";
 constexpr std::string_view kApollo = "APOLLO, whose gradients are projected";
 constexpr std::string_view kScheduleFree = "a schedule-free optimizer";
-constexpr std::string_view kTorchao = "torchao's, of few bits";
 constexpr std::string_view kOtherDevice = "of another device than CUDA's";
 constexpr Elsewhere kElsewhere[] = {
     {"lamb"},
@@ -83,8 +87,6 @@ constexpr Elsewhere kElsewhere[] = {
     {"grokadamw", "GrokAdamW", "adamw_torch"},
     {"stable_adamw", "StableAdamW", "adamw_torch"},
     {"adamw_anyprecision", "torchdistx' AdamW", "adamw_torch"},
-    {"adamw_torch_4bit", kTorchao, "adamw_8bit"},
-    {"adamw_torch_8bit", kTorchao, "adamw_8bit"},
     {"adamw_torch_xla", kOtherDevice, "adamw_torch"},
     {"adamw_torch_npu_fused", kOtherDevice, "adamw_torch_fused"},
     {"adamw_apex_fused", "apex' AdamW", "adamw_torch_fused"},
@@ -274,6 +276,9 @@ bool is_bitsandbytes(OptimizerKind kind) {
 // (bitsandbytes 0.50.2: functional.py, optimizer_update_8bit_blockwise, optimizer_update_32bit).
 void check_sharded(Resolver& resolver, const Place& place) {
   const Optimizer& optimizer = resolver.training().optimizer;
+  if (is_torchao(optimizer.kind) && is_fsdp(resolver.training().runtime)) {
+    return resolver.not_modelled(place, formatted("{} under FSDP", optimizer_text(resolver.training())));
+  }
   if (resolver.training().runtime != Runtime::Fsdp2) return;
   const bool plain = optimizer.kind != OptimizerKind::Adam8bit && optimizer.kind != OptimizerKind::Lion;
   if (plain && !optimizer.paged && !is_bitsandbytes(optimizer.kind)) return;
@@ -283,11 +288,20 @@ void check_sharded(Resolver& resolver, const Place& place) {
       "rmsprop are taken");
 }
 
+// The first step of torchao's is compiled and tuned.
+void check_torchao(Resolver& resolver, const Place& place) {
+  if (!is_torchao(resolver.training().optimizer.kind)) return;
+  if (resolver.hardware != nullptr && resolver.hardware->l2) return;
+  resolver.announce(place,
+                    "in its first step torch.compile tries kernels beside a tensor as large as the device's L2 "
+                    "cache, which is not known here and not counted (l2_bytes of a hardware file's \"device\")");
+}
+
 // Their states under a flat partition are not worked out: Adagrad makes its sums before DeepSpeed sees it, and paged
 // ones go by the size of what DeepSpeed hands over.
 void check_unsplit(Resolver& resolver, const Place& place) {
   const OptimizerKind kind = resolver.training().optimizer.kind;
-  if (kind == OptimizerKind::Adagrad || kind == OptimizerKind::RmsProp || is_bitsandbytes(kind) ||
+  if (kind == OptimizerKind::Adagrad || kind == OptimizerKind::RmsProp || is_bitsandbytes(kind) || is_torchao(kind) ||
       resolver.training().optimizer.paged) {
     resolver.not_modelled(place, formatted("{} under DeepSpeed", optimizer_text(resolver.training())));
   }
@@ -368,6 +382,7 @@ void resolve_optimizer(Resolver& resolver) {
   }
   resolve_groups(resolver);
   check_sharded(resolver, place);
+  check_torchao(resolver, place);
   if (resolver.deepspeed()) {
     check_unsplit(resolver, place);
     check_tested(resolver, place, json != nullptr);

@@ -169,23 +169,9 @@ void judge_words(const ForeignInput& foreign, const ModelSpec& base, Request& re
 
 // utils/schemas/enums.py: optimizers of its own, and under "muon" (axolotl.contribs.mit.muon) another one than torch's.
 void judge_optimizer(const Request& request, Diagnostics& faults) {
-  constexpr std::string_view kOwn[] = {"muon",
-                                       "dion",
-                                       "sinkgd",
-                                       "polora",
-                                       "adamc",
-                                       "adopt_adamw",
-                                       "came_pytorch",
-                                       "optimi_adamw",
-                                       "ao_adamw_4bit",
-                                       "ao_adamw_8bit",
-                                       "ao_adamw_fp8",
-                                       "flash_adam",
-                                       "flash_adamw",
-                                       "flash_sgd",
-                                       "flash_sgdw",
-                                       "flash_lion",
-                                       "q_galore_adamw8bit"};
+  constexpr std::string_view kOwn[] = {
+      "muon",         "dion",       "sinkgd",      "polora",    "adamc",      "adopt_adamw", "came_pytorch",
+      "optimi_adamw", "flash_adam", "flash_adamw", "flash_sgd", "flash_sgdw", "flash_lion",  "q_galore_adamw8bit"};
   if (!request.training_arguments) return;
   const Setting<std::string>& said = request.training_arguments->optim;
   const bool stands = !request.optimizer.given() || request.optimizer.place.text() == said.place.text();
@@ -517,7 +503,10 @@ class OfProgram {
     take_cut_loss(foreign_, request_, faults_);
     take_liger_parts(foreign_, base_, request_);
     const bool adapted = foreign_.adapters.value_or(false);
-    if (adapted) choose_adapter_kernels(foreign_, own(), request_, faults_);
+    if (adapted) {
+      choose_adapter_kernels(foreign_, own(), request_, faults_);
+      usually(request_.input_require_grads, true);  // loaders/adapter.py, load_adapter
+    }
     pack_rows(foreign_, request_);
     if (runs_deepspeed()) return;
     const bool half = arguments.fp16.value_or(false);

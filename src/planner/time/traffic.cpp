@@ -74,6 +74,9 @@ OptimizerShape shape_of(const Optimizer& optimizer) {
     case OptimizerKind::Lion8bit: return {3, 2};
     case OptimizerKind::AdEmaMix: return {30, apart};
     case OptimizerKind::AdEmaMix8bit: return {8, 2};
+    case OptimizerKind::AoAdamW8bit:
+    case OptimizerKind::AoAdamWFp8: return {5, 3};
+    case OptimizerKind::AoAdamW4bit: return {3, 3};
     case OptimizerKind::Adafactor: return {1, 8};
     case OptimizerKind::Muon: return {10, 8};
   }

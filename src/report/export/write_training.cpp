@@ -186,6 +186,7 @@ void add_execution(const ModelSpec& model, const Job& job, Json& json) {
   if (t.use_cache) json.set("use_cache", true);
   if (t.labels_are_ids) json.set("labels_are_ids", true);
   if (t.cast_model) json.set("cast_model", true);
+  if (t.input_require_grads) json.set("input_require_grads", true);
   add_checkpointing(t.checkpoint, model.dims.layers, json);
   json.set("model_init", name(t.model_init));
   if (t.level == Level::Dispatch) json.set("level", "dispatch");

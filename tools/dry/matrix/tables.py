@@ -562,6 +562,8 @@ def optimizer():
                 wished["momentum"] = 0.9
             needs = {"needs": "bitsandbytes"} if name == "adam8bit" else {}
             yield job("optimizer", model, 500, 2, optimizer=wished, **needs, name=f"{name}-{how or '8bit'}")
+        for name in ("ao_adamw_8bit", "ao_adamw_4bit", "ao_adamw_fp8"):
+            yield job("optimizer", model, 500, 2, optimizer={"name": name}, needs="torchao", name=name)
         yield job("optimizer", model, 500, 2, max_grad_norm=1.0, name="clip")
         yield job(
             "optimizer",
@@ -1195,6 +1197,8 @@ def prepared_by_axolotl():
         policy = {"wrap": "layers+axolotl", "reshard_after_forward": True, "reshard_root": "true", **policy}
         settings = {"mixed_precision": "bf16", "dtype": "bf16", "model_init": "device", **more}
         settings.setdefault("axolotl", {"fsdp_version": 2})
+        if "lora" in more:  # loaders/adapter.py, load_adapter
+            settings["input_require_grads"] = True
         return job("axolotl", model, seq, batch, runtime="fsdp2", fsdp=policy, world=world, rank=rank,
                    name=f"{name}-w{world}-r{rank}", **settings)
 
@@ -1239,6 +1243,31 @@ def prepared_by_axolotl():
         yield one(model, 1024, 1, 8, 3, {}, "parts", **inside, **clips, **more)
     liger = {"loss": "liger", "liger_kernels": "rope,rms_norm,swiglu", "liger_version": "0.8.5"}
     yield one("qwen2-0.5b", 1024, 1, 8, 3, {}, "parts-liger", **inside, **clips, **liger)
+
+    # Each factor has a group of its own.
+    each = {"wrap": "adapters+layers+axolotl"}
+    every, some = {"lora": {"r": 16, "targets": ALL_LINEARS}}, {"lora": {"r": 8, "targets": ["q_proj", "v_proj"]}}
+    ways = {
+        "lora": (each, {**every, **clips}),
+        "lora-some": (each, {**some, **clips}),
+        "lora-sent": (each, {**every, **sent, **clips}),
+        "lora-reentrant": (each, {**every, **again, **clips}),
+        "lora-full": (each, {**every, **full}),
+        "lora-full-some": (each, {**some, **full, **sent}),
+        "lora-kept": ({**each, "reshard_after_forward": False, "reshard_root": "false"}, every),
+        "lora-accum2": (each, {**every, "grad_accum": 2, **clips}),
+        "lora-dropout": (each, {"lora": {**every["lora"], "dropout": 0.05}, **full}),
+        "lora-bf16": (each, {"lora": {**every["lora"], "dtype": "bf16"}, **full}),
+        "lora-offload": ({**each, "cpu_offload": True}, {**every, "optimizer": {"name": "adamw", "implementation": "for-loop"}}),
+        "lora-fused": (each, {**every, "optimizer": {"name": "adamw", "implementation": "fused"}, **clips}),
+    }
+    kernels = {"lora_kernels": "qkv,o,mlp", "needs": "bitsandbytes"}
+    ways["lora-kernels"] = each, {**every, **kernels, **clips}
+    ways["lora-kernels-reentrant"] = each, {**every, **kernels, **again, **clips}
+    ways["lora-kernels-full-sent"] = each, {**every, **kernels, **full, **sent}
+    for model, seq, batch, world, rank in (("tinyllama-1.1b", 512, 2, 8, 0), ("qwen3-0.6b", 1000, 2, 24, 23), ("llama-3-8b", 2048, 1, 64, 40)):
+        for name, (policy, more) in ways.items():
+            yield one(model, seq, batch, world, rank, policy, name, **more)
 
     def flat(model, seq, batch, world, rank, policy, name, **more):
         """Version 1: accelerate's prepare, of a model that is on the device before."""

@@ -10,6 +10,7 @@ import gc
 import json
 import os
 import sys
+import tempfile
 import time
 import traceback
 
@@ -258,12 +259,19 @@ class Worker:
         base = model
         if self.training.get("lora"):
             model = self.adapted(model, self.training["lora"])
+        if self.training.get("lora_kernels"):  # axolotl's.
+            sys.path.insert(0, str(model_config.ROOT / "tools" / "oracles"))
+            import adapter_kernels
+
+            adapter_kernels.put(model, self.training["lora_kernels"])
         if init == "host" and self.runtime() in ("pytorch", "ddp"):  # With its adapters, as Trainer is given it.
             model = model.to("cuda")
         for name, parameter in model.named_parameters():
             if any(fnmatch.fnmatchcase(name, glob) for glob in self.training.get("freeze", ())):
                 parameter.requires_grad_(False)
         model.train()
+        if self.training.get("input_require_grads"):
+            model.enable_input_require_grads()
         self.checkpoint(base, model)
         return model
 
@@ -767,6 +775,10 @@ def wrap_word(word, layers, inner, base, how, common, tail_reshards=False):
         else:
             fully_shard(embedding, **inside)
         fully_shard(tail, **common, reshard_after_forward=tail_reshards)
+    elif word == "adapters":  # Each factor by itself.
+        for name, module in base.named_modules():
+            if name.endswith((".lora_A.default", ".lora_B.default")):
+                fully_shard(module, **inside)
     elif word == "layers":
         for at, layer in enumerate(layers):
             fully_shard(layer, **(last if at + 1 == len(layers) else inside))
@@ -789,6 +801,13 @@ def optimizer_of(wished, trained, redundant=False):
 
         classes = {"lion": "Lion", "lion8bit": "Lion8bit", "adamw32bit": "AdamW"}
         return getattr(bitsandbytes.optim, classes[name])(trained, lr=1e-4)
+    if name.startswith("ao_"):  # With a cache of the compiler's own: what is tuned is tuned within the job.
+        sys.path.insert(0, os.environ.get("DSPLAN_DRY_TORCHAO", ""))  # Elsewhere transformers would import it before the fork.
+        os.environ.update(TORCHINDUCTOR_CACHE_DIR=tempfile.mkdtemp(), TORCHINDUCTOR_COMPILE_THREADS="1")
+        import torchao.optim
+
+        classes = {"ao_adamw_8bit": "AdamW8bit", "ao_adamw_4bit": "AdamW4bit", "ao_adamw_fp8": "AdamWFp8"}
+        return getattr(torchao.optim, classes[name])(trained, lr=1e-4, weight_decay=wished.get("weight_decay", 0.0))
     if name == "adafactor":  # As transformers' Trainer makes it.
         from transformers.optimization import Adafactor
 

@@ -48,6 +48,22 @@ std::vector<StateTensor> ademamix_state(std::int64_t elements, bool in_8bit) {
   return state;
 }
 
+// Codes, scales and, but for fp8, a map of each moment (torchao 0.18, optim/subclass_{8bit,4bit,fp8}.py). What is small
+// or no whole number of blocks is kept in its own dtype (optim/adam.py, _new_buffer).
+std::vector<StateTensor> torchao_state(OptimizerKind kind, std::int64_t elements, DType dtype) {
+  const bool half = kind == OptimizerKind::AoAdamW4bit;
+  if (!torchao_quantizes(kind, elements)) {
+    const Bytes same = storage(Elements(elements), dtype);
+    return {{same, dtype, "exp_avg"}, {same, dtype, "exp_avg_sq"}};
+  }
+  const Bytes codes = storage(Elements(half ? elements / 2 : elements), DType::UInt8);
+  const Bytes scales = storage(Elements(elements / torchao_block(kind)), DType::Float32);
+  const Bytes map = kind == OptimizerKind::AoAdamWFp8 ? Bytes(0) : Bytes(half ? 16 * 4 : 256 * 4);
+  return {{codes, DType::UInt8, "codes of exp_avg"},        {scales, DType::Float32, "scales of exp_avg"},
+          {map, DType::Float32, "map of exp_avg"},          {codes, DType::UInt8, "codes of exp_avg_sq"},
+          {scales, DType::Float32, "scales of exp_avg_sq"}, {map, DType::Float32, "map of exp_avg_sq"}};
+}
+
 // What get_state_buffer makes goes to managed memory; scales do not (optim/optimizer.py).
 void page(std::vector<StateTensor>& state, std::int64_t elements) {
   if (elements < 100'000) return;
@@ -55,6 +71,12 @@ void page(std::vector<StateTensor>& state, std::int64_t elements) {
 }
 
 }  // namespace
+
+std::int64_t torchao_block(OptimizerKind kind) { return kind == OptimizerKind::AoAdamW4bit ? 128 : 256; }
+
+bool torchao_quantizes(OptimizerKind kind, std::int64_t elements) {
+  return elements >= 4096 && elements % torchao_block(kind) == 0;
+}
 
 std::vector<StateTensor> optimizer_state(const Optimizer& optimizer, const Shape& shape, DType dtype,
                                          bool hidden_matrix) {
@@ -75,6 +97,9 @@ std::vector<StateTensor> optimizer_state(const Optimizer& optimizer, const Shape
     case OptimizerKind::Lion8bit: return lion8bit_state(shape.elements().value());
     case OptimizerKind::AdEmaMix: return ademamix_state(shape.elements().value(), false);
     case OptimizerKind::AdEmaMix8bit: return ademamix_state(shape.elements().value(), true);
+    case OptimizerKind::AoAdamW8bit:
+    case OptimizerKind::AoAdamW4bit:
+    case OptimizerKind::AoAdamWFp8: return torchao_state(optimizer.kind, shape.elements().value(), dtype);
     case OptimizerKind::AdamW32bit: {
       const Bytes full = storage(shape.elements(), DType::Float32);
       return {{full, DType::Float32, "exp_avg"}, {full, DType::Float32, "exp_avg_sq"}};

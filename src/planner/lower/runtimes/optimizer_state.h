@@ -28,6 +28,10 @@ struct StateTensor {
 [[nodiscard]] std::vector<StateTensor> separate_state(const Optimizer& optimizer, const Shape& shape, DType dtype,
                                                       bool hidden_matrix, bool embedding);
 
+// torchao's: elements that share a scale, and whether so many are kept in few bits.
+[[nodiscard]] std::int64_t torchao_block(OptimizerKind kind);
+[[nodiscard]] bool torchao_quantizes(OptimizerKind kind, std::int64_t elements);
+
 // Who makes DeepSpeed's states: FusedAdam, DeepSpeedCPUAdam, or the backup optimizer of a partial offload.
 [[nodiscard]] Source state_source(const Training& training);
 

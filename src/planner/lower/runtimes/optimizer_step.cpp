@@ -25,7 +25,8 @@ OptimizerStep::OptimizerStep(const Optimizer& optimizer, Emitter& emitter, std::
       space_(space),
       states_(parameters),
       rms_(parameters),
-      has_state_(parameters, false) {}
+      has_state_(parameters, false),
+      torchao_(optimizer.kind, sources.l2, emitter) {}
 
 void OptimizerStep::construct(Unit parameters) {
   if (optimizer_.kind != OptimizerKind::Adagrad) return;
@@ -50,7 +51,10 @@ void OptimizerStep::step(Unit all, double weight_decay) {
     case OptimizerKind::AdamW32bit:
     case OptimizerKind::Lion8bit:
     case OptimizerKind::AdEmaMix:
-    case OptimizerKind::AdEmaMix8bit: return bitsandbytes(group);
+    case OptimizerKind::AdEmaMix8bit:
+    case OptimizerKind::AoAdamW8bit:
+    case OptimizerKind::AoAdamW4bit:
+    case OptimizerKind::AoAdamWFp8: return one_by_one(group, weight_decay);
   }
 }
 
@@ -243,10 +247,15 @@ void OptimizerStep::adafactor_update(const StepParameter& p, Variables& directio
   direction = std::move(product);
 }
 
-// Each parameter's state is made right before its own kernel; the kernels take nothing.
-void OptimizerStep::bitsandbytes(Unit group) {
+// Each parameter's state is made right before its own kernel; bitsandbytes' kernels take nothing.
+void OptimizerStep::one_by_one(Unit group, double weight_decay) {
   for (const StepParameter& parameter : group) {
     create_state(parameter);
+    if (!is_torchao(optimizer_.kind)) {
+      update({&parameter, 1}, {});
+      continue;
+    }
+    const TorchaoTemporaries made = torchao_.make(parameter.shape, parameter.dtype, weight_decay);
     update({&parameter, 1}, {});
   }
 }
@@ -268,7 +277,7 @@ void OptimizerStep::create_state(const StepParameter& parameter) {
       separate_state(optimizer_, parameter.shape, parameter.dtype, parameter.hidden_matrix, parameter.embedding);
   const bool quantised = std::any_of(tensors.begin(), tensors.end(),
                                      [](const StateTensor& tensor) { return tensor.dtype == DType::UInt8; });
-  if (quantised) create_maps();
+  if (quantised && !is_torchao(optimizer_.kind)) create_maps();  // torchao's states have their own.
   for (const StateTensor& tensor : tensors) {
     if (tensor.bytes == Bytes(0)) continue;  // Of a shard without rows.
     const Space space = tensor.paged ? Space::Pageable : space_;

@@ -12,6 +12,7 @@
 
 #include "core/training.h"
 #include "planner/lower/eager.h"
+#include "planner/lower/runtimes/torchao/torchao_step.h"
 
 namespace dsplan {
 
@@ -41,7 +42,8 @@ struct StepParameter {
 // Where the library's code makes what a step needs (core/schedule.h); empty where that is not said.
 struct StepSources {
   Source state = "";
-  Source root = "";  // The square root that Adam divides by.
+  Source root = "";     // The square root that Adam divides by.
+  Bytes l2 = Bytes(0);  // Of the device's cache, which torchao's first step flushes; zero: not known.
 };
 
 // One optimizer object. `parameters` is the number of ParameterIds.
@@ -67,7 +69,7 @@ class OptimizerStep {
   void rmsprop(Unit group, bool adds_decay);
   void muon(Unit group);
   void adafactor(Unit group);
-  void bitsandbytes(Unit group);
+  void one_by_one(Unit group, double weight_decay);
   void orthogonalise(const StepParameter& parameter, Variables& update);
   void adafactor_scale(const StepParameter& parameter, Variables& update);
   void adafactor_update(const StepParameter& parameter, Variables& update);
@@ -88,6 +90,7 @@ class OptimizerStep {
   std::vector<Variables> states_;  // By ParameterId, as are the next.
   std::vector<Variable> rms_;      // Adafactor's scalar, made anew in each step.
   std::vector<bool> has_state_;
+  TorchaoStep torchao_;
   bool dummy_ = false;
   Variables maps_;  // bitsandbytes: two maps of 256 values, shared by all 8-bit states.
 };

@@ -21,6 +21,12 @@ bool of_reference(const ModelSpec& model, ModuleId module) {
   return model.reference != kNone && module >= model.reference;
 }
 
+// Operators alone tune nothing.
+Bytes l2_of(const Job& job) {
+  const bool known = job.hardware && job.hardware->l2 && job.training.level == Level::Kernel;
+  return known ? *job.hardware->l2 : Bytes(0);
+}
+
 class PyTorchRuntime final : public RuntimeBase {
  public:
   PyTorchRuntime(const Job& job, const ModelSpec& model, std::int64_t rank, Emitter& emitter)
@@ -29,7 +35,7 @@ class PyTorchRuntime final : public RuntimeBase {
         gradients_(emitter, model.parameters.size()),
         views_(model.parameters.size()),
         shares_(trained_, job.training.ddp.zero_redundancy ? world() : 1, rank),
-        optimizer_(job.training.optimizer, emitter, model.parameters.size()),
+        optimizer_(job.training.optimizer, emitter, model.parameters.size(), {"", "", l2_of(job)}),
         clip_(emitter, job.training.level, job.parallelism.tp),
         scaler_(emitter) {
     if (world() == 1) return;

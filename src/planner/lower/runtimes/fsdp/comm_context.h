@@ -20,6 +20,7 @@ struct CommContext {
   HeldByEvent gathered;  // all_gather_state: of the group before, whose copy-out may still run in forward.
   HeldByEvent reduced;   // reduce_scatter_state: the input of the latest reduce-scatter.
   std::vector<ParamGroup*> post_forward_order;
+  const ParamGroup* forward_root = nullptr;  // iter_forward_root, of what runs again within backward.
 };
 
 }  // namespace dsplan

@@ -112,8 +112,9 @@ class Fsdp2Runtime final : public RuntimeBase {
   std::vector<std::unique_ptr<ParamGroup>> groups_;  // Of those with parameters, in the order of fully_shard's calls.
   std::vector<ParamGroup*> states_;                  // The same in the order of modules.
   std::vector<ParamGroup*> of_module_;               // By ModuleId; null: none, or without parameters.
-  std::vector<ModuleId> wraps_;                      // By ModuleId: the nearest group's module whose input is wrapped.
-  std::function<void(ModuleId)> move_buffers_;       // While the model is on the host.
+  std::vector<ParamGroup*> by_hand_;  // By ModuleId of what holds one factor, which nobody calls: the factor's.
+  std::vector<ModuleId> wraps_;       // By ModuleId: the nearest group's module whose input is wrapped.
+  std::function<void(ModuleId)> move_buffers_;  // While the model is on the host.
   bool reduces_ = true;
   std::vector<ParamGroup*> uninitialised_;  // Before the first forward all of them.
 };
@@ -129,12 +130,14 @@ Fsdp2Runtime::Fsdp2Runtime(const Job& job, const ModelSpec& model, std::int64_t 
             {parameters_.mesh().ranks, parameters_.mesh().group, space_of(job.training)}),
       facts_(fsdp_groups(model, job.training.fsdp)),
       of_module_(model.modules.size(), nullptr),
+      by_hand_(model.modules.size(), nullptr),
       wraps_(model.modules.size(), kNone) {
   for (const FsdpGroup& facts : facts_) {
     if (facts.parameters.empty()) continue;
     groups_.push_back(std::make_unique<ParamGroup>(
         facts, GroupParts{job_, parameters_, gradients_, sums_, reducer_, context_}, emitter));
     for (const ModuleId module : facts.modules) of_module_[static_cast<std::size_t>(module)] = groups_.back().get();
+    if (is_factor(model, facts)) by_hand_[at(model.modules[at(facts.modules.front())].parent)] = groups_.back().get();
   }
   std::set<ParamGroup*> seen;
   for (std::size_t at = 0; at < of_module_.size(); ++at) {
@@ -249,10 +252,13 @@ void Fsdp2Runtime::enter(ModuleId module, Pass pass) {
     emitter_.wait_stream(kCopyInStream, kComputeStream);
     emitter_.wait_stream(kGatherStream, kComputeStream);
   }
+  if (ParamGroup* const factor = by_hand_[at(module)]; factor != nullptr && pass != Pass::Backward) {
+    return factor->unshard_by_hand();
+  }
   ParamGroup* const group = of_module_[at(module)];
   if (group == nullptr) return;
   if (pass == Pass::Forward && group->facts().first == module) group->pre_forward();
-  if (pass == Pass::Recompute && group->awaits_recomputation()) group->recompute();
+  if (pass == Pass::Recompute) group->recompute();
   if (pass == Pass::Backward && group->facts().last == module) group->pre_backward();
 }
 
@@ -260,7 +266,7 @@ void Fsdp2Runtime::exit(ModuleId module, Pass pass) {
   if (module == kNone) return end_backward();
   if (ParamGroup* const group = of_module_[at(module)]) {
     if (pass == Pass::Forward && group->facts().last == module) group->post_forward();
-    if (pass == Pass::Recompute && group->recomputes()) group->recomputed();
+    if (pass == Pass::Recompute) group->recomputed();
     if (pass == Pass::Backward && group->facts().first == module) group->post_backward(reduces_);
   }
   if (pass != Pass::Forward || module != 0 || !context_.gathered.tensor) return;

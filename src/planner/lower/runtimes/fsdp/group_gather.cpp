@@ -105,27 +105,29 @@ void GroupGather::let_gathers_wait(std::optional<ContentId> event) {
 
 // foreach_all_gather: shards are copied to their place in the output, through a tensor of their own where the dtype is
 // another one, and gathered in place.
-void GroupGather::unshard() {
+void GroupGather::unshard(bool by_hand) {
   if (gathered_.tensor || unsharded_) return;
   Emitter& emitter = eager_.emitter();
   let_gathers_wait(std::exchange(resharded_, std::nullopt));
   const ShardRanks over = ranks();
   const Bytes share = sent();
   const Bytes offset = share * over.rank;
+  const StreamId copies = by_hand ? kComputeStream : kCopyInStream;
+  const StreamId gathers = by_hand ? kComputeStream : kGatherStream;
   Variable input;
   std::vector<Variable> inputs;
   {
-    const OnStream on(emitter, kCopyInStream);
+    const OnStream on(emitter, copies);
     const std::vector<Part> parts = job_.training.fsdp.cpu_offload ? shards_from_host(inputs) : cast_shards(input);
     gathered_.tensor = eager_.empty(share * over.ranks, gathered_type(), kGatherOutput);
     Work copy = eager_.work();
     copy.read(parts).write(Part(gathered_.tensor.id(), offset, share)).run(Body::Copy, "copy shards in");
   }
-  emitter.wait_stream(kGatherStream, kCopyInStream);
+  if (!by_hand) emitter.wait_stream(gathers, copies);
   {
-    const OnStream on(emitter, kGatherStream);
+    const OnStream on(emitter, gathers);
     eager_.all_gather(gathered_.tensor, Part(gathered_.tensor.id(), offset, share), over.ranks, over.group);
-    gathered_.event = emitter.record_event(kGatherStream);
+    gathered_.event = emitter.record_event(gathers);
   }
   input.reset(Reason::PythonFrame);
   let_go(inputs, Reason::PythonFrame);

@@ -16,7 +16,9 @@ class GroupGather {
   GroupGather(const FsdpGroup& group, const Job& job, ShardedParameters& parameters, CommContext& context,
               Emitter& emitter);
 
-  void unshard();
+  // `by_hand`: outside of its own forward and backward, where nothing is gathered on streams of its own
+  // (get_all_gather_streams).
+  void unshard(bool by_hand = false);
   // `forward`: what was gathered stays until the next group's has been copied out.
   void wait_for_unshard(bool forward);
   void reshard();

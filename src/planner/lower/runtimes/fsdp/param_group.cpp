@@ -36,24 +36,36 @@ void ParamGroup::post_forward() {
   state_ = State::Idle;
 }
 
-// Within backward a group is the root of its own forward (_root_pre_forward).
+// Within backward the outermost group that runs again is the root of its own forward (_root_pre_forward).
 void ParamGroup::recompute() {
-  eager_.emitter().wait_stream(kCopyInStream, kComputeStream);
-  eager_.emitter().wait_stream(kGatherStream, kComputeStream);
+  if (state_ != State::Idle) return;
+  if (on_.context.forward_root == nullptr) {
+    on_.context.forward_root = this;
+    eager_.emitter().wait_stream(kCopyInStream, kComputeStream);
+    eager_.emitter().wait_stream(kGatherStream, kComputeStream);
+  }
   pre_forward();
 }
 
 void ParamGroup::recomputed() {
+  if (state_ != State::Forward) return;
   if (training_.torch < kKnowsRecomputation) {
     post_forward();
   } else {
     state_ = State::Idle;
   }
+  if (on_.context.forward_root != this) return;
+  on_.context.forward_root = nullptr;
   HeldByEvent& gathered = on_.context.gathered;
   if (!gathered.tensor) return;
   eager_.emitter().wait_event(kCopyInStream, gathered.event);
   eager_.emitter().wait_event(kGatherStream, gathered.event);
   gathered.tensor.reset(Reason::RuntimeBucket);
+}
+
+void ParamGroup::unshard_by_hand() {
+  gather_.unshard(true);
+  gather_.wait_for_unshard(false);
 }
 
 void ParamGroup::pre_backward() {

@@ -37,11 +37,12 @@ class ParamGroup {
   void pre_forward();
   void post_forward();
   // A reentrant checkpoint's function ran without a graph, so that no hook of its output has gathered the group: its
-  // forward hooks run again.
-  [[nodiscard]] bool awaits_recomputation() const { return state_ == State::Idle; }
-  [[nodiscard]] bool recomputes() const { return state_ == State::Forward; }
+  // forward hooks run again. So do those of a group within any checkpoint. Nothing where backward has begun.
   void recompute();
   void recomputed();
+  // FSDPModule.unshard, as axolotl's functions call it for factors whose modules they do not call. They stay so until
+  // backward is over.
+  void unshard_by_hand();
   void pre_backward();
   // `reduces`: set_requires_gradient_sync.
   void post_backward(bool reduces);
