@@ -327,7 +327,7 @@ TEST_CASE("a model that was cast whole has narrower tables, and where it was mad
   };
   const std::string host = "tiny-llama --set model_init=host";
   const std::int64_t half = lowered::bundled("tiny-llama").dims.head_dim / 2;
-  for (const std::string words : {host, host + " --gpus 2", host + " --gpus 2 --zero-stage 1"}) {
+  for (const std::string& words : {host, host + " --gpus 2", host + " --gpus 2 --zero-stage 1"}) {
     CAPTURE(words);  // inv_freq, and the copy of it that its class keeps.
     CHECK(held(words) - held(words + " --set cast_model=true") == 2 * half * 2);
   }

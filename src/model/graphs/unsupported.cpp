@@ -207,7 +207,7 @@ std::optional<std::string> adapter_kernels_family(const ModelSpec& model, const 
   return std::nullopt;
 }
 
-// Its functions read parameters without calling their modules, for which ZeRO-3 and fully_shard gather.
+// Its functions read parameters without calling their modules, for which ZeRO-3 and FSDP1 gather.
 std::optional<std::string> adapter_kernels_unsupported(const ModelSpec& model, const Training& training) {
   if (!training.lora_kernels.any() || model.causal == 0) return std::nullopt;
   if (auto reason = adapter_kernels_family(model, training.lora_kernels)) return reason;
@@ -221,8 +221,8 @@ std::optional<std::string> adapter_kernels_unsupported(const ModelSpec& model, c
     return formatted("axolotl's kernels over weights in {} under autocast in {}", name(training.dtype),
                      name(*training.autocast));
   }
-  if (is_fsdp(training.runtime) || training.zero.stage == 3) return "axolotl's kernels over sharded parameters";
-  return std::nullopt;
+  const bool gathers = training.runtime == Runtime::Fsdp1 || training.zero.stage == 3;
+  return gathers ? std::optional<std::string>("axolotl's kernels over sharded parameters") : std::nullopt;
 }
 
 // Megatron's layers have no adapters and no autocast; its experts are cut in ways of their own. Its loss is in fp32.

@@ -170,6 +170,8 @@ std::optional<std::string> shards_unsupported(const ModelSpec& model, const Trai
   if (training.loss == Loss::Cut && training.dtype == DType::Float32) {
     return "cut cross-entropy over weights gathered in fp32, which its backward does not take";
   }
+  if (training.lora_kernels.any() && !wraps_adapters(training.fsdp))  // Else they gather the factors by hand.
+    return "axolotl's kernels over adapters in their layers' groups";
   if (const auto adapters = sharded_adapters_unsupported(model, training)) return adapters;
   return groups_unsupported(model, training);
 }
