@@ -108,7 +108,8 @@ void ConstructedWeights::tie(std::vector<Own>& weights) {
   for (Own& each : weights) {
     const Parameter& tied = model_.parameters[at(each.id)];
     const Parameter& first = model_.parameters[at(tied.tied_to)];
-    const bool stays = model_.modules[at(tied.module)].type == "Embedding" && first.module < tied.module;
+    const auto holds_words = [&](ModuleId module) { return model_.modules[at(module)].type == "Embedding"; };
+    const bool stays = holds_words(tied.module) && !holds_words(first.module) && first.module < tied.module;
     if (stays) std::swap(each.variable, made_[at(tied.tied_to)]);
     each.variable.mark_scratch();
     each.variable.reset();
