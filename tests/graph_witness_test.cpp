@@ -31,6 +31,7 @@ Graph graph_of(const ModelSpec& model) {
   if (biases_positions(model)) options.attention = AttentionKernel::MemoryEfficient;
   if (const TowerParts* tower = sized_tower(model)) {
     options.image_size = {2 * tower->patch * tower->merge, 3 * tower->patch * tower->merge};
+    if (!tower->cuts.empty()) options.image_size = {2 * tower->dims.image, tower->dims.image};
   }
   options.images = picture_tokens(model, options.image_size) > 0 ? 1 : 0;
   options.eager_attention = eager_alone(model);
