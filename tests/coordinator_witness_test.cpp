@@ -286,6 +286,7 @@ class Construction : public Ignores<Compute, RecordEvent, WaitEvent, EmptyCache,
     out_.free(dsplan::formatted("freed {}", size(event.buffer)));
   }
   void on(std::size_t, const Communicate& event) {
+    seen_ = true;
     if (!over_) out_.line(dsplan::formatted("{} {}", dsplan::name(event.collective), event.payload.value()));
   }
   void on(std::size_t, const Mark& event) { over_ = over_ || event.stretch != Stretch::Init; }
@@ -308,6 +309,7 @@ class Construction : public Ignores<Compute, RecordEvent, WaitEvent, EmptyCache,
     const Buffer& buffer = schedule_.buffers[id];
     const std::string_view label = buffer.label;
     if (over_ || staging(id)) return !over_;
+    if (!zero_init_ && !seen_) return false;  // What constructors make and let go of.
     return buffer.space == Space::Device && buffer.role != Role::ModuleBuffers && label != "parameter partitions" &&
            label != "tensor of a barrier" && label != "overflow buffer of FusedAdam" && label != "trace to compare" &&
            label != "table of positions" && label != "ones of a triangle";
@@ -315,6 +317,7 @@ class Construction : public Ignores<Compute, RecordEvent, WaitEvent, EmptyCache,
 
   const Schedule& schedule_;
   bool zero_init_;
+  bool seen_ = false;  // DeepSpeed has seen the model: it broadcasts each parameter first.
   bool over_ = false;
   Written out_;
 };

@@ -44,7 +44,7 @@ TEST_CASE(
     given.request.optimizer = {said.substr(at, said.find('"', at) - at), option("--optimizer")};
     CHECK(resolving::refusal(given) == "accepted");
   }
-  CHECK(resolved == 18);
+  CHECK(resolved == 20);
 }
 
 TEST_CASE("names: modules that peft adapts by itself, family by family") {

@@ -424,6 +424,19 @@ inline Bytes locked_by(const Schedule& schedule) {
   return sum;
 }
 
+// fully_shard's tables of tensors are written on the host, pinned, and sent: the one on the device comes next and is as
+// large.
+inline bool tables_agree(const Schedule& schedule) {
+  for (std::uint32_t at = 0; at < schedule.buffers.size(); ++at) {
+    const Buffer& table = schedule.buffers[BufferId(at)];
+    if (table.label != std::string_view("table of tensors") || table.space != Space::Pinned) continue;
+    if (at + 1 == schedule.buffers.size()) return false;
+    const Buffer& sent = schedule.buffers[BufferId(at + 1)];
+    if (sent.label != table.label || sent.space != Space::Device || sent.size != table.size) return false;
+  }
+  return true;
+}
+
 struct Judges {
   const ModelSpec& model;
   const Job& job;
@@ -456,6 +469,7 @@ struct Judges {
       if (!fitting::fault_of(plan, task).empty()) noticed.insert("fit");
     }
     if (!ShardsOnHost(model, job, schedule.rank).agrees(schedule)) noticed.insert("shards on the host");
+    if (!tables_agree(schedule)) noticed.insert("tables");
     if (!FlatAtOnce(model, job).agrees(schedule)) noticed.insert("flat parameters");
     if (!ByHand(model, job, schedule.rank).agrees(schedule)) noticed.insert("by hand");
     if (!checkpoint_fault(model, job, schedule).empty()) noticed.insert("checkpoints");
