@@ -218,6 +218,24 @@ TEST_CASE("one GPU: PyTorch alone is in the space, and what does not fit is offe
   }
 }
 
+TEST_CASE("what would fit: the screen asks for as many as it shows, which are among all") {
+  const Folder folder;
+  const std::string job = "simulate llama-3-8b --zero-stage 3 --gpus 4 --hardware a100-sxm-40";
+  const std::string screen = run_binary(folder, split(job)).out;
+  const std::string all = run_binary(folder, split(job + " --verbose")).out;
+  std::size_t shown = 0;
+  std::istringstream rows(screen.substr(screen.find("what would fit")));
+  for (std::string row; std::getline(rows, row);) {
+    const std::size_t unit = row.find(" GiB  ");
+    if (unit == std::string::npos || row.find('%') == std::string::npos) continue;
+    const std::string takes = row.substr(0, unit);
+    CAPTURE(row);
+    CHECK(all.find(takes.substr(takes.find_last_of(' ') + 1) + " GiB  fits: ") != std::string::npos);
+    ++shown;
+  }
+  CHECK(shown == 3);
+}
+
 TEST_CASE("what would fit stands in the whole report with its options whole, and once") {
   const Folder folder;
   const Ran ran = run_binary(folder, split("simulate llama-3-70b --hardware h100-sxm --gpus 8 --verbose"));

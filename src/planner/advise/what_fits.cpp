@@ -1,6 +1,7 @@
 #include "planner/advise/what_fits.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <functional>
 #include <iterator>
@@ -231,12 +232,19 @@ class Judge {
   // `now`: null where every verdict is wanted.
   Judge(const SearchInputs& inputs, const Prediction* now) : inputs_(inputs), now_(now), shapes_(inputs.model) {}
 
-  [[nodiscard]] std::vector<FittingChange> judged(std::span<const Trial> trials, Detail detail) const {
+  // None that lies behind as many as are `enough` in the list need be tried.
+  [[nodiscard]] std::vector<FittingChange> judged(std::span<const Trial> trials, Detail detail,
+                                                  std::size_t enough = kAllChanges) const {
     std::vector<std::optional<FittingChange>> found(trials.size());
-    // Those that take longest come last in the list, and begin first.
+    std::vector<std::atomic<bool>> well(trials.size());
+    // Those that take longest come last in the list, and begin first where all are tried.
     in_parallel(trials.size(), [&](std::size_t begun) {
-      const std::size_t at = trials.size() - 1 - begun;
+      const std::size_t at = enough == kAllChanges ? trials.size() - 1 - begun : begun;
+      const auto before = well.begin() + static_cast<std::ptrdiff_t>(at);
+      const auto fit = std::count_if(well.begin(), before, [](const std::atomic<bool>& one) { return one.load(); });
+      if (static_cast<std::size_t>(fit) >= enough) return;
       found[at] = smallest(trials[at], detail);
+      well[at] = found[at] && found[at]->verdict == Verdict::Fits;
     });
     std::vector<FittingChange> changes;
     for (std::optional<FittingChange>& one : found) {
@@ -319,16 +327,14 @@ void drop_what_adds_nothing(std::vector<FittingChange>& changes) {
   changes = std::move(kept);
 }
 
-// As many as are `enough` fit with room to spare: then without what comes behind the last of those.
-bool cut_behind(std::vector<FittingChange>& changes, std::size_t enough) {
+// Nothing behind as many as are `enough` that fit with room to spare.
+void cut_behind(std::vector<FittingChange>& changes, std::size_t enough) {
   std::size_t well = 0;
-  for (std::size_t at = 0; at < changes.size(); ++at) {
-    if (changes[at].verdict == Verdict::Fits) ++well;
-    if (well < enough) continue;
-    changes.erase(changes.begin() + static_cast<std::ptrdiff_t>(at + 1), changes.end());
-    return true;
-  }
-  return false;
+  const auto last = std::find_if(changes.begin(), changes.end(), [&well, enough](const FittingChange& one) {
+    if (one.verdict == Verdict::Fits) ++well;
+    return well >= enough;
+  });
+  if (last != changes.end()) changes.erase(last + 1, changes.end());
 }
 
 }  // namespace
@@ -342,21 +348,17 @@ std::vector<FittingChange> what_fits(const SearchInputs& inputs, const Job& job,
     return std::none_of(changes.begin(), changes.end(),
                         [](const FittingChange& one) { return one.verdict == Verdict::Fits; });
   };
-  const auto add = [&](std::span<const Trial> trials, Detail detail) {
-    for (FittingChange& one : judge.judged(trials, detail)) changes.push_back(std::move(one));
+  const auto add = [&changes](std::vector<FittingChange> more) {
+    std::move(more.begin(), more.end(), std::back_inserter(changes));
   };
-  if (none_fits_well()) add(paired_trials(singles), Detail::ChangeEnds);
+  if (none_fits_well()) add(judge.judged(paired_trials(singles), Detail::ChangeEnds));
   const bool one_may = std::any_of(changes.begin(), changes.end(), [](const FittingChange& one) {
     return one.verdict == Verdict::FitsWithRetries && one.at_best_clean;
   });
   const bool goes_on = none_fits_well() && (enough == kAllChanges || !one_may);
   if (goes_on && reach == Reach::Far) {
-    const std::vector<Trial> trials = far_trials(job, inputs.model.family, singles, now);
-    const std::size_t at_once = enough == kAllChanges ? trials.size() : std::max<std::size_t>(processors(), 2);
-    for (std::size_t at = 0; at < trials.size() && !cut_behind(changes, enough); at += at_once) {
-      add(std::span(trials).subspan(at, std::min(at_once, trials.size() - at)), Detail::Change);
-    }
-    (void)cut_behind(changes, enough);
+    add(judge.judged(far_trials(job, inputs.model.family, singles, now), Detail::Change, enough));
+    cut_behind(changes, enough);
   }
   std::stable_sort(changes.begin(), changes.end(), [](const FittingChange& a, const FittingChange& b) {
     if (a.verdict != b.verdict) return a.verdict < b.verdict;
