@@ -15,6 +15,14 @@ namespace {
 
 Ran dsplan_runs(const Folder& folder, const std::string& line) { return run_binary(folder, split(line)); }
 
+// Of rows of 64 tokens.
+Json short_answer(const Folder& folder, const std::string& words) {
+  const Ran ran = dsplan_runs(folder, "simulate " + words + " --seq 64 --format json");
+  CHECK_MESSAGE(ran.code == 0, words, ran.err);
+  return Json::parse(ran.out);
+}
+std::int64_t held_bytes(const Json& answer) { return answer["memory"]["persistent"]["total"].get<std::int64_t>(); }
+
 std::int64_t sum_of_roles(const Json& roles) {
   std::int64_t sum = 0;
   for (const char* role : {"parameters", "gradients", "optimizer", "runtime_buffers", "activations", "temporaries",
@@ -317,14 +325,8 @@ TEST_CASE("tables of tensors that fully_shard's copies send lie pinned on the ho
 
 TEST_CASE("a model that was cast whole has narrower tables, and where it was made on the device nothing is predicted") {
   const Folder folder;
-  const auto simulated = [&](const std::string& words) {
-    const Ran ran = run_binary(folder, split("simulate " + words + " --seq 64 --format json"));
-    CHECK_MESSAGE(ran.code == 0, words, ran.err);
-    return Json::parse(ran.out);
-  };
-  const auto held = [&](const std::string& words) {
-    return simulated(words)["memory"]["persistent"]["total"].get<std::int64_t>();
-  };
+  const auto simulated = [&](const std::string& words) { return short_answer(folder, words); };
+  const auto held = [&](const std::string& words) { return held_bytes(simulated(words)); };
   const std::string host = "tiny-llama --set model_init=host";
   const std::int64_t half = lowered::bundled("tiny-llama").dims.head_dim / 2;
   for (const std::string& words : {host, host + " --gpus 2", host + " --gpus 2 --zero-stage 1"}) {
@@ -343,17 +345,27 @@ TEST_CASE("a model that was cast whole has narrower tables, and where it was mad
   CHECK(packed.err.find("\"cast_model\" of packed weights") != std::string::npos);
 }
 
+TEST_CASE("LongRoPE's table is one attribute, whatever the lengths of rows that share it") {
+  const Folder folder;
+  const auto buffers = [&](const std::string& words) {
+    const Ran ran = dsplan_runs(folder, "simulate phi-4-mini --checkpoint full --format json " + words);
+    CHECK_MESSAGE(ran.code == 0, words, ran.err);
+    return Json::parse(ran.out)["memory"]["persistent"]["module_buffers"].get<std::int64_t>();
+  };
+  const std::int64_t table = 48 * 4;
+  CHECK(buffers("--seq 4096") == table);                // The constructor's copy.
+  CHECK(buffers("--seq-list 4096,1024") == table);      // Whichever is first.
+  CHECK(buffers("--seq 4097") == 2 * table);            // And the one that the last forward made.
+  CHECK(buffers("--seq-list 6000,5000") == 2 * table);  // Of either length.
+  CHECK(buffers("--seq 4096 --gpus 2") == 2 * table);   // DDP's list has the first one.
+  CHECK(buffers("--seq 5000 --gpus 2") == 3 * table);
+}
+
 TEST_CASE("keys and values that a model keeps are held by a script, and refused where nobody compared them") {
   const Folder folder;
-  const auto simulated = [&](const std::string& words) {
-    const Ran ran = run_binary(folder, split("simulate " + words + " --seq 64 --loop script --format json"));
-    CHECK_MESSAGE(ran.code == 0, words, ran.err);
-    return Json::parse(ran.out);
-  };
+  const auto simulated = [&](const std::string& words) { return short_answer(folder, words + " --loop script"); };
   // Schedule and formula agree, or nothing would be predicted; 2 layers of 4 key heads of 16 in bf16.
-  const auto held = [&](const std::string& words) {
-    return simulated(words)["memory"]["persistent"]["total"].get<std::int64_t>();
-  };
+  const auto held = [&](const std::string& words) { return held_bytes(simulated(words)); };
   const std::string tiny = "tiny-llama --micro-batch 3";
   const dsplan::Dimensions d = lowered::bundled("tiny-llama").dims;
   CHECK(held(tiny + " --set use_cache=true") - held(tiny) == d.layers * 2 * 3 * 64 * d.kv_heads * d.head_dim * 2);
@@ -374,14 +386,8 @@ TEST_CASE("keys and values that a model keeps are held by a script, and refused 
 
 TEST_CASE("a loop holds its loss, and one tensor is ids and labels") {
   const Folder folder;
-  const auto simulated = [&](const std::string& words) {
-    const Ran ran = run_binary(folder, split("simulate " + words + " --seq 64 --format json"));
-    CHECK_MESSAGE(ran.code == 0, words, ran.err);
-    return Json::parse(ran.out);
-  };
-  const auto held = [&](const std::string& words) {
-    return simulated(words)["memory"]["persistent"]["total"].get<std::int64_t>();
-  };
+  const auto simulated = [&](const std::string& words) { return short_answer(folder, words); };
+  const auto held = [&](const std::string& words) { return held_bytes(simulated(words)); };
   for (const std::string words : {"tiny-llama --micro-batch 3", "gpt2 --micro-batch 3 --gpus 2",
                                   "tiny-llama --micro-batch 3 --gpus 2 --zero-stage 3 --checkpoint full"}) {
     CAPTURE(words);

@@ -75,11 +75,6 @@ Schedule lower_part(const ModelSpec& model, const Job& job, const std::vector<Sh
       if (!checkpointing.stops_early) tapes.back()->recompute_to_the_end();
     }
   };
-  if (!runtime->holds_buffers) {
-    runtime->replaced = [&emitter](BufferId buffer) {
-      if (emitter.references(buffer) > 0) emitter.release(buffer, Reason::PythonFrame);
-    };
-  }
   if (runtime->replace_buffers) {
     loop.before_first_forward = [&] {
       runtime->replace_buffers(buffers);

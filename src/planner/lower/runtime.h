@@ -45,12 +45,11 @@ class TrainingRuntime {
   // As the first step begins others take the places of the model's buffers; empty: none do.
   std::function<void(std::vector<BufferId>&)> replace_buffers;
 
-  // Of the model, whatever becomes of them there: the list of what DDP sends (nn/parallel/distributed.py,
-  // _assign_modules_buffers).
+  // The model's buffers stay, whatever its modules put in their place: DDP's list of what it sends has them
+  // (nn/parallel/distributed.py, _assign_modules_buffers).
   bool holds_buffers = false;
-  // A module has put another in the place of this buffer of the model. Empty: whoever gave the model its buffers has no
-  // hand in it.
-  std::function<void(BufferId)> replaced;
+  // What an attribute of the model holds from one forward to the next (Instruction::Kind::Keep).
+  BufferId kept = kNoBuffer;
 
   // Where `build` multiplies: a library's workspace is there from then on. Empty: none is placed.
   std::function<void()> before_product;

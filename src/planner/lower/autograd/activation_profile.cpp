@@ -17,6 +17,7 @@ class SilentRuntime final : public TrainingRuntime {
   SilentRuntime(const Job& job, const ModelSpec& model, Emitter& emitter)
       : emitter_(emitter), places_(model.parameters.size(), kNoBuffer), own_(model.modules.size()) {
     const Training& t = job.training;
+    holds_buffers = true;  // Only activations are read off.
     const bool stage3 = t.runtime == Runtime::DeepSpeed && t.zero.stage == 3;
     gathers_ = stage3 && job.parallelism.dp > 1;
     keeps_last_ = t.zero.max_reuse_distance > Elements(0);

@@ -16,9 +16,21 @@ bool is_turned(const Graph& graph, const Node& node, TensorId tensor) {
   return (linear || node.op == Op::GroupedMatmul) && node.number == 0 && tensor == graph.input(node, 1);
 }
 
-// What a module keeps until the next forward.
-constexpr What kTable{Role::ModuleBuffers, "buffer"};
-constexpr What kOfBatch{Role::Inputs, "batch"};
+// One attribute of the model, whatever the length of the rows.
+void keep_for_next(TapeContext& on, TensorId tensor) {
+  constexpr What kTable{Role::ModuleBuffers, "buffer"};
+  constexpr What kOfBatch{Role::Inputs, "batch"};
+  BufferId& kept = on.runtime.kept;
+  if (kept != kNoBuffer) on.emitter.release(kept, Reason::PythonFrame);
+  kept = on.storages.of(tensor);
+  on.emitter.rename(kept, is_floating(on.facts.graph().tensor(tensor).dtype) ? kTable : kOfBatch);
+}
+
+void let_go_of(TapeContext& on, TensorId replaced) {
+  const BufferId buffer = on.storages.of(replaced);
+  if (on.runtime.holds_buffers || on.emitter.references(buffer) == 0) return;
+  on.emitter.release(buffer, Reason::PythonFrame);
+}
 
 }  // namespace
 
@@ -36,14 +48,8 @@ void Forward::run(std::uint32_t begin, std::uint32_t end, bool saves) {
         else if (on_.runtime.ask && emitter_.pass() == Pass::Forward)
           on_.runtime.ask(graph_.storage_of(instruction.tensor()).parameter);
         break;
-      case Instruction::Kind::Keep:
-        if (kept_ != kNoBuffer) emitter_.release(kept_, Reason::PythonFrame);
-        kept_ = on_.storages.of(instruction.tensor());
-        emitter_.rename(kept_, is_floating(graph_.tensor(instruction.tensor()).dtype) ? kTable : kOfBatch);
-        break;
-      case Instruction::Kind::Replaced:
-        if (on_.runtime.replaced) on_.runtime.replaced(on_.storages.of(instruction.tensor()));
-        break;
+      case Instruction::Kind::Keep: keep_for_next(on_, instruction.tensor()); break;
+      case Instruction::Kind::Replaced: let_go_of(on_, instruction.tensor()); break;
       case Instruction::Kind::Share:
         if (!checkpoints_.all().empty()) checkpoints_.container.put(instruction.tensor(), recomputing_ && detaches_);
         break;

@@ -45,7 +45,6 @@ class Forward {
   const Graph& graph_;
   Emitter& emitter_;
   Checkpoints& checkpoints_;
-  BufferId kept_ = kNoBuffer;  // Instruction::Kind::Keep.
   bool recomputing_ = false;
   bool detaches_ = false;
   std::vector<TensorId> alive_;  // Of a recomputation: what Python holds.
