@@ -457,8 +457,8 @@ const std::vector<ConfigKey>& unread_keys() {
 
 // Of towers that take pictures of all sizes.
 const std::vector<ConfigKey>& grid_keys() {
+  static constexpr std::string_view kQwen = "qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe qwen3_5 qwen3_5_moe";
   static const std::vector<ConfigKey> kRows{
-      {"glm4v glm4v_moe", "video_token_id", kInert, "", kToken},
       {"glm4v glm4v_moe", "image_start_token_id", kInert, "", kToken},
       {"glm4v glm4v_moe", "image_end_token_id", kInert, "", kToken},
       {"glm4v glm4v_moe", "video_start_token_id", kInert, "", kToken},
@@ -467,14 +467,14 @@ const std::vector<ConfigKey>& grid_keys() {
       {"glm4v", "attention_bias", kInert, "", "the text's projections have biases, whatever it says"},
       {"glm4v_moe", "use_qk_norm", kInert, "", kNoField},
       {"glm4v_moe", "router_aux_loss_coef", kInert, "", "of a loss that output_router_logits would ask for"},
-      {"qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe qwen3_5 qwen3_5_moe", "video_token_id", kInert, "", kToken},
-      {"qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe qwen3_5 qwen3_5_moe", "vision_token_id", kInert, "", kToken},
-      {"qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe qwen3_5 qwen3_5_moe", "vision_start_token_id", kInert, "", kToken},
-      {"qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe qwen3_5 qwen3_5_moe", "vision_end_token_id", kInert, "", kToken},
-      {"qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe qwen3_5 qwen3_5_moe", "in_chans", kInert, "", kNoField},
-      {"qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe qwen3_5 qwen3_5_moe", "spatial_patch_size", kInert, "", kNoField},
-      {"qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe qwen3_5 qwen3_5_moe", "tokens_per_second", kInert, "",
-       "how far the frames of a film are apart"},
+      {"glm4v glm4v_moe qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe qwen3_5 qwen3_5_moe", "video_token_id", kInert, "",
+       kToken},
+      {kQwen, "vision_token_id", kInert, "", kToken},
+      {kQwen, "vision_start_token_id", kInert, "", kToken},
+      {kQwen, "vision_end_token_id", kInert, "", kToken},
+      {kQwen, "in_chans", kInert, "", kNoField},
+      {kQwen, "spatial_patch_size", kInert, "", kNoField},
+      {kQwen, "tokens_per_second", kInert, "", "how far the frames of a film are apart"},
       {"qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe", "layer_types", kGraph, "full_attention",
        "a window beside pictures"},
   };
@@ -634,9 +634,13 @@ const ConfigKey* config_key(std::string_view family, std::string_view key) {
   return found;
 }
 
-bool rotary_of_lengths(const Value& rope) {
+const Value* rotary_type(const Value& rope) {
   const Value* type = rope.find("rope_type");
-  if (type == nullptr) type = rope.find("type");
+  return type != nullptr ? type : rope.find("type");
+}
+
+bool rotary_of_lengths(const Value& rope) {
+  const Value* const type = rotary_type(rope);
   const Value* const alpha = rope.find("alpha");
   return type != nullptr && type->is(Value::Kind::String) && type->string == "dynamic" && alpha != nullptr &&
          !is_off(*alpha);
@@ -644,8 +648,7 @@ bool rotary_of_lengths(const Value& rope) {
 
 // phi3's older files say "su" and "yarn" (models/phi3/configuration_phi3.py, convert_rope_params_to_dict).
 bool rotary_of_two_tables(std::string_view family, const Value& rope) {
-  const Value* type = rope.find("rope_type");
-  if (type == nullptr) type = rope.find("type");
+  const Value* const type = rotary_type(rope);
   if (type == nullptr || !type->is(Value::Kind::String)) return false;
   if (type->string == "longrope") return family == "phi3" || family == "minicpm3";
   return family == "phi3" && (type->string == "su" || type->string == "yarn");
@@ -664,8 +667,7 @@ void check_rotary(ConfigReader& reader) {
   const Value* const model_type = reader.root().find("model_type");
   const std::string_view family = model_type != nullptr ? std::string_view(model_type->string) : std::string_view();
   const auto judge = [&reader, family](const Value& rope) {
-    const Value* type = rope.find("rope_type");
-    if (type == nullptr) type = rope.find("type");
+    const Value* const type = rotary_type(rope);
     if (type == nullptr || type->is(Value::Kind::Null)) return;
     if (!type->is(Value::Kind::String)) {
       return reader.fault(*type, formatted("\"rope_type\" must be a string, not {}", describe(type->kind)));

@@ -31,6 +31,8 @@ struct ConfigKey {
 // The row of a key in a family, its own before everybody's; nullptr where there is none.
 [[nodiscard]] const ConfigKey* config_key(std::string_view family, std::string_view key);
 
+// What a rope_scaling or rope_parameters says of its kind; nullptr where it says nothing.
+[[nodiscard]] const Value* rotary_type(const Value& rope);
 // A rope_scaling of type "dynamic" with an alpha, as published files of hunyuan have it: one table for all lengths up
 // to max_position_embeddings.
 [[nodiscard]] bool rotary_of_lengths(const Value& rope);

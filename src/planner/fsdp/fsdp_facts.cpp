@@ -169,7 +169,7 @@ void sort_bottom_up(const ModelSpec& model, std::vector<FsdpGroup>& groups) {
   const auto called = [&](const FsdpGroup& group) {
     const ModuleId module = group.modules.front();
     const ModuleId around = module_of(model, module).parent;
-    return module_of(model, module).path.find(".lora_") == std::string::npos ? module : module_of(model, around).parent;
+    return is_factor(model, group) ? module_of(model, around).parent : module;
   };
   std::stable_sort(groups.begin(), groups.end(), [&](const FsdpGroup& a, const FsdpGroup& b) {
     const ModuleId first = called(a);

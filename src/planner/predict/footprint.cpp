@@ -740,7 +740,9 @@ bool kept_in_fp32(const ModelBuffer& buffer, const Training& training) {
          training.transformers >= Version{5, 0, 0} && buffer.name.ends_with("gate.e_score_correction_bias");
 }
 
-DType dtype_of(const ModelSpec& model, const ModelBuffer& buffer, const Training& training) {
+}  // namespace
+
+DType held_dtype(const ModelSpec& model, const ModelBuffer& buffer, const Training& training) {
   if (kept_in_fp32(buffer, training)) return DType::Float32;
   if (training.fsdp.casts_buffers && is_floating(buffer.dtype) && !is_packing_state(model, buffer)) {
     return training.dtype;  // With the first forward.
@@ -753,12 +755,14 @@ DType dtype_of(const ModelSpec& model, const ModelBuffer& buffer, const Training
   return training.under_zero_init() && type == DType::Float32 && !buffer.converted ? training.dtype : type;
 }
 
+namespace {
+
 // LongRoPE's first forward puts another in the place of `inv_freq`: the constructor's copy, which is counted by its own
 // name, or one in fp32 that each forward makes. DDP's list holds the first one all the same.
 Bytes buffer_bytes(const ModelSpec& model, const ModelBuffer& buffer, const Job& job) {
   const Training& t = job.training;
   const Elements elements = shape_of(buffer, t).elements();
-  const Bytes made = storage(elements, dtype_of(model, buffer, t));
+  const Bytes made = storage(elements, held_dtype(model, buffer, t));
   const bool frequencies = buffer.name.ends_with("inv_freq") && !buffer.name.ends_with("original_inv_freq");
   const RotaryParts* rotary = model.parts != nullptr ? &model.parts->rotary : nullptr;
   const bool chosen = frequencies && rotary != nullptr && rotary->scaling == RotaryScaling::LongRope;

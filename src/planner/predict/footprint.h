@@ -28,6 +28,8 @@ struct Footprint {
 // Refuses what core/model's local_shape refuses (tensor parallelism that does not divide). `rank`, a data-parallel one,
 // matters under FSDP2, whose last ranks keep fewer rows.
 [[nodiscard]] Footprint footprint(const ModelSpec& model, const Job& job, std::int64_t rank = 0);
+// In which dtype the device holds a buffer of the model.
+[[nodiscard]] DType held_dtype(const ModelSpec& model, const ModelBuffer& buffer, const Training& training);
 // Whether ranks keep different bytes by these formulas: rows of shards, or states of other parameters.
 [[nodiscard]] bool footprints_differ(const Training& training);
 // What of it fully_shard decides, and the rows of its traffic.

@@ -101,8 +101,7 @@ void buffer_rows(const ModelSpec& model, const Training& t, std::vector<TrafficR
   std::map<DType, Bytes> payload;
   for (const ModelBuffer& buffer : model.buffers) {
     if (!buffer_exists(buffer, t.transformers)) continue;
-    const bool cast = t.cast_model && is_floating(buffer.dtype);
-    const DType dtype = buffer.follows_model_dtype || cast ? t.dtype : buffer.dtype;
+    const DType dtype = held_dtype(model, buffer, t);
     payload[dtype] += storage(shape_of(buffer, t).elements(), dtype);
   }
   for (const auto& [dtype, bytes] : payload) rows.push_back(row(Collective::Broadcast, Pass::Forward, dtype, bytes));

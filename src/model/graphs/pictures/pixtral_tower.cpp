@@ -213,13 +213,7 @@ Pictured show_pixtral(GraphBuilder& g, const TowerParts& tower, ModuleId body, c
       g.split(Op::Split, whole,
               std::vector<Shape>(static_cast<std::size_t>(pictures), Shape{all.dims[0] / pictures, all.dims[1]}), 0);
   g.drop({whole});
-  const TensorId joint = g.cat(parts, 0);
-  Pictured shown;
-  shown.features = g.cast(joint, g.dtype(embedded));
-  g.drop({joint});
-  for (const TensorId part : parts) g.drop({part});
-  put_pictures(g, tower, ids, embedded, shown);
-  return shown;
+  return shown_among(g, tower, ids, embedded, g.cat(parts, 0), parts);
 }
 
 }  // namespace dsplan

@@ -206,11 +206,15 @@ Pictured show_pictures(GraphBuilder& g, const TowerParts& tower, ModuleId body, 
   if (of_states) g.drop({whole});
   g.drop({seen, own});
   drop_result(g, result, read);
-  const TensorId joint = of_states ? g.cat(pictures, 0) : whole;
+  return shown_among(g, tower, ids, embedded, of_states ? g.cat(pictures, 0) : whole, pictures);
+}
+
+Pictured shown_among(GraphBuilder& g, const TowerParts& tower, TensorId ids, TensorId embedded, TensorId made,
+                     const std::vector<TensorId>& pieces) {
   Pictured shown;
-  shown.features = g.cast(joint, g.dtype(embedded));
-  g.drop({joint});
-  for (const TensorId picture : pictures) g.drop({picture});
+  shown.features = g.cast(made, g.dtype(embedded));
+  g.drop({made});
+  for (const TensorId piece : pieces) g.drop({piece});
   put_pictures(g, tower, ids, embedded, shown);
   return shown;
 }

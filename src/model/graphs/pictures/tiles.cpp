@@ -99,13 +99,7 @@ Pictured show_tiles(GraphBuilder& g, const TowerParts& tower, ModuleId body, con
   g.drop({made});
   g.drop({own, seen, lengths});
   drop_result(g, result, read);
-  const TensorId joint = g.cat(lined, 0);
-  Pictured shown;
-  shown.features = g.cast(joint, g.dtype(embedded));
-  g.drop({joint});
-  for (const TensorId one : lined) g.drop({one});
-  put_pictures(g, tower, ids, embedded, shown);
-  return shown;
+  return shown_among(g, tower, ids, embedded, g.cat(lined, 0), lined);
 }
 
 }  // namespace dsplan

@@ -59,6 +59,10 @@ struct Pictured {
 // `shown.features` among the embedded text.
 void put_pictures(GraphBuilder& g, const TowerParts& tower, TensorId ids, TensorId embedded, Pictured& shown);
 
+// `made` of pictures, in the embedded text's dtype, among it. Uses up that and the `pieces` that it was joined of.
+[[nodiscard]] Pictured shown_among(GraphBuilder& g, const TowerParts& tower, TensorId ids, TensorId embedded,
+                                   TensorId made, const std::vector<TensorId>& pieces);
+
 // [rows, channels, image, image], in fp32 or, of llama4, the weights' dtype.
 [[nodiscard]] TensorId pixel_input(GraphBuilder& g, const TowerParts& tower, std::int64_t rows);
 
