@@ -361,6 +361,23 @@ TEST_CASE("LongRoPE's table is one attribute, whatever the lengths of rows that 
   CHECK(buffers("--seq 5000 --gpus 2") == 3 * table);
 }
 
+TEST_CASE("how long the rows are that LongRoPE leaves alone is part of the fingerprint") {
+  const Folder folder;
+  const auto answer = [&](int rows) {
+    spill(folder / "phi.json",
+          R"({"model_type": "phi3", "hidden_size": 64, "intermediate_size": 176, "num_hidden_layers": 2,
+              "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 640, "pad_token_id": 0,
+              "rope_scaling": {"type": "longrope", "short_factor": [1, 1], "long_factor": [2, 2]},
+              "original_max_position_embeddings": )" +
+              std::to_string(rows) + "}");
+    return short_answer(folder, folder / "phi.json");
+  };
+  const Json longer = answer(63);
+  const Json shorter = answer(64);
+  CHECK(held_bytes(longer) > held_bytes(shorter));
+  CHECK(longer["fingerprint"] != shorter["fingerprint"]);
+}
+
 TEST_CASE("keys and values that a model keeps are held by a script, and refused where nobody compared them") {
   const Folder folder;
   const auto simulated = [&](const std::string& words) { return short_answer(folder, words + " --loop script"); };

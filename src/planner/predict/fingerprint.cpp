@@ -43,6 +43,8 @@ void add_model(const ModelSpec& model, std::string& text) {
   if (d.adapter_dropout > 0) append_formatted(text, "adapter dropout {}\n", d.adapter_dropout);
   if (model.parts != nullptr && model.parts->tower != nullptr) add_tower(*model.parts->tower, text);
   if (model.parts != nullptr && model.parts->altup.inputs > 0) add_altup(model.parts->altup, text);
+  if (model.parts != nullptr && model.parts->rotary.scaling == RotaryScaling::LongRope)
+    append_formatted(text, "longrope {}\n", model.parts->rotary.short_rows);
   for (const Parameter& p : model.parameters) {
     text += p.name;
     for (std::uint8_t i = 0; i < p.shape.rank; ++i) append_formatted(text, " {}", p.shape.dims[i]);
