@@ -49,6 +49,26 @@ Place place_of(const Document& document, std::size_t offset) {
   return {at.path, at.line, at.column, at.source_line};
 }
 
+// bitsandbytes' weights are trained as they are packed. Those of others transformers trains in no form but unpacked
+// (the quantizers' is_trainable), which is what dequantize=True of their configuration classes does.
+void take_packing(const Document& config, const ConfigRemarks::Packing& packing, Request& request) {
+  const Place place = place_of(config, packing.offset);
+  if (packing.kind.empty()) {
+    request.notices.push_back({Notice::Kind::Announcement,
+                               place,
+                               formatted("weights quantized by {}: transformers trains them unpacked alone "
+                                         "(dequantize=True), in the training's dtype, and so they are predicted",
+                                         packing.method),
+                               {}});
+    return;
+  }
+  request.quantization = {packing.kind, place};
+  if (packing.kind == "int8") return;
+  request.double_quant = {packing.nested, place};
+  request.quant_compute_dtype = {packing.compute, place};
+  request.quant_storage = {packing.storage, place};
+}
+
 // Unknown keys that switch nothing on; --strict refuses them too.
 void take_remarks(const Document& config, const ConfigRemarks& remarks, Request& request) {
   for (const ConfigRemarks::Key& key : remarks.unknown) {
@@ -59,6 +79,7 @@ void take_remarks(const Document& config, const ConfigRemarks& remarks, Request&
          formatted("\"{}\" is no key that the model's configuration class knows{}", key.key, hint),
          {}});
   }
+  if (remarks.packing) take_packing(config, *remarks.packing, request);
   if (remarks.attention) request.attention = {remarks.attention->message, place_of(config, remarks.attention->offset)};
   for (const ConfigRemarks::Key& gap : remarks.gaps) {
     request.not_modelled.push_back({place_of(config, gap.offset), When::Always, gap.key, gap.message});
@@ -77,6 +98,25 @@ void forget_labels(ConfigRemarks& remarks) {
   std::erase_if(remarks.gaps, [](const ConfigRemarks::Key& gap) {
     return gap.key == "num_labels" || gap.key == "id2label" || gap.key == "problem_type";
   });
+}
+
+template <class T>
+void lay_packing(const Setting<T>& of_model, Setting<T>& said, std::string_view what, Diagnostics& faults) {
+  if (!of_model.given()) return;
+  if (said.given() && *said != *of_model) {
+    faults.add(said.place.says(
+        formatted("{} is another than that of the model's file, whose weights are quantized already", what),
+        "transformers takes the file's"));
+  }
+  said = of_model;
+}
+
+// Before a program says what it does with packed weights: weights that are packed in the checkpoint.
+void lay_packing(const Request& of_model, Request& request, Diagnostics& faults) {
+  lay_packing(of_model.quantization, request.quantization, "the kind of quantization", faults);
+  lay_packing(of_model.double_quant, request.double_quant, "double quantization", faults);
+  lay_packing(of_model.quant_compute_dtype, request.quant_compute_dtype, "the compute dtype", faults);
+  lay_packing(of_model.quant_storage, request.quant_storage, "the storage dtype", faults);
 }
 
 void lay_remarks(const Request& of_model, Request& request) {
@@ -275,6 +315,7 @@ Inputs gather(const SimulateWords& words) {
       inputs.deepspeed = read_deepspeed(parse_hjson(path, read_file(path)));
     });
   });
+  lay_packing(of_model, below.request, diagnostics);
   complete(below, inputs, diagnostics);
   read_what_it_names(inputs, diagnostics);
   diagnostics.throw_if_any();
@@ -521,6 +562,7 @@ Inputs gather(const Sources& sources, const SimulateWords& said) {
   below.request = overlay(below.request, said.options);
   Request& request = inputs.request = below.request;
   with(SourceKind::DeepSpeed, [&](const SourceFile& file) { inputs.deepspeed = read_deepspeed(file.content); });
+  lay_packing(of_model, below.request, faults);
   complete(below, inputs, faults);
   lay_remarks(of_model, request);
   with(SourceKind::Checkpoint, [&](const SourceFile& file) {

@@ -23,6 +23,17 @@ struct ConfigRemarks {
   std::vector<Key> chances;  // By which some steps take less than the graph does.
   // The attention that transformers takes where nobody asks for another one; `message` is its name.
   std::optional<Key> attention;
+  // Weights that are quantized in the checkpoint.
+  struct Packing {
+    std::size_t offset = 0;  // Of its value.
+    std::string method;      // quant_method.
+    // "nf4", "fp4", "int8": trained as bitsandbytes packs them. Empty: unpacked when they are loaded.
+    std::string kind;
+    bool nested = false;
+    std::string compute;  // dtypes; of four bits alone.
+    std::string storage;
+  };
+  std::optional<Packing> packing;
 };
 // As build_model(config, name), and fills `remarks`. Keys that make another model than the one that is built are
 // refused there as well, and `architectures` of another class.

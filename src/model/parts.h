@@ -97,7 +97,11 @@ enum class Residual : std::uint8_t {
   Parallel,          // Attention and MLP read one norm: attention + MLP + residual (phi).
   ParallelResidual,  // The same, summed as residual + attention + MLP (cohere).
   ParallelTwoNorms,  // Each reads a norm of its own: MLP + attention + residual (gpt_neox).
+  OneModule,         // A layer is one norm and one module of DecoderParts::mixers, which is added (nemotron_h).
 };
+
+// What such a layer's module is.
+enum class MixerKind : std::uint8_t { Recurrent, Attention, FeedForward, Mixture };
 
 enum class LayerKind : std::uint8_t { Full, Sliding };
 
@@ -153,8 +157,10 @@ struct ExpertParts {
   bool normalised = true;
   std::int64_t groups = 0;  // Of experts, of which `kept_groups` may be chosen; 0: none.
   std::int64_t kept_groups = 0;
-  double scale = 1;   // Of the weights of routers in fp32.
-  double spread = 0;  // How far below the best an expert may be that is drawn.
+  double scale = 1;         // Of the weights of routers in fp32.
+  double spread = 0;        // How far below the best an expert may be that is drawn.
+  bool gated = true;        // Otherwise two products with an activation between them (nemotron_h).
+  std::int64_t latent = 0;  // What experts see and give, behind and before a product of the block's; 0: hidden.
   // gpt_oss: weights lie as [in, out], with a bias for each expert; gate and up alternate, and are clamped.
   bool biased = false;
 };
@@ -173,7 +179,9 @@ struct MambaParts {
   std::int64_t chunk = 0;
   bool biases = false;  // Of the projections.
   bool conv_bias = true;
-  bool wide_residual = false;  // The residual stream is in fp32 (mamba2).
+  bool wide_residual = false;   // The residual stream is in fp32 (mamba2).
+  bool norms_by_group = false;  // What the scan gives is normed group by group (nemotron_h).
+  std::string activation;       // Of the convolution; empty: the model's.
 
   [[nodiscard]] std::int64_t convolved() const { return inner + 2 * groups * state; }
 };
@@ -285,6 +293,7 @@ struct DecoderParts {
   double hidden_divisor = 0;   // Of what the head reads (minicpm3).
   double logits_divisor = 0;
   double logits_multiplier = 0;
+  bool wide_logits = false;  // The model brings them to fp32 itself (nemotron_h).
 
   TextHead head = TextHead::LanguageModel;
   bool regresses = false;       // To one number: a reward.
@@ -303,11 +312,12 @@ struct DecoderParts {
   MambaParts mamba;  // Of layers that do not attend: one of these.
   DeltaParts delta;
   ConvolutionParts convolution;
-  std::vector<bool> recurrent;  // By layer: it has a mixer and no attention. Empty: all attend.
-  bool gates_queries = false;   // The query's projection has a gate for what attention gives (qwen3_next).
-  bool gates_first = false;     // Of a fused gate: act(gate) * up (granitemoehybrid).
-  bool own_shared = false;      // The layer's own: an MLP in place of, or beside, its experts (granitemoehybrid).
-  bool tells_numbers = true;    // Layers are told of their tokens' numbers, and so are masks.
+  std::vector<bool> recurrent;    // By layer: it has a mixer and no attention. Empty: all attend.
+  std::vector<MixerKind> mixers;  // By layer, of Residual::OneModule.
+  bool gates_queries = false;     // The query's projection has a gate for what attention gives (qwen3_next).
+  bool gates_first = false;       // Of a fused gate: act(gate) * up (granitemoehybrid).
+  bool own_shared = false;        // The layer's own: an MLP in place of, or beside, its experts (granitemoehybrid).
+  bool tells_numbers = true;      // Layers are told of their tokens' numbers, and so are masks.
   SharingParts sharing;
   AltupParts altup;
   std::shared_ptr<const TowerParts> tower;  // Null: it sees no pictures.
@@ -324,7 +334,10 @@ struct DecoderParts {
   [[nodiscard]] bool none_turns() const {
     return !turned.empty() && std::find(turned.begin(), turned.end(), true) == turned.end();
   }
-  [[nodiscard]] bool recurs(std::size_t layer) const { return !recurrent.empty() && recurrent[layer]; }
+  [[nodiscard]] bool recurs(std::size_t layer) const {
+    if (!mixers.empty()) return mixers[layer] != MixerKind::Attention;
+    return !recurrent.empty() && recurrent[layer];
+  }
   [[nodiscard]] bool has_mixers() const { return mamba.inner > 0 || delta.heads > 0 || convolution.kernel > 0; }
 };
 

@@ -227,6 +227,14 @@ HYBRID = config("granitemoehybrid", vocab_size=883, embedding_multiplier=12.0, r
                 mamba_n_groups=2, mamba_chunk_size=32, pad_token_id=0,
                 layer_types=["linear_attention", "full_attention", "linear_attention"])
 
+# Each layer one module, in another order than the default's; the second kind of experts sees latents.
+NEMOTRON_H = {"model_type": "nemotron_h", "hidden_size": 64, "intermediate_size": 112, "vocab_size": 881, "num_attention_heads": 4,
+              "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 512, "mamba_num_heads": 8, "mamba_head_dim": 16,
+              "ssm_state_size": 24, "n_groups": 2, "chunk_size": 32, "n_routed_experts": 8, "num_experts_per_tok": 2,
+              "moe_intermediate_size": 48, "moe_shared_expert_intermediate_size": 80, "n_group": 2, "topk_group": 1, "pad_token_id": 0,
+              "layers_block_type": ["linear_attention", "moe", "full_attention", "mlp", "linear_attention"]}
+NEMOTRON_H_DENSE = {**NEMOTRON_H, "layers_block_type": ["linear_attention", "mlp", "full_attention", "mlp"]}
+
 QWEN3_NEXT = config("qwen3_next", vocab_size=887, num_hidden_layers=3, head_dim=32, linear_key_head_dim=24,
                     linear_value_head_dim=16, linear_num_key_heads=2, linear_num_value_heads=4, num_experts=8,
                     num_experts_per_tok=2, moe_intermediate_size=48, shared_expert_intermediate_size=80,
@@ -606,6 +614,15 @@ FAMILIES = {
     **family("granitemoehybrid", HYBRID, experts=True,
              odd={"mamba_n_groups": 1, "mamba_chunk_size": 40, "mamba_proj_bias": True, "mamba_conv_bias": False,
                   "attention_bias": True, "tie_word_embeddings": True}),
+    **family("nemotron-h", NEMOTRON_H, experts=True, frozen=("model.embeddings.*", "model.layers.0.*"),
+             odd={"n_groups": 1, "chunk_size": 40, "use_bias": True, "use_conv_bias": False, "mlp_bias": True, "n_group": 1,
+                  "norm_topk_prob": False, "mlp_hidden_act": "silu"}),
+    "nemotron-h-latent": case({**NEMOTRON_H, "moe_latent_size": 24, "mlp_bias": True}, micro_batch=2, seq=70),
+    "nemotron-h-latent-checkpoint": case({**NEMOTRON_H, "moe_latent_size": 24}, micro_batch=2, seq=64, checkpoint="full"),
+    "nemotron-h-own-groups": case({**NEMOTRON_H, "n_groups": 8}, micro_batch=2, seq=70),
+    "nemotron-h-batched": case(NEMOTRON_H, micro_batch=2, seq=70, experts="batched_mm"),
+    "nemotron-h-dense-autocast": case(NEMOTRON_H_DENSE, micro_batch=2, seq=64, dtype="fp32", autocast="bf16"),
+    "nemotron-h-dense-checkpoint": case(NEMOTRON_H_DENSE, micro_batch=2, seq=64, checkpoint="full", grad_accum=2),
     "granitemoehybrid-dense": case({**HYBRID, "num_local_experts": 0, "position_embedding_type": "rope"}, micro_batch=2,
                                    seq=70),
     "granitemoehybrid-dense-autocast": case({**HYBRID, "num_local_experts": 0}, micro_batch=2, seq=64, dtype="fp32",

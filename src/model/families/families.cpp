@@ -5,6 +5,7 @@
 #include "core/error.h"
 #include "core/format.h"
 #include "model/config/config_keys.h"
+#include "model/config/packed_weights.h"
 #include "model/config_remarks.h"
 #include "model/families/family.h"
 
@@ -86,6 +87,7 @@ std::vector<Family> later_text_decoders() {
       {"llama4_text", build_llama4_text, true},
       {"mamba2", build_mamba2, true},
       {"granitemoehybrid", build_granitemoehybrid, true},
+      {"nemotron_h", build_nemotron_h, true},
       {"lfm2", build_lfm2, true},
       {"qwen3_next", build_qwen3_next, true},
       {"qwen3_5_text", build_qwen3_5_text, true},
@@ -208,7 +210,8 @@ std::int64_t usual_padding(std::string_view family) {
     std::int64_t padding;
   };
   constexpr Own kOwn[] = {
-      {" bert distilbert electra albert gemma gemma2 vaultgemma gemma3_text gemma3n_text gemma4_text cohere cohere2 ernie4_5 "
+      {" bert distilbert electra albert gemma gemma2 vaultgemma gemma3_text gemma3n_text gemma4_text cohere cohere2 "
+       "ernie4_5 "
        "hunyuan_v1_dense hunyuan_v1_moe lfm2 t5 umt5 pegasus ",
        0},
       {" roberta xlm-roberta camembert bart mbart m2m_100 opt olmo olmo2 olmo3 olmoe seed_oss nanochat ", 1},
@@ -267,7 +270,9 @@ ModelSpec build_model(const Document& config, std::string name, ConfigRemarks& r
   const std::optional<DType> stored = reader.dtype();
   check_rotary(reader);
   remarks.attention = chosen_attention(reader);
+  remarks.packing = read_packing(reader);
   ModelSpec spec = family.build(reader);
+  if (remarks.packing && !remarks.packing->kind.empty()) check_unpacked(reader, spec);
   check_architectures(reader, spec.graph_class, family.other_classes);
   const std::vector<UnknownKey> unknown = judge_other_keys(reader, family.model_type);
   for (const UnknownKey& key : unknown) {

@@ -89,6 +89,7 @@ struct Family {
 [[nodiscard]] ModelSpec build_llama4_text(ConfigReader& config);
 [[nodiscard]] ModelSpec build_mamba2(ConfigReader& config);
 [[nodiscard]] ModelSpec build_granitemoehybrid(ConfigReader& config);
+[[nodiscard]] ModelSpec build_nemotron_h(ConfigReader& config);
 [[nodiscard]] ModelSpec build_lfm2(ConfigReader& config);
 [[nodiscard]] ModelSpec build_qwen3_next(ConfigReader& config);
 [[nodiscard]] ModelSpec build_qwen3_5_text(ConfigReader& config);

@@ -19,12 +19,6 @@ ModelSpec build_gpt_oss(ConfigReader& config) {
                                   .kv_heads_may_be_null = true,
                                   .head_dim_may_be_null = true});
   Dimensions& d = decoder.dims;
-  if (const Value* packing = config.find("quantization_config")) {
-    const Value* method = packing->is(Value::Kind::Object) ? packing->find("quant_method") : nullptr;
-    if (method == nullptr || method->string != "mxfp4") {
-      config.fault(*packing, "\"quantization_config\": a quantized checkpoint other than MXFP4 is not modelled yet");
-    }
-  }
   decoder.qkv_bias = decoder.output_bias = config.flag("attention_bias", true);
   d.sliding_window = config.maybe_size("sliding_window", 128).value_or(0);
   DecoderParts& parts = decoder.parts;

@@ -269,6 +269,7 @@ class DecoderGraph {
     };
     if (p_.logits_divisor > 0) becomes(g_.unary(Op::DivScalar, logits, p_.logits_divisor));
     if (p_.logits_multiplier > 0) becomes(g_.unary(Op::MulScalar, logits, p_.logits_multiplier));
+    if (p_.wide_logits) becomes(g_.cast(logits, DType::Float32));
     if (d_.final_softcap > 0) {
       becomes(g_.unary(Op::DivScalar, logits, d_.final_softcap));
       becomes(g_.unary(Op::Tanh, logits));
@@ -377,8 +378,34 @@ class DecoderGraph {
     return out;
   }
 
+  // One norm, one module, whose result takes the name of what the norm gave.
+  TensorId one_module(ModuleId module, TensorId hidden, const LayerInputs& given) {
+    const ModuleId before = g_.child(module, p_.before_attention);
+    const TensorId narrow = g_.cast(hidden, g_.dtype(g_.parameter_of(before, "weight")));
+    const TensorId normed = norm(module, p_.before_attention, narrow);
+    g_.drop({narrow});
+    Attended made;
+    if (given.mixer == MixerKind::Recurrent) {
+      made.flat = mamba_mixer(g_, p_.mamba, g_.child(module, p_.mamba.module), normed);
+    } else if (given.mixer == MixerKind::Attention) {
+      made = attention_module(g_, p_, g_.child(module, p_.attention), normed, given);
+    } else {
+      made.flat = feed(module, normed).out;
+    }
+    g_.drop({normed});
+    const TensorId out = g_.binary(Op::Add, hidden, made.flat);
+    g_.drop({made.flat});
+    if (made.weights != kNone) g_.drop({made.weights});
+    return out;
+  }
+
   TensorId layer(ModuleId module, TensorId hidden, const LayerInputs& given) {
     g_.enter(module);
+    if (p_.residual == Residual::OneModule) {
+      const TensorId out = one_module(module, hidden, given);
+      g_.exit(module);
+      return out;
+    }
     const bool serial =
         p_.residual == Residual::Serial || p_.residual == Residual::SerialHeld || p_.residual == Residual::SerialNamed;
     const TensorId out = serial ? serial_layer(module, hidden, given) : parallel_layer(module, hidden, given);
@@ -460,6 +487,7 @@ class DecoderGraph {
     given.turns = p_.turns(index);
     given.slides = slides;
     given.recurs = p_.recurs(index);
+    if (!p_.mixers.empty()) given.mixer = p_.mixers[index];
     if (given.recurs) given.mask = kNone;
     if (g_.options().use_cache) given.cache = &cache_;
     return given;

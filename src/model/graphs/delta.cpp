@@ -384,7 +384,7 @@ TensorId delta_mixer(GraphBuilder& g, const DeltaParts& p, ModuleId module, Tens
   g.enter(module);
   std::vector<TensorId> held;
   const Projected made = p.apart ? apart(g, p, module, hidden) : projected(g, p, module, hidden, held);
-  const TensorId mixed = causal_convolution(g, g.child(module, "conv1d"), made.joined, p.kernel);
+  const TensorId mixed = causal_convolution(g, g.child(module, "conv1d"), made.joined, p.kernel, g.dims().activation);
   for (const TensorId one : made.parts) g.drop({one});
   const std::vector<TensorId> parts = split_last(g, mixed, {keys, keys, values});
   const auto by_heads = [&](TensorId part, std::int64_t heads, std::int64_t width, bool copied) {

@@ -233,6 +233,25 @@ class ChunkScan {
   std::vector<TensorId> held_;  // By names of the frame.
 };
 
+// Zamba2RMSNormGated: each group of the width is normed alone; uses up `x`.
+TensorId grouped_norm(GraphBuilder& g, ModuleId module, std::int64_t groups, TensorId x, TensorId gate) {
+  const Shape whole = g.shape(x);
+  g.enter(module);
+  const TensorId wide = g.cast(gate, DType::Float32);
+  const TensorId open = g.unary(Op::Silu, wide);
+  g.drop({wide});
+  const TensorId gated = g.binary(Op::Mul, x, open);
+  g.drop({open});
+  const TensorId apart = g.view(gated, Shape{whole.dims[0], whole.dims[1], groups, whole.dims[2] / groups});
+  TensorId variance = kNone;
+  const TensorId by_group = rebound(g, apart, normalised(g, apart, &variance));
+  const TensorId norm = rebound(g, gated, g.view(by_group, whole));
+  const TensorId out = g.binary(Op::Mul, g.parameter("weight"), norm);
+  g.drop({norm, variance, by_group, x});
+  g.exit(module);
+  return out;
+}
+
 // MambaRMSNormGated; uses up `x`.
 TensorId gated_norm(GraphBuilder& g, ModuleId module, TensorId x, TensorId gate) {
   g.enter(module);
@@ -271,13 +290,14 @@ TensorId bare_convolution(GraphBuilder& g, ModuleId convolution, TensorId x, std
   return cut;
 }
 
-TensorId causal_convolution(GraphBuilder& g, ModuleId convolution, TensorId x, std::int64_t kernel) {
+TensorId causal_convolution(GraphBuilder& g, ModuleId convolution, TensorId x, std::int64_t kernel,
+                            std::string_view activation) {
   const Shape by_token = g.shape(x);
   const Shape by_channel{by_token.dims[0], by_token.dims[2], by_token.dims[1]};
   const TensorId turned = g.view(x, by_channel, {step_swap(1, 2)});
   g.drop({x});
   const TensorId cut = bare_convolution(g, convolution, turned, kernel);
-  const TensorId active = activated(g, g.dims().activation, cut);
+  const TensorId active = activated(g, activation, cut);
   g.drop({cut});
   const TensorId out = g.cast(active, g.dtype(turned));
   g.drop({active, turned});
@@ -303,7 +323,8 @@ TensorId mamba_mixer(GraphBuilder& g, const MambaParts& p, ModuleId module, Tens
         std::pair("out_proj", "weight"), std::pair("out_proj", "bias")}) {
     (void)asked(g, g.child(module, child), leaf);
   }
-  const TensorId mixed = causal_convolution(g, g.child(module, "conv1d"), parts[1], p.kernel);
+  const TensorId mixed = causal_convolution(g, g.child(module, "conv1d"), parts[1], p.kernel,
+                                            p.activation.empty() ? g.dims().activation : p.activation);
   const std::vector<TensorId> read = split_last(g, mixed, {p.inner, p.groups * p.state, p.groups * p.state});
   const Shape by_group{rows, seq, p.groups, p.state};
   const TensorId x = g.view(read[0], Shape{rows, seq, p.heads, p.head_dim});
@@ -311,7 +332,9 @@ TensorId mamba_mixer(GraphBuilder& g, const MambaParts& p, ModuleId module, Tens
   const TensorId c = g.view(read[2], by_group);
   const TensorId scanned = ChunkScan(g, p).run(x, parts[2], a, b, c, module);
   const TensorId flat = g.view(scanned, Shape{rows, seq, p.inner});  // `scanned` has a name of its own.
-  const TensorId normed = gated_norm(g, g.child(module, "norm"), flat, parts[0]);
+  const ModuleId norm = g.child(module, "norm");
+  const TensorId normed =
+      p.norms_by_group ? grouped_norm(g, norm, p.groups, flat, parts[0]) : gated_norm(g, norm, flat, parts[0]);
   const TensorId narrow = g.cast(normed, g.dtype(hidden));
   const TensorId out = linear_module(g, g.child(module, "out_proj"), narrow, g.dims().hidden);
   g.drop({narrow, projected, a, parts[0], mixed, parts[2], read[0], read[1], read[2], scanned, normed});

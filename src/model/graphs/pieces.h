@@ -73,6 +73,7 @@ struct LayerInputs {
   TensorId ids = kNone;
   Waves waves;
   TensorId mask = kNone;
+  MixerKind mixer = MixerKind::Attention;  // Of Residual::OneModule.
   bool turns = true;
   bool slides = false;                     // It has a window, whether that is reached or not.
   std::vector<TensorId>* cache = nullptr;  // Takes keys and values of each layer, where the model keeps them.
@@ -108,8 +109,9 @@ struct Latents {
                                          TensorId hidden);
 // causal_conv1d_fn of `x` [B, C, S] without an activation; `x` stays the caller's.
 [[nodiscard]] TensorId bare_convolution(GraphBuilder& g, ModuleId convolution, TensorId x, std::int64_t kernel);
-// causal_conv1d_fn of rows of tokens, with the activation of the model; uses up `x`.
-[[nodiscard]] TensorId causal_convolution(GraphBuilder& g, ModuleId convolution, TensorId x, std::int64_t kernel);
+// causal_conv1d_fn of rows of tokens, with its activation; uses up `x`.
+[[nodiscard]] TensorId causal_convolution(GraphBuilder& g, ModuleId convolution, TensorId x, std::int64_t kernel,
+                                          std::string_view activation);
 // delta.cpp.
 [[nodiscard]] TensorId delta_mixer(GraphBuilder& g, const DeltaParts& parts, ModuleId module, TensorId hidden);
 [[nodiscard]] TensorId mamba_mixer(GraphBuilder& g, const MambaParts& parts, ModuleId module, TensorId hidden);

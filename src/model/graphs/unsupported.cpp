@@ -588,6 +588,9 @@ std::optional<std::string> mixture_unsupported(const ModelSpec& model, const Tra
   if (model.parts->experts.biased && training.experts == ExpertsImplementation::BatchedMm) {
     return formatted("experts \"batched_mm\" of {}, which adds biases to a view in place", model.family);
   }
+  if (!model.parts->experts.gated && training.experts == ExpertsImplementation::Loop) {
+    return formatted("experts \"eager\" of {}, which sums in fp32", model.family);
+  }
   const bool narrow = training.dtype == training.autocast;  // Nothing is cast.
   if (training.autocast && !narrow && training.experts == ExpertsImplementation::GroupedMm) {
     return "a mixture's grouped product under autocast (--experts eager and batched_mm have none)";

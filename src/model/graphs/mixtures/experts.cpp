@@ -41,6 +41,15 @@ TensorId apply_gate(GraphBuilder& g, ModuleId experts, TensorId both) {
   return out;
 }
 
+// The first product of an expert, of the width that its parameter has, and what becomes of it: gate and values are one
+// product, or there is no gate. Lets go of `both`.
+const char* first_of(const ExpertParts& parts) { return parts.gated ? "gate_up_proj" : "up_proj"; }
+std::int64_t first_width(const ExpertParts& parts) { return parts.gated ? 2 * parts.ffn : parts.ffn; }
+TensorId between(GraphBuilder& g, const ExpertParts& parts, ModuleId experts, TensorId both) {
+  if (!parts.gated) return rebound(g, both, activation_module(g, g.child(experts, "act_fn"), both));
+  return rebound(g, both, parts.biased ? apply_clamped_gate(g, both) : apply_gate(g, experts, both));
+}
+
 // The rows of `x` by their expert's weight; rows of experts that live elsewhere are zeroed. The caller rebinds its
 // variable to the product before it masks it: with `consumes`, that is where `x` dies.
 // `bias` is added in place, or kNone.
@@ -68,11 +77,12 @@ struct Combined {
 Combined combined(GraphBuilder& g, TensorId weighted, std::int64_t tokens, DType dtype) {
   const Dimensions& d = g.dims();
   // The sum's gradient is expanded over a token's experts: back at one row each it has to be copied.
-  const Shape by_token{tokens, d.experts_per_token, d.hidden};
+  const std::int64_t width = g.shape(weighted).dims[1];
+  const Shape by_token{tokens, d.experts_per_token, width};
   const bool copied = d.experts_per_token > 1 && tokens > 1;
   const TensorId grouped = copied ? g.view_copied_back(weighted, by_token) : g.view(weighted, by_token);
   const DType wide = g.options().autocast ? DType::Float32 : g.dtype(weighted);
-  const TensorId sum = g.make(Op::SumDim, Shape{tokens, d.hidden}, wide, {grouped}, true, 1);
+  const TensorId sum = g.make(Op::SumDim, Shape{tokens, width}, wide, {grouped}, true, 1);
   g.drop({grouped});
   return {g.cast(sum, dtype), sum};
 }
@@ -98,7 +108,8 @@ TensorId grouped_experts(GraphBuilder& g, const ExpertParts& parts, ModuleId exp
   const auto [sorted, order] = g.select(Op::Sort, ids, Shape{rows});
   const TensorId source =
       g.make(Op::FloorDivScalar, Shape{rows}, DType::Int64, {order}, false, static_cast<double>(d.experts_per_token));
-  const TensorId gathered = g.make(Op::Index, Shape{rows, d.hidden}, g.dtype(hidden), {hidden, source}, true);
+  const std::int64_t width = g.shape(hidden).dims[1];
+  const TensorId gathered = g.make(Op::Index, Shape{rows, width}, g.dtype(hidden), {hidden, source}, true);
   g.drop({source});
   const TensorId row_weights = g.make(Op::Index, Shape{rows}, g.dtype(weights), {weights, order}, true);
   const TensorId narrow_ids = g.make(Op::Cast, Shape{rows}, DType::Int32, {sorted});
@@ -113,12 +124,12 @@ TensorId grouped_experts(GraphBuilder& g, const ExpertParts& parts, ModuleId exp
   };
   const TensorId up_biases = parts.biased ? biases("gate_up_proj_bias", 2 * parts.ffn) : kNone;
   const TensorId selected = g.in_place(Op::MaskedFillInPlace, gathered, mask);
-  const TensorId both = grouped_linear(g, selected, "gate_up_proj", offsets, mask, up_biases, 2 * parts.ffn, false);
-  const TensorId gated = parts.biased ? apply_clamped_gate(g, both) : apply_gate(g, experts, both);
-  g.drop({both});
-  const TensorId down_biases = parts.biased ? biases("down_proj_bias", d.hidden) : kNone;
+  const TensorId both =
+      grouped_linear(g, selected, first_of(parts), offsets, mask, up_biases, first_width(parts), false);
+  const TensorId gated = between(g, parts, experts, both);
+  const TensorId down_biases = parts.biased ? biases("down_proj_bias", width) : kNone;
   if (parts.biased) g.drop({up_biases});
-  const TensorId projected = grouped_linear(g, gated, "down_proj", offsets, mask, down_biases, d.hidden, true);
+  const TensorId projected = grouped_linear(g, gated, "down_proj", offsets, mask, down_biases, width, true);
   const TensorId column = g.view(row_weights, Shape{rows, 1});
   const TensorId weighted = g.binary(Op::Mul, projected, column);
   g.drop({column});
@@ -139,21 +150,20 @@ class BatchedExperts {
       : g_(g),
         parts_(parts),
         tokens_(g.shape(hidden).dims[0]),
+        width_(g.shape(hidden).dims[1]),
         rows_(tokens_ * g.dims().experts_per_token),
         dtype_(g.dtype(hidden)) {}
 
   TensorId run(ModuleId experts, TensorId hidden, const Routed& routed) {
-    const std::int64_t width = g_.dims().hidden;
     const std::int64_t each = g_.dims().experts_per_token;
     const TensorId selected = repeated(hidden, each);
     const TensorId weights = g_.view(routed.weights, Shape{rows_});
     const TensorId chosen = g_.view(routed.experts, Shape{rows_});
     ids_ = g_.unary(Op::Clamp, chosen);
     g_.drop({chosen});
-    const TensorId both = product(selected, "gate_up_proj", 2 * parts_.ffn);
-    const TensorId gated = parts_.biased ? apply_clamped_gate(g_, both) : apply_gate(g_, experts, both);
-    g_.drop({both});
-    const TensorId projected = product(gated, "down_proj", width);
+    const TensorId both = product(selected, first_of(parts_), first_width(parts_));
+    const TensorId gated = between(g_, parts_, experts, both);
+    const TensorId projected = product(gated, "down_proj", width_);
     g_.drop({gated});
     const TensorId column = g_.view(weights, Shape{rows_, 1});
     const TensorId weighted = g_.binary(Op::Mul, projected, column);
@@ -168,11 +178,10 @@ class BatchedExperts {
  private:
   // x.repeat_interleave(times, dim=0): an expanded view, copied.
   TensorId repeated(TensorId x, std::int64_t times) {
-    const std::int64_t width = g_.dims().hidden;
-    const TensorId column = g_.view(x, Shape{tokens_, 1, width});
-    const TensorId spread = g_.view(column, Shape{tokens_, times, width}, Op::Expand);
+    const TensorId column = g_.view(x, Shape{tokens_, 1, width_});
+    const TensorId spread = g_.view(column, Shape{tokens_, times, width_}, Op::Expand);
     const TensorId copied = g_.copy(spread);
-    const TensorId out = g_.view(copied, Shape{rows_, width});
+    const TensorId out = g_.view(copied, Shape{rows_, width_});
     g_.drop({column, spread, copied});
     return out;
   }
@@ -213,6 +222,7 @@ class BatchedExperts {
   GraphBuilder& g_;
   const ExpertParts& parts_;
   std::int64_t tokens_;
+  std::int64_t width_;
   std::int64_t rows_;
   DType dtype_;
   TensorId ids_ = kNone;

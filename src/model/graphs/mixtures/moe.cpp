@@ -271,6 +271,28 @@ Routed route_in_fp32(GraphBuilder& g, const ExpertParts& parts, ModuleId gate, T
   return {logits, scaled, experts};
 }
 
+// kNone: there is none.
+void call_identity(GraphBuilder& g, ModuleId module) {
+  if (module == kNone) return;
+  g.enter(module);
+  g.exit(module);
+}
+
+// What experts give, which see latents of the rows where there are such; uses up `flat`.
+TensorId seen_by_experts(GraphBuilder& g, const ExpertParts& parts, ModuleId block, TensorId flat,
+                         const Routed& routing) {
+  const ModuleId experts = g.child(block, "experts");
+  if (parts.latent == 0) {
+    call_identity(g, g.model().child(block, "fc1_latent_proj"));
+    const TensorId rows = rebound(g, flat, run_experts(g, parts, experts, flat, routing));
+    call_identity(g, g.model().child(block, "fc2_latent_proj"));
+    return rows;
+  }
+  const TensorId seen = rebound(g, flat, linear_module(g, g.child(block, "fc1_latent_proj"), flat, parts.latent));
+  const TensorId given = rebound(g, seen, run_experts(g, parts, experts, seen, routing));
+  return rebound(g, given, linear_module(g, g.child(block, "fc2_latent_proj"), given, g.dims().hidden));
+}
+
 // The routed experts, then the shared one (deepseek).
 TensorId moe_beside_shared(GraphBuilder& g, const ExpertParts& parts, ModuleId block, TensorId hidden,
                            const SharedExpert& shared) {
@@ -278,9 +300,9 @@ TensorId moe_beside_shared(GraphBuilder& g, const ExpertParts& parts, ModuleId b
   g.enter(block);
   const Routed routing = route_in_fp32(g, parts, g.child(block, "gate"), hidden);
   const TensorId flat = g.view(hidden, Shape{shape.dims[0] * shape.dims[1], shape.dims[2]});
-  const TensorId rows = run_experts(g, parts, g.child(block, "experts"), flat, routing);
+  const TensorId rows = seen_by_experts(g, parts, block, flat, routing);
   const TensorId mixed = g.view(rows, shape);
-  g.drop({rows, flat});
+  g.drop({rows});
   const TensorId beside = shared(g.child(block, "shared_experts"), hidden);
   const TensorId out = g.binary(Op::Add, mixed, beside);
   g.drop({mixed, beside, routing.logits, routing.weights, routing.experts});
