@@ -49,6 +49,10 @@ bool is_body(const ModelSpec& model) {
   return name.ends_with("Model") && !name.ends_with("LMHeadModel") && name != "MarianMTModel";
 }
 
+bool regresses(const ModelSpec& model) {
+  return model.dims.labels == 1 && model.graph_class.ends_with("ForSequenceClassification");
+}
+
 bool is_roberta(const ModelSpec& model) {
   return model.family == "roberta" || model.family == "xlm-roberta" || model.family == "camembert";
 }

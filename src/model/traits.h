@@ -15,6 +15,9 @@ namespace dsplan {
 // A class without a loss: BertModel.
 [[nodiscard]] bool is_body(const ModelSpec& model);
 
+// A head over the text that gives one number, whose loss is its distance from the label.
+[[nodiscard]] bool regresses(const ModelSpec& model);
+
 // roberta and the families that are built like it.
 [[nodiscard]] bool is_roberta(const ModelSpec& model);
 

@@ -295,6 +295,14 @@ def heads_of(name, config, labels=5, prefix=None, **more):
     return cases
 
 
+def numbers_of(name, config, prefix=None, **more):
+    """A class of texts that gives one number (rerankers), in fp32 and under autocast."""
+    prefix = prefix or config["architectures"][0].split("For")[0]
+    headed = {**config, "architectures": [f"{prefix}ForSequenceClassification"], "num_labels": 1, "id2label": {"0": "LABEL_0"}}
+    return {name + "-number": case(headed, micro_batch=3, seq=64, **{"dtype": "fp32", "attention": "math", **more}),
+            name + "-number-autocast": case(headed, micro_batch=2, seq=64, dtype="fp32", autocast="bf16", **more)}
+
+
 def albert_cases():
     """Its class has no checkpoints."""
     made = family("albert", ALBERT, targets=("query", "value"),
@@ -305,7 +313,7 @@ def albert_cases():
     # More layers than any buffer of gradients has seen come; groups that divide them unevenly.
     many = {**ALBERT, "num_hidden_layers": 7, "num_hidden_groups": 3}
     return {
-        **made, **heads_of("albert", ALBERT),
+        **made, **heads_of("albert", ALBERT), **numbers_of("albert", ALBERT),
         "albert-many": case(many, micro_batch=2, seq=72, grad_accum=2),
         "albert-many-autocast": case(many, micro_batch=2, seq=61, dtype="fp32", autocast="bf16"),
         "albert-many-lora": case(many, micro_batch=2, seq=61, lora={**LORA, "targets": ["query", "ffn", "ffn_output"]}),
@@ -502,12 +510,14 @@ FAMILIES = {
              odd={"hidden_act": "relu", "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}),
     "bert-math": case(BERT, micro_batch=2, seq=70, attention="math"),
     **heads_of("bert", BERT),
+    **numbers_of("bert", BERT),
     **family("roberta", ROBERTA, targets=("query", "value"), frozen=("roberta.embeddings.*", "roberta.encoder.layer.0.*"),
              odd={"tie_word_embeddings": False}),
     **heads_of("roberta", ROBERTA),
     **family("xlm-roberta", XLM_ROBERTA, targets=("query", "value"), odd={"tie_word_embeddings": False},
              frozen=("roberta.embeddings.*", "roberta.encoder.layer.0.*")),
     **heads_of("xlm-roberta", XLM_ROBERTA),
+    **numbers_of("xlm-roberta", XLM_ROBERTA),
     **family("camembert", CAMEMBERT, targets=("query", "value"), odd={"tie_word_embeddings": False},
              frozen=("roberta.embeddings.*", "roberta.encoder.layer.0.*")),
     **heads_of("camembert", CAMEMBERT),
@@ -519,6 +529,10 @@ FAMILIES = {
     "deberta-checkpoint-reentrant": case({**DEBERTA, "norm_rel_ebd": "none"}, seq=64, checkpoint="full", reentrant=True,
                                          input_require_grads=True, attention="eager"),
     **heads_of("deberta", DEBERTA, attention="eager"),
+    **numbers_of("deberta", DEBERTA, attention="eager"),
+    "deberta-number-named": case({**numbers_of("", DEBERTA)["-number"]["config"], "problem_type": "regression"}, micro_batch=3, seq=64,
+                                 dtype="fp32", attention="eager"),
+    "deberta-number-bf16": case(numbers_of("", DEBERTA)["-number"]["config"], micro_batch=3, seq=64, attention="eager"),
     "deberta-text-named": case({**heads_of("", DEBERTA)["-text"]["config"], "problem_type": "single_label_classification"},
                                micro_batch=2, seq=64, attention="eager"),
     "deberta-plain": case({**DEBERTA, "relative_attention": False, "pos_att_type": None, "norm_rel_ebd": "none", "position_biased_input": True,
@@ -530,16 +544,19 @@ FAMILIES = {
              frozen=("electra.embeddings.*", "electra.encoder.layer.0.*"),
              odd={"hidden_dropout_prob": 0.0, "embedding_size": 64, "type_vocab_size": 1, "hidden_act": "relu"}),
     **heads_of("electra", ELECTRA),
+    **numbers_of("electra", ELECTRA),
     "electra-fp32": case(ELECTRA, micro_batch=2, seq=61, dtype="fp32", attention="mem-efficient"),
     **albert_cases(),
     **family("distilbert", DISTILBERT, targets=("q_lin", "v_lin"),
              frozen=("distilbert.embeddings.*", "distilbert.transformer.layer.0.*"), odd={"dropout": 0.0}),
     **heads_of("distilbert", DISTILBERT),
+    **numbers_of("distilbert", DISTILBERT),
     **family("modernbert", MODERNBERT, targets=("Wqkv", "Wo"), frozen=("model.embeddings.*", "model.layers.0.*"),
              odd={"tie_word_embeddings": False, "attention_dropout": 0.1, "mlp_dropout": 0.1, "embedding_dropout": 0.1,
                   "attention_bias": True, "mlp_bias": True, "norm_bias": True, "classifier_bias": True,
                   "decoder_bias": False, "classifier_activation": "relu"}),
     **heads_of("modernbert", MODERNBERT),
+    **numbers_of("modernbert", MODERNBERT),
     **heads_of("modernbert-mean", {**MODERNBERT, "classifier_pooling": "mean", "classifier_dropout": 0.1}),
     "modernbert-window": case(NARROW, micro_batch=2, seq=77),
     "modernbert-window-one-row": case({**NARROW, "attention_dropout": 0.1}, seq=83),

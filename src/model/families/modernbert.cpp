@@ -3,6 +3,7 @@
 #include "core/format.h"
 #include "model/families/builder.h"
 #include "model/families/decoder.h"
+#include "model/families/encoders/heads.h"
 #include "model/families/family.h"
 
 namespace dsplan {
@@ -38,12 +39,7 @@ void read_labels(ConfigReader& config, ModernBert& bert) {
     config.fault("classifier_pooling", formatted("\"classifier_pooling\" must be cls or mean, not \"{}\"", pooling));
   }
   bert.parts.mean_pooled = bert.trained == Trained::Text && pooling == "mean";
-  const std::optional<std::string> problem = config.maybe_string("problem_type");
-  if (bert.trained == Trained::Text &&
-      (bert.dims.labels == 1 || (problem && *problem != "single_label_classification"))) {
-    const std::string_view key = problem ? "problem_type" : config.present("id2label") ? "id2label" : "num_labels";
-    config.gaps.push_back({config.find(key), std::string(key), "another loss than that of one class"});
-  }
+  if (bert.trained == Trained::Text) (void)read_problem_type(config, bert.dims.labels);
 }
 
 DecoderParts modernbert_parts() {

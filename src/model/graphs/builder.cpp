@@ -266,13 +266,26 @@ TensorId GraphBuilder::binary(Op op, TensorId a, TensorId b) {
   return make(op, result, promoted(graph_.tensor(a), graph_.tensor(b)), {a, b}, true);
 }
 
+namespace {
+
+Shape with_features(Shape shape, std::int64_t features) {
+  shape.dims[shape.rank - 1U] = features;
+  return shape;
+}
+
+}  // namespace
+
 TensorId GraphBuilder::linear(TensorId x, TensorId weight, TensorId bias, std::int64_t features) {
-  const Product product = options_->stage3_linear ? Product::Function : Product::Transposed;
+  const Product kind = options_->stage3_linear ? Product::Function : Product::Transposed;
   // C++ evaluates the casts of linear(x, weight, bias) from the last argument to the first.
   const TensorId low_bias = lowered(bias);
   const TensorId low_weight = lowered(weight);
   const TensorId low_x = lowered(x);
-  return product_of(product, low_x, low_weight, low_bias, features);
+  const TensorId out =
+      product(kind, {low_x, low_weight, low_bias}, with_features(shape(low_x), features), dtype(low_x));
+  drop({low_x, low_weight});
+  if (low_bias != kNone) drop({low_bias});
+  return out;
 }
 
 // addmm(bias, x, weight).
@@ -280,16 +293,17 @@ TensorId GraphBuilder::conv1d(TensorId x, TensorId weight, TensorId bias, std::i
   const TensorId low_weight = lowered(weight);
   const TensorId low_x = lowered(x);
   const TensorId low_bias = lowered(bias);
-  return product_of(Product::Direct, low_x, low_weight, low_bias, features);
+  const TensorId out =
+      product(Product::Direct, {low_x, low_weight, low_bias}, with_features(shape(low_x), features), dtype(low_x));
+  drop({low_x, low_weight});
+  if (low_bias != kNone) drop({low_bias});
+  return out;
 }
 
-TensorId GraphBuilder::product_of(Product product, TensorId x, TensorId weight, TensorId bias, std::int64_t features) {
-  Shape result = shape(x);
-  result.dims[result.rank - 1U] = features;
-  const TensorId out = make(Op::Linear, result, dtype(x), {x, weight, bias}, true);
-  graph_.nodes.back().product = product;
-  drop({x, weight});
-  if (bias != kNone) drop({bias});
+TensorId GraphBuilder::product(Product kind, std::initializer_list<TensorId> operands, const Shape& made, DType dtype,
+                               double number) {
+  const TensorId out = make(Op::Linear, made, dtype, operands, true, number);
+  graph_.nodes.back().product = kind;
   return out;
 }
 

@@ -128,6 +128,9 @@ class GraphBuilder {
   TensorId widened(TensorId x);
   TensorId binary(Op op, TensorId a, TensorId b);
   TensorId linear(TensorId x, TensorId weight, TensorId bias, std::int64_t features);
+  // Of operands that autocast has seen; their references stay the caller's. `number`: how the weight is packed.
+  TensorId product(Product kind, std::initializer_list<TensorId> operands, const Shape& made, DType dtype,
+                   double number = 0);
   TensorId conv1d(TensorId x, TensorId weight, TensorId bias, std::int64_t features);  // Weight as [in, out].
   TensorId dropout(TensorId x, double p);                                              // p = 0: the same tensor.
   TensorId view(TensorId x, Shape shape, Op op = Op::View);                            // Or Op::Expand.
@@ -262,8 +265,6 @@ class GraphBuilder {
   TensorId output_of(NodeId node, TensorId out);
   NodeId add_node(Op op, std::span<const TensorId> inputs, bool differentiable);
   void run(NodeId node);
-  // Of operands that autocast has seen; their references are used up.
-  TensorId product_of(Product product, TensorId x, TensorId weight, TensorId bias, std::int64_t features);
   const ModelSpec& model_;
   const GraphOptions* options_;
   const Dimensions* dims_;

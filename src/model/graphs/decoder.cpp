@@ -103,6 +103,30 @@ Attended mixed_tokens(GraphBuilder& g, const DecoderParts& p, ModuleId layer, Te
   return {mamba_mixer(g, p.mamba, g.child(layer, p.mamba.module), normed), kNone};
 }
 
+// One norm and one module, whose result takes the name of what the norm gave (nemotron_h). `feed` is the layer's MLP or
+// its mixture.
+template <class Feed>
+TensorId one_module(GraphBuilder& g, const DecoderParts& p, ModuleId layer, TensorId hidden, const LayerInputs& given,
+                    const Feed& feed) {
+  const ModuleId before = g.child(layer, p.before_attention);
+  const TensorId narrow = g.cast(hidden, g.dtype(g.parameter_of(before, "weight")));
+  const TensorId normed = norm_module(g, p.norm, before, narrow);
+  g.drop({narrow});
+  Attended made;
+  if (given.mixer == MixerKind::Recurrent) {
+    made.flat = mamba_mixer(g, p.mamba, g.child(layer, p.mamba.module), normed);
+  } else if (given.mixer == MixerKind::Attention) {
+    made = attention_module(g, p, g.child(layer, p.attention), normed, given);
+  } else {
+    made.flat = feed(normed);
+  }
+  g.drop({normed});
+  const TensorId out = g.binary(Op::Add, hidden, made.flat);
+  g.drop({made.flat});
+  if (made.weights != kNone) g.drop({made.weights});
+  return out;
+}
+
 // The head of a language model inside of the root, and the root's loss.
 TensorId end_inside(GraphBuilder& g, TensorId hidden, TensorId labels, const std::vector<TensorId>& locals,
                     const std::vector<TensorId>& others) {
@@ -378,31 +402,10 @@ class DecoderGraph {
     return out;
   }
 
-  // One norm, one module, whose result takes the name of what the norm gave.
-  TensorId one_module(ModuleId module, TensorId hidden, const LayerInputs& given) {
-    const ModuleId before = g_.child(module, p_.before_attention);
-    const TensorId narrow = g_.cast(hidden, g_.dtype(g_.parameter_of(before, "weight")));
-    const TensorId normed = norm(module, p_.before_attention, narrow);
-    g_.drop({narrow});
-    Attended made;
-    if (given.mixer == MixerKind::Recurrent) {
-      made.flat = mamba_mixer(g_, p_.mamba, g_.child(module, p_.mamba.module), normed);
-    } else if (given.mixer == MixerKind::Attention) {
-      made = attention_module(g_, p_, g_.child(module, p_.attention), normed, given);
-    } else {
-      made.flat = feed(module, normed).out;
-    }
-    g_.drop({normed});
-    const TensorId out = g_.binary(Op::Add, hidden, made.flat);
-    g_.drop({made.flat});
-    if (made.weights != kNone) g_.drop({made.weights});
-    return out;
-  }
-
   TensorId layer(ModuleId module, TensorId hidden, const LayerInputs& given) {
     g_.enter(module);
     if (p_.residual == Residual::OneModule) {
-      const TensorId out = one_module(module, hidden, given);
+      const TensorId out = one_module(g_, p_, module, hidden, given, [&](TensorId x) { return feed(module, x).out; });
       g_.exit(module);
       return out;
     }

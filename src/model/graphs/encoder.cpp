@@ -34,7 +34,7 @@ class EncoderGraph {
                                             : token_logits(hidden);
     const ModuleId own = g_.model().child(g_.causal(), "mlm_loss_fct");
     if (own != kNone) g_.enter(own);
-    const TensorId loss = class_loss(g_, logits, batch.labels);
+    const TensorId loss = loss_of_text(g_, batch, logits);
     if (own != kNone) g_.exit(own);
     g_.drop({hidden});
     if (pooled_ != kNone) g_.drop({pooled_});

@@ -18,8 +18,8 @@ TensorId packed_linear(GraphBuilder& g, const Quantization& packing, TensorId x,
   // The product inside is torch's linear, which autocast takes for its own.
   const DType made =
       packing.compute == DType::Float32 ? g.options().autocast.value_or(packing.compute) : packing.compute;
-  const TensorId product =
-      g.make(Op::Linear, shape, made, {own, g.parameter("weight"), g.parameter("bias")}, true, number);
+  const Product kind = g.options().stage3_linear ? Product::Function : Product::Transposed;
+  const TensorId product = g.product(kind, {own, g.parameter("weight"), g.parameter("bias")}, shape, made, number);
   const TensorId out = g.cast(product, g.dtype(x));
   g.drop({product, own});
   return out;

@@ -21,7 +21,7 @@ class ModernBertGraph {
     const TextBatch batch = begin_text(g_);
     const TensorId hidden = body(batch.ids);
     const TensorId logits = batch.words ? word_logits(hidden) : class_logits(hidden, batch.of_text);
-    const TensorId loss = class_loss(g_, logits, batch.labels, batch.words);
+    const TensorId loss = loss_of_text(g_, batch, logits, batch.words);
     g_.drop({hidden});
     for (TensorId one : held_) g_.drop({one});
     return g_.finish(end_model(g_, logits, loss));

@@ -481,14 +481,17 @@ std::optional<std::string> trainers_unsupported(const ModelSpec& model, const Tr
 
 // What a head asks for, and what lies before it.
 std::optional<std::string> head_unsupported(const ModelSpec& model, const Training& training) {
+  // deberta-v2 brings the number to the label's dtype where no problem_type is named.
+  const bool widens =
+      model.parts != nullptr && model.family == "deberta-v2" && !model.parts->disentangled.names_problem;
+  const bool narrow = !training.autocast && training.dtype != DType::Float32;
+  if (regresses(model) && !widens && narrow && training.loss == Loss::HuggingFace) {
+    return "regression in 16 bits, whose loss PyTorch does not differentiate beside labels in fp32";
+  }
   if (model.parts == nullptr) return std::nullopt;
   const DecoderParts& parts = *model.parts;
   if (parts.head == TextHead::Text && !parts.pads && training.rows() > 1) {
     return formatted("several rows without pad_token_id, which {} refuses", model.graph_class);
-  }
-  const bool regresses = parts.regresses && training.loss == Loss::HuggingFace;
-  if (regresses && !training.autocast && training.dtype != DType::Float32) {
-    return "regression in 16 bits, whose loss PyTorch does not differentiate beside labels in fp32";
   }
   if (parts.hidden_divisor > 0 && training.loss != Loss::HuggingFace) {
     return formatted("another loss than hf of {}", model.graph_class);

@@ -509,6 +509,8 @@ def packed_zero3():
     }
     for name, (way, zero) in ways.items():
         more = (("tinyllama-1.1b", 1600, 4, 3), ("llama-3-8b", 2048, 8, 0)) if name == "prepared" else ()
+        if name in ("prepared", "trl", "whole-graph", "int8"):  # Biases, which bitsandbytes' products take along.
+            more = (*more, ("qwen2.5-0.5b", 2048, 2, 0), ("starcoder2-3b", 1600, 4, 1))
         for model, seq, world, rank in (("tinyllama-1.1b", 2048, 2, 0), *more):
             yield job("packed", model, seq, 1, attention=None, needs="bitsandbytes", world=world, rank=rank, **way,
                       deepspeed=engine(3, torch_adam="offload" not in name, zero=zero), name=f"z3-{name}-w{world}")

@@ -25,9 +25,9 @@ std::string encoder_class(std::string_view prefix, EncoderHead head) {
 
 std::optional<std::string> read_problem_type(ConfigReader& config, std::int64_t labels) {
   std::optional<std::string> problem = config.maybe_string("problem_type");
-  if (labels == 1 || (problem && *problem != "single_label_classification")) {
-    const char* key = problem ? "problem_type" : "num_labels";
-    config.gaps.push_back({config.find(key), key, "another loss than that of one class"});
+  const bool number = labels == 1 && problem.value_or("regression") == "regression";
+  if (!number && (labels == 1 || (problem && *problem != "single_label_classification"))) {
+    config.gaps.push_back({config.find("problem_type"), "problem_type", "another loss than that of one class"});
   }
   return problem;
 }

@@ -17,7 +17,8 @@ enum class EncoderHead : std::uint8_t { None, MaskedLm, Text, Token };
 [[nodiscard]] EncoderHead read_encoder_head(ConfigReader& config, std::string_view prefix);
 // "BertForMaskedLM"; "BertModel" without a head.
 [[nodiscard]] std::string encoder_class(std::string_view prefix, EncoderHead head);
-// `problem_type` of a text's class. A gap where the loss is not that of one class among `labels`.
+// `problem_type` of a text's class. A gap where the loss is neither that of one class
+// among `labels` nor that of one number.
 std::optional<std::string> read_problem_type(ConfigReader& config, std::int64_t labels);
 
 // Projection, norm and dropout behind attention and MLP alike.

@@ -21,7 +21,7 @@ class AlbertGraph {
     const TensorId read = batch.of_text ? pooled_ : hidden;
     const TensorId given = batch.words ? kNone : dropout_module(g_, root("dropout"), read, d_.classifier_dropout);
     const TensorId logits = batch.words ? word_logits(hidden) : linear_module(g_, root("classifier"), given, d_.labels);
-    const TensorId loss = class_loss(g_, logits, batch.labels);
+    const TensorId loss = loss_of_text(g_, batch, logits);
     if (given != kNone) g_.drop({given});
     if (pooled_ != kNone) g_.drop({pooled_});
     g_.drop({hidden});

@@ -250,7 +250,7 @@ class DebertaGraph {
   Graph build() {
     const TextBatch batch = begin_text(g_);
     const TensorId hidden = body(batch.ids);
-    if (batch.of_text) return end_text(hidden, batch.labels);
+    if (batch.of_text) return end_text(hidden, batch);
     const TensorId logits = batch.words ? word_logits(hidden) : token_logits(hidden);
     const TensorId loss = class_loss(g_, logits, batch.labels);
     g_.drop({hidden});
@@ -412,13 +412,19 @@ class DebertaGraph {
   }
 
   // Without problem_type the rows that have a label are looked for, here all of them, and their loss is in fp32.
-  Graph end_text(TensorId hidden, TensorId labels) {
+  Graph end_text(TensorId hidden, const TextBatch& batch) {
     TensorId x = pooled(hidden);
     x = rebound(g_, x, dropout_module(g_, root("dropout"), x, d_.classifier_dropout));
-    const TensorId logits = linear_module(g_, root("classifier"), x, d_.labels);
+    TensorId logits = linear_module(g_, root("classifier"), x, d_.labels);
+    const TensorId labels = batch.labels;
     TensorId loss = kNone;
-    if (kinds_.names_problem) {
-      loss = class_loss(g_, logits, labels);
+    if (!kinds_.names_problem && batch.number) {  // logits = logits.view(-1).to(labels.dtype)
+      const TensorId row = g_.view(logits, g_.shape(labels));
+      logits = rebound(g_, logits, g_.cast(row, DType::Float32));
+      g_.drop({row});
+    }
+    if (kinds_.names_problem || batch.number) {
+      loss = loss_of_text(g_, batch, logits);
     } else {
       const std::int64_t rows = g_.options().micro_batch;
       const TensorId flags = g_.make(Op::GreaterEqual, Shape{rows}, DType::Bool, {labels});

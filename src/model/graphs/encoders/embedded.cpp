@@ -2,8 +2,10 @@
 
 #include <algorithm>
 
+#include "model/graphs/loss.h"
 #include "model/graphs/masks.h"
 #include "model/graphs/pieces.h"
+#include "model/traits.h"
 
 namespace dsplan {
 namespace {
@@ -60,10 +62,16 @@ TextBatch begin_text(GraphBuilder& g) {
   batch.of_text = g.model().graph_class.ends_with("ForSequenceClassification");
   batch.words = g.model().graph_class.ends_with("ForMaskedLM");
   batch.ids = g.batch_input(shape, DType::Int64);
-  batch.labels = g.batch_input(batch.of_text ? Shape{shape.dims[0]} : shape, DType::Int64);
+  batch.number = regresses(g.model());
+  batch.labels =
+      g.batch_input(batch.of_text ? Shape{shape.dims[0]} : shape, batch.number ? DType::Float32 : DType::Int64);
   g.set_batch({batch.ids, batch.labels});
   g.enter_model();
   return batch;
+}
+
+TensorId loss_of_text(GraphBuilder& g, const TextBatch& batch, TensorId logits, bool widens) {
+  return batch.number ? squared_loss(g, logits, batch.labels) : class_loss(g, logits, batch.labels, widens);
 }
 
 TensorId embedded_text(GraphBuilder& g, ModuleId module, TensorId ids, TextTables tables) {

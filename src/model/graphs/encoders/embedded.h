@@ -13,9 +13,13 @@ struct TextBatch {
   TensorId labels = kNone;
   bool of_text = false;  // The class tells texts apart.
   bool words = false;    // It is asked for words that are masked.
+  bool number = false;   // Of a text it gives one number.
 };
 // The model is entered with it.
 [[nodiscard]] TextBatch begin_text(GraphBuilder& g);
+// The loss of what the batch asks for: that of classes, or that of one number. `widens`: logits of classes are brought
+// to fp32.
+[[nodiscard]] TensorId loss_of_text(GraphBuilder& g, const TextBatch& batch, TensorId logits, bool widens = false);
 
 enum class TextTables : std::uint8_t {
   Whole,         // Words, kinds of tokens, positions from a buffer.
