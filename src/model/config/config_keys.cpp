@@ -122,6 +122,7 @@ const std::vector<ConfigKey>& published_keys() {
       {"", "eos_token", kInert, "", kToken},
       {"", "chat_template", kInert, "", kToken},
       {"", "initializer_cutoff_factor", kInert, "", kValues},
+      {"", "custom_pipelines", kInert, "", "of pipelines, which train nothing"},
   };
   return kRows;
 }
@@ -297,9 +298,11 @@ const std::vector<ConfigKey>& mixer_keys() {
       {"nemotron_h", "mamba_dt_max", kInert, "", kValues},
       {"nemotron_h", "mamba_dt_limit", kInert, "", "bounds of values"},
       {"nemotron_h", "mamba_dt_init_floor", kInert, "", kValues},
-      {"nemotron_h", "num_nextn_predict_layers", kInert, "", "transformers builds no layers for several tokens at once"},
+      {"nemotron_h", "num_nextn_predict_layers", kInert, "",
+       "transformers builds no layers for several tokens at once"},
       {"nemotron_h", "mtp_layers_block_type", kInert, "", "transformers builds no layers for several tokens at once"},
-      {"nemotron_h", "mtp_hybrid_override_pattern", kInert, "", "transformers builds no layers for several tokens at once"},
+      {"nemotron_h", "mtp_hybrid_override_pattern", kInert, "",
+       "transformers builds no layers for several tokens at once"},
       {"mamba2", "time_step_rank", kInert, "", "which no forward of this class reads"},
       {"mamba2", "time_step_min", kInert, "", kValues},
       {"mamba2", "time_step_max", kInert, "", kValues},
@@ -403,6 +406,8 @@ const std::vector<ConfigKey>& encoder_keys() {
 constexpr std::string_view kNextTokens = "transformers builds no layers for several tokens at once";
 constexpr std::string_view kGates = "the class gates attention whatever it says";
 constexpr std::string_view kHeadDim = "head_dim says it";
+constexpr std::string_view kSentences = "of sentence-transformers; transformers reads it nowhere";
+constexpr std::string_view kProcessor = "of the processor";
 
 // Fields that published files have and that transformers' classes read nowhere, a row for each reason.
 struct UnreadKeys {
@@ -448,6 +453,17 @@ constexpr UnreadKeys kUnread[] = {
     {"dots1", "topk_method scoring_func aux_loss_alpha seq_aux ep_size moe_layer_freq", kNoField},
     {"granitemoehybrid granitemoe granite granitemoeshared", "init_method", kValues},
     {"nemotron_h", "norm_eps partial_rotary_factor", kNoField},
+    {"bert roberta xlm-roberta camembert distilbert electra albert deberta-v2 modernbert",
+     "sbert_ce_default_activation_function sentence_transformers", kSentences},
+    {"bert", "emb_size biaffine_size", kNoField},
+    {"deberta-v2", "pooling padding_idx", kOldField},
+    {"bart mbart", "classif_dropout", kOldField},
+    {"falcon", "n_head n_layer", "num_attention_heads and num_hidden_layers say it"},
+    {"starcoder2", "rms_norm_eps", "norm_epsilon says it"},
+    {"phi", "rotary_dim", "partial_rotary_factor says it"},
+    {"gemma3_text gemma3", "_sliding_window_pattern", "layer_types says it"},
+    {"qwen3_moe", "use_qk_norm qkv_bias shared_expert_intermediate_size", kNoField},
+    {"gemma4", "image_seq_length video_seq_length audio_seq_length", kProcessor},
     {"mamba2", "fused_add_norm d_intermediate pad_vocab_size_multiple", kNoField},
     {"apertus", "qk_norm post_norm", kNoField},
     {"nemotron", "kv_channels", kHeadDim},

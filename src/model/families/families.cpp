@@ -38,7 +38,7 @@ std::vector<Family> text_decoders() {
       {"gemma4_text", build_gemma4_text, true},
       {"phi", build_phi, true},
       {"phi3", build_phi3, true},
-      {"phimoe", build_phimoe, true},
+      {"phimoe", build_phimoe, true, {"PhiMoEForCausalLM"}},  // Its name in the publisher's own code.
       {"deepseek_v2", build_deepseek_v2, true},
       {"deepseek_v3", build_deepseek_v3, true},
       {"glm4_moe_lite", build_glm4_moe_lite, true},

@@ -202,6 +202,8 @@ ConfigReader& text_reader(ConfigReader& config, std::optional<ConfigReader>& inn
   take_axes(config);
   if (config.find("text_config") == nullptr) return config;
   inner.emplace(part_of(config, "text_config"));
+  // What stands beside it as well, as transformers 4.5x saved it, transformers leaves alone (__post_init__).
+  for (const Member& member : inner->root().members) (void)config.find(member.key);
   (void)inner->find("model_type");
   (void)inner->dtype();
   return *inner;

@@ -1,6 +1,7 @@
 // glm4v and glm4v_moe (GLM-4.1V, GLM-4.5V): a tower that sees pictures of all sizes, at whose end a convolution makes
 // one place of several, and glm4 or glm4_moe with positions of three axes.
 #include <algorithm>
+#include <optional>
 #include <string>
 
 #include "core/format.h"
@@ -151,14 +152,19 @@ ModelSpec build_glm_shown(ConfigReader& config, const GlmNames& names, Decoder (
   ConfigReader vision(part_of(config, "vision_config"));
   TowerParts tower = read_glm_tower(vision);
   const bool bias = vision.flag("attention_bias", false);
-  ConfigReader text(part_of(config, "text_config"));
-  (void)text.find("model_type");
-  (void)text.dtype();
+  // The published file of GLM-4.1V has the text's keys beside the tower's part (Glm4vConfig.__post_init__).
+  std::optional<ConfigReader> inner;
+  if (config.find("text_config") != nullptr) {
+    inner.emplace(part_of(config, "text_config"));
+    (void)inner->find("model_type");
+    (void)inner->dtype();
+  }
+  ConfigReader& text = inner ? *inner : config;
   const Decoder decoder = read(text);
   const bool tied = config.flag("tie_word_embeddings", false) || decoder.tied;
   tower.image_token = config.size("image_token_id", image_token);
   take_remarks(config, vision, family);
-  take_remarks(config, text, family);
+  if (inner) take_remarks(config, *inner, family);
   vision.throw_if_any();
   text.throw_if_any();
   config.throw_if_any();
