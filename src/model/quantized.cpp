@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "core/format.h"
+#include "model/traits.h"
 
 namespace dsplan {
 namespace {
@@ -58,13 +59,22 @@ class Packer {
     for (std::size_t at = 0; at < spec_.modules.size(); ++at) {
       const Module& module = spec_.modules[at];
       const bool adapter = module.path.find(".lora_") != std::string::npos;
-      const bool head = module.path.ends_with("lm_head") || module.path.find("lm_head.") != std::string::npos;
-      if (module.type == "Linear" && !adapter && !head) pack(static_cast<ModuleId>(at));
+      if (module.type == "Linear" && !adapter && !is_head(static_cast<ModuleId>(at))) pack(static_cast<ModuleId>(at));
     }
     return std::move(spec_);
   }
 
  private:
+  // What gives words, tied or not (quantizers/base.py, get_keys_to_not_convert).
+  [[nodiscard]] bool is_head(ModuleId id) const {
+    const Module& module = spec_.modules[static_cast<std::size_t>(id)];
+    if (module.path.ends_with("lm_head")) return true;
+    const ParameterId weight = spec_.parameter(id, "weight");
+    if (weight == kNone) return true;
+    const Parameter& parameter = spec_.parameters[static_cast<std::size_t>(weight)];
+    return parameter.tied_to != kNone || (module.layer == kNone && parameter.shape.dims[0] == spec_.dims.vocab);
+  }
+
   void add(std::string name, Shape shape, DType dtype, ModuleId module) {
     ModelBuffer buffer;
     buffer.name = std::move(name);
@@ -149,6 +159,10 @@ ModelSpec with_packed_weights(const ModelSpec& model, const Quantization& quanti
   }
   if (mixes && quantization.eight_bits()) {
     throw Refusal({place.says("8-bit weights of a mixture of experts are not modelled yet", "4-bit ones are")});
+  }
+  if (biases_positions(model)) {
+    throw Refusal({place.says(formatted(
+        "packed weights of {} are not modelled yet: transformers leaves wo in fp32 beside them", model.graph_class))});
   }
   for (const Module& module : model.modules) {
     const bool copy = module.path.find(".modules_to_save.") != std::string::npos;

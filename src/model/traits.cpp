@@ -49,6 +49,18 @@ bool is_body(const ModelSpec& model) {
   return name.ends_with("Model") && !name.ends_with("LMHeadModel") && name != "MarianMTModel";
 }
 
+std::vector<ModuleId> lists_of_layers(const ModelSpec& model) {
+  std::vector<ModuleId> lists;
+  for (const Module& module : model.modules) {
+    const bool outermost =
+        module.parent == kNone || model.modules[static_cast<std::size_t>(module.parent)].layer == kNone;
+    if (module.layer == kNone || !outermost) continue;
+    lists.resize(std::max(lists.size(), static_cast<std::size_t>(module.layer) + 1), kNone);
+    lists[static_cast<std::size_t>(module.layer)] = module.parent;
+  }
+  return lists;
+}
+
 bool regresses(const ModelSpec& model) {
   return model.dims.labels == 1 && model.graph_class.ends_with("ForSequenceClassification");
 }

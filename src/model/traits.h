@@ -36,6 +36,10 @@ namespace dsplan {
 // Values of a head are of another width than its queries.
 [[nodiscard]] bool own_value_width(const ModelSpec& model);
 
+// The module list in which each layer stands, by the layer's index: one checkpoint runs layers of one list (an
+// encoder's or a decoder's, a tower's or its text's).
+[[nodiscard]] std::vector<ModuleId> lists_of_layers(const ModelSpec& model);
+
 // Some layers, or all, have a mask of their own: the window is no longer than the sequence.
 [[nodiscard]] bool reaches_window(const ModelSpec& model, std::int64_t seq);
 

@@ -334,11 +334,20 @@ inline void share(GraphBuilder& g, TensorId tensor) { instruct(g, Instruction::K
   return std::vector<std::int64_t>(static_cast<std::size_t>(parts), g.shape(x).dims[g.shape(x).rank - 1U] / parts);
 }
 
+// The layer inside of the adapters that wrap it, or the module itself.
+[[nodiscard]] inline ModuleId unwrapped(const GraphBuilder& g, ModuleId module) {
+  const ModuleId base = g.model().child(module, "base_layer");
+  return base == kNone ? module : base;
+}
+// So many features a linear layer with a bias gives, adapters around it and packed or not.
+[[nodiscard]] inline std::int64_t biased_features(GraphBuilder& g, ModuleId module) {
+  return g.shape(g.parameter_of(unwrapped(g, module), "bias")).dims[0];
+}
+
 // A parameter of a module that is not called for it: Instruction::Kind::Read of it tells the runtime. kNone where the
 // module has none of that name. Adapters wrap the layer that the framework's own code asks.
 [[nodiscard]] inline TensorId asked(GraphBuilder& g, ModuleId module, std::string_view leaf) {
-  const ModuleId base = g.model().child(module, "base_layer");
-  const TensorId parameter = g.parameter_of(base == kNone ? module : base, leaf);
+  const TensorId parameter = g.parameter_of(unwrapped(g, module), leaf);
   g.drop({}, parameter);
   return parameter;
 }

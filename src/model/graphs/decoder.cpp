@@ -222,18 +222,20 @@ class DecoderGraph {
     g_.set_batch(batch);
     g_.enter_model({&shown.pixels, &labels});
     TensorId hidden = shown.pixels == kNone ? body(ids, ones, {}) : shown_body(ids, shown);
+    TensorId divided = kNone;  // By the body's outputs, a variable.
     if (p_.hidden_divisor > 0) {
-      held_.push_back(hidden);  // By the body's outputs.
+      divided = hidden;
       hidden = g_.unary(Op::DivScalar, hidden, p_.hidden_divisor);
     }
     if (is_inside(p_)) return g_.finish(end_inside(g_, hidden, labels, held_by_root_, held_));
     if (p_.head == TextHead::LanguageModel) {
       return g_.finish(causal_loss(
-          g_, hidden, labels, [&](TensorId x) { return logits_of(x); }, held_, cache_));
+          g_, hidden, labels, [&](TensorId x) { return logits_of(x); }, held_, cache_, divided));
     }
     const TensorId logits = of_text ? text_logits(ids, hidden) : token_logits(hidden);
     const TensorId loss = p_.regresses ? squared_loss(g_, logits, labels) : class_loss(g_, logits, labels, !of_text);
     g_.drop({hidden});
+    if (divided != kNone) g_.drop({divided});
     for (TensorId held : held_) g_.drop({held});
     return g_.finish(end_model(g_, logits, loss));
   }

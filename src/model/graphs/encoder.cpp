@@ -224,7 +224,7 @@ class EncoderGraph {
     const ModuleId head = root("generator_predictions");
     const ModuleId dense = g_.child(head, "dense");
     g_.enter(head);
-    Chain chain(*this, linear_module(g_, dense, hidden, g_.shape(g_.parameter_of(dense, "weight")).dims[0]));
+    Chain chain(*this, linear_module(g_, dense, hidden, biased_features(g_, dense)));
     chain.gelu(g_.child(head, "activation")).norm(g_.child(head, "LayerNorm"));
     g_.exit(head);
     return chain.linear(root("generator_lm_head"), d_.vocab).end();

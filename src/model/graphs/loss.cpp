@@ -315,7 +315,7 @@ TensorId cut_loss(GraphBuilder& g, TensorId hidden, TensorId labels) {
 }  // namespace
 
 TensorId causal_loss(GraphBuilder& g, TensorId hidden, TensorId labels, const Head& head,
-                     const std::vector<TensorId>& others, const std::vector<TensorId>& cache) {
+                     const std::vector<TensorId>& others, const std::vector<TensorId>& cache, TensorId local) {
   if (g.options().loss == Loss::Cut) return cut_loss(g, hidden, labels);
   if (g.options().loss == Loss::Liger) return liger_loss(g, hidden, labels, cache);
   if (g.options().loss == Loss::Chunked) {
@@ -335,6 +335,7 @@ TensorId causal_loss(GraphBuilder& g, TensorId hidden, TensorId labels, const He
   if (outside) g.drop({hidden});
   const TensorId loss = g.parallel() ? parallel_loss(g, logits, labels) : whole_loss(g, logits, labels, as);
   if (!outside) g.drop({hidden});
+  if (local != kNone) g.drop({local});
   return end_model(g, logits, loss, others, cache);
 }
 

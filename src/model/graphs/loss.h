@@ -30,9 +30,11 @@ void copy_behind(GraphBuilder& g, TensorId rows, TensorId source);
                                  const std::vector<TensorId>& others = {}, const std::vector<TensorId>& cache = {});
 
 // Head and loss as GraphOptions::loss has it, then the end of the model's forward: leaves module 0 and lets go of
-// `hidden` and of the logits where they are the model's output.
+// `hidden` and of the logits where they are the model's output. `local`: a variable of its forward besides, of hf's
+// loss alone, or kNone.
 [[nodiscard]] TensorId causal_loss(GraphBuilder& g, TensorId hidden, TensorId labels, const Head& head,
-                                   const std::vector<TensorId>& others = {}, const std::vector<TensorId>& cache = {});
+                                   const std::vector<TensorId>& others = {}, const std::vector<TensorId>& cache = {},
+                                   TensorId local = kNone);
 
 // The same from logits that a model inside of the root has returned: `locals` are variables of the root's forward.
 [[nodiscard]] TensorId returned_loss(GraphBuilder& g, TensorId logits, TensorId labels,

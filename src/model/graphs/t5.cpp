@@ -253,7 +253,7 @@ class T5Graph {
     if (!gated) g_.drop({active});
     inner = rebound(g_, inner, dropout_module(g_, g_.child(module, "dropout"), inner, d_.residual_dropout));
     const ModuleId last = g_.child(module, "wo");
-    inner = rebound(g_, inner, g_.cast(inner, g_.dtype(g_.parameter_of(last, "weight"))));
+    inner = rebound(g_, inner, g_.cast(inner, g_.dtype(g_.parameter_of(unwrapped(g_, last), "weight"))));
     const TensorId out = linear_module(g_, last, inner, d_.hidden);
     g_.drop({inner});
     if (gated) g_.drop({active, linear});

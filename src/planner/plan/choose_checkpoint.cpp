@@ -44,6 +44,7 @@ class Chooser {
         by_work_ ? times_by_work(graph, recipes) : graph_times(graph, job.training, Rates::of(job));
     chain_ = chain_of(model, like_, graph, recipes, times);
     front_ = front_of(chain_, job.training.checkpoint, kChoices, kLabels);
+    for (SegmentationChoice& choice : front_) cut_at_lists(choice.checkpoint, model);
     activations_ = activation_bytes(model, like_, graph, recipes);
     persistent_ = footprint(model, job).persistent.total();
   }

@@ -108,7 +108,9 @@ std::vector<Checkpointing> PlanGraphs::solved(const Front& front) {
   const bool few = made.of_few && !made.repeats;  // Its regions are not those of the model.
   const Chain chain = chain_of(
       model_, front.job, few ? build_graph(model_, graph_options(model_, front.job)) : made.graph, sizes, made.times);
-  return plans_of(chain, front.job.training.checkpoint, front.most);
+  std::vector<Checkpointing> plans = plans_of(chain, front.job.training.checkpoint, front.most);
+  for (Checkpointing& plan : plans) cut_at_lists(plan, model_);
+  return plans;
 }
 
 const std::vector<Checkpointing>& PlanGraphs::front(const Front& asked, std::span<const Front> others) {

@@ -155,6 +155,17 @@ bool keeps_the_graph(const Training& training) {
   return holds_loss(training.loop) && !training.checkpoint.groups.empty();
 }
 
+// What a bug's report has to say.
+std::string differing(const ByRole& scheduled, const ByRole& formula) {
+  std::string text = "persistent bytes by schedule and by formula differ:";
+  for (std::size_t at = 0; at < kRoles; ++at) {
+    const Role role = static_cast<Role>(at);
+    if (scheduled[role] == formula[role]) continue;
+    text += formatted(" {} {} and {}", name(role), scheduled[role].value(), formula[role].value());
+  }
+  return text;
+}
+
 // `rank`: a data-parallel one.
 void check_derivations(const SharedEvidence& shared, std::int64_t rank, const Readings& readings) {
   ByRole persistent = footprints_differ(shared.job.training) ? footprint(shared.model, shared.job, rank).persistent
@@ -165,7 +176,7 @@ void check_derivations(const SharedEvidence& shared, std::int64_t rank, const Re
     DSPLAN_CHECK(scheduled >= persistent[role], "what outputs keep by schedule is less than by formula");
     persistent[role] = scheduled;
   }
-  DSPLAN_CHECK(readings.memory.by_role() == persistent, "persistent bytes by schedule and by formula differ");
+  DSPLAN_CHECK(readings.memory.by_role() == persistent, differing(readings.memory.by_role(), persistent));
   DSPLAN_CHECK(rank != 0 || readings.host.nvme_peak() == nvme_footprint(shared.model, shared.job, rank).files,
                "files by schedule and by formula differ");
   const std::string checkpoint = checkpoint_fault(shared.model, shared.job, readings.schedule);

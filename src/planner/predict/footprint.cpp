@@ -11,6 +11,7 @@
 #include "model/parts.h"
 #include "model/pictures.h"
 #include "model/quantized.h"
+#include "model/traits.h"
 #include "planner/libraries/library_memory.h"
 
 namespace dsplan {
@@ -379,7 +380,8 @@ void stage3(const Job& job, const std::vector<CountedParameter>& parameters, Foo
 // What a module multiplies has two dimensions: opt's layers and routers make rows of their tokens, Qwen's towers and
 // Mistral's projector of patches; a head that classifies whole rows is given one vector each.
 bool multiplies_rows(const ModelSpec& model, const Module& module) {
-  const std::string_view path = module.path;
+  std::string_view path = module.path;
+  if (constexpr std::string_view kBase = ".base_layer"; path.ends_with(kBase)) path.remove_suffix(kBase.size());
   const std::string_view made = model.graph_class;
   const auto below = [&](std::string_view name) { return path.find(name) != std::string_view::npos; };
   if (model.family == "opt" && (path.ends_with(".fc1") || path.ends_with(".fc2"))) return true;
@@ -675,6 +677,30 @@ Bytes held_cache(const ModelSpec& model, const Training& t) {
 
 }  // namespace
 
+namespace {
+
+// image_hidden_states beside the logits: what the projector gives, or llama4's tower. Classes of grids return none.
+Bytes held_pictures(const ModelSpec& model, const Training& t) {
+  const TowerParts* tower = model.parts == nullptr ? nullptr : model.parts->tower.get();
+  if (tower == nullptr || !tower->beside_text() || t.images == 0) return Bytes(0);
+  const bool grid = tower->merge > 0 && tower->projection == ProjectorKind::Merged;
+  if (grid) return Bytes(0);
+  std::int64_t width = model.dims.hidden;
+  for (const Parameter& parameter : model.parameters) {
+    const bool projector = tower->projection == ProjectorKind::Adapted && parameter.shape.rank == 2 &&
+                           parameter.name.find(std::string(tower->projector) + ".") != std::string::npos;
+    if (projector) width = parameter.shape.dims[1];
+  }
+  const std::int64_t tokens = checked_mul(picture_tokens(model, t.image_size), checked_mul(t.images, t.rows()));
+  const bool as_words = tower->projection == ProjectorKind::TwoLinears ||
+                        tower->projection == ProjectorKind::Shuffled || tower->projection == ProjectorKind::Unfolded ||
+                        tower->projection == ProjectorKind::Embedded;
+  const DType own = as_words ? t.dtype : t.autocast.value_or(t.dtype);  // Brought to the embedding's dtype, or not.
+  return storage(Elements(checked_mul(tokens, width)), t.outputs_to_fp32 ? DType::Float32 : own);
+}
+
+}  // namespace
+
 Bytes held_logits(const ModelSpec& model, const Job& job) {
   const Training& t = job.training;
   if (t.loop != LoopKind::Script) return Bytes(0);
@@ -691,7 +717,9 @@ Bytes held_logits(const ModelSpec& model, const Job& job) {
   const DType computed = biased ? t.dtype : t.autocast.value_or(t.dtype);
   const Bytes logits =
       storage(Elements(checked_mul(answers->places, own)), t.outputs_to_fp32 ? DType::Float32 : computed);
-  if (model.dims.decoder_layers == 0) return logits + held_cache(model, t);
+  if (model.dims.decoder_layers == 0) {
+    return logits + held_cache(model, t) + held_pictures(model, t);
+  }
   // The encoder's last state as well, which under autocast is in its norm's fp32.
   return logits +
          storage(Elements(checked_mul(last_tokens(t), model.dims.hidden)), t.autocast ? DType::Float32 : t.dtype);

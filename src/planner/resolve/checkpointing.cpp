@@ -11,6 +11,7 @@
 #include "core/format.h"
 #include "core/text/split.h"
 #include "core/text/whole_numbers.h"
+#include "model/traits.h"
 
 namespace dsplan {
 namespace {
@@ -43,6 +44,34 @@ std::vector<CheckpointGroup> runs(std::int64_t size, std::int64_t end) {
     groups.push_back(group(first, std::min(end - first, size) + first - 1));
   }
   return groups;
+}
+
+// As runs(size, end), begun anew with each list of layers.
+std::vector<CheckpointGroup> runs_in_lists(std::int64_t size, std::int64_t end, const ModelSpec& model) {
+  const std::vector<ModuleId> lists = lists_of_layers(model);
+  std::vector<CheckpointGroup> groups;
+  for (std::int64_t first = 0; first < end;) {
+    std::int64_t last = first;
+    const auto list = [&](std::int64_t layer) { return lists[static_cast<std::size_t>(layer)]; };
+    while (last + 1 < end && last + 1 - first < size && list(last + 1) == list(first)) ++last;
+    groups.push_back(group(first, last));
+    first = last + 1;
+  }
+  return groups;
+}
+
+// A checkpoint that would run the last layers of one list and the first of another.
+void refuse_across_lists(const Setting<std::string>& wished, const Checkpointing& checkpoint, const ModelSpec& model) {
+  const std::vector<ModuleId> lists = lists_of_layers(model);
+  const auto list = [&](std::int32_t layer) { return lists[static_cast<std::size_t>(layer)]; };
+  for (const CheckpointGroup& one : checkpoint.groups) {
+    if (list(one.first) == list(one.last)) continue;
+    const auto path = [&](std::int32_t layer) { return model.modules[static_cast<std::size_t>(list(layer))].path; };
+    refuse(wished.place,
+           formatted("one checkpoint around layers {} to {}, of which the first stands in {} and the last in {}",
+                     one.first, one.last, path(one.first), path(one.last)),
+           "every:K begins anew with each list of layers; groups:0-3,4-7 names them");
+  }
 }
 
 std::vector<CheckpointGroup> segments(const Setting<std::string>& wished, std::int64_t k, std::int64_t layers) {
@@ -219,7 +248,7 @@ Checkpointing of_layers(const Request& request, const ModelSpec& model, Checkpoi
   } else if (text == "nested") {
     nest(wished, model, result);
   } else if (const auto every = factor(wished, "every")) {
-    result.groups = runs(std::min(*every, std::max(layers, std::int64_t{1})), layers);
+    result.groups = runs_in_lists(*every, layers, model);
   } else if (const auto cut = factor(wished, "segments")) {
     result.groups = segments(wished, *cut, layers);
   } else if (const auto step = factor(wished, "nth")) {
@@ -296,6 +325,7 @@ Checkpointing resolve_checkpointing(const Request& request, const ModelSpec& mod
     refuse(request.checkpoint.place, "choosing among DeepSpeed's own checkpoints is not modelled yet",
            "auto chooses among PyTorch's; name the layers: full, every:K, ...");
   }
+  refuse_across_lists(request.checkpoint, result, model);
   const bool nested = !result.groups.empty() && !result.modules.empty();
   if (nested && kind != CheckpointKind::NonReentrant) {
     refuse(request.checkpoint.place, "checkpoints within reentrant ones are not modelled yet",

@@ -40,7 +40,7 @@ TensorId Sublayers::attended(ModuleId layer, std::string_view name, TensorId hid
 
 TensorId Sublayers::feed_forward(ModuleId layer, TensorId hidden) {
   const ModuleId first = g_.child(layer, "fc1");
-  const std::int64_t ffn = g_.shape(g_.parameter_of(first, "weight")).dims[0];
+  const std::int64_t ffn = biased_features(g_, first);
   const TensorId normed = given(layer, "final_layer_norm", hidden);
   TensorId x = linear_module(g_, first, normed, ffn);
   x = rebound(g_, x, activation_module(g_, g_.child(layer, "activation_fn"), x));

@@ -81,6 +81,13 @@ Checkpoint Checkpoints::found(const CheckpointGroup& group, std::uint32_t begin,
   const Region& asked = graph_.regions[static_cast<std::size_t>(group.first)];
   checkpoint.arguments = asked.arguments;
   checkpoint.keywords = asked.keywords;
+  for (std::int32_t at = group.first + 1; at <= group.last;
+       ++at) {  // The function holds what any of its layers is given.
+    for (const TensorId given : graph_.regions[static_cast<std::size_t>(at)].keywords) {
+      const auto& known = checkpoint.keywords;
+      if (std::find(known.begin(), known.end(), given) == known.end()) checkpoint.keywords.push_back(given);
+    }
+  }
   checkpoint.strided = asked.strided;
   checkpoint.deepspeed = group.kind == CheckpointKind::DeepSpeed;
   checkpoint.reentrant = checkpoint.deepspeed || group.kind == CheckpointKind::Reentrant;

@@ -91,5 +91,7 @@ inline constexpr std::size_t kQuickLabels = 3000;
 // What such a choice is called: "auto:0-31/4,32-79" for groups of four layers, then single ones; what is not named is
 // stored. "none" where nothing is computed again.
 [[nodiscard]] std::string checkpointing_text(const std::vector<CheckpointGroup>& groups);
+// A chain does not know where one list of layers ends and the next begins: groups across such an end become two.
+void cut_at_lists(Checkpointing& checkpoint, const ModelSpec& model);
 
 }  // namespace dsplan

@@ -3,6 +3,7 @@
 
 #include "core/error.h"
 #include "core/format.h"
+#include "model/traits.h"
 #include "planner/plan/recompute/blocks.h"
 #include "planner/plan/recompute/flat.h"
 #include "planner/plan/recompute/from_model.h"
@@ -63,6 +64,24 @@ std::string checkpointing_text(const std::vector<CheckpointGroup>& groups) {
     at = next;
   }
   return "auto:" + text;
+}
+
+void cut_at_lists(Checkpointing& checkpoint, const ModelSpec& model) {
+  const std::vector<ModuleId> lists = lists_of_layers(model);
+  std::vector<CheckpointGroup> groups;
+  for (const CheckpointGroup& group : checkpoint.groups) {
+    CheckpointGroup part = group;
+    for (std::int32_t layer = group.first; layer <= group.last; ++layer) {
+      const auto at = static_cast<std::size_t>(layer);
+      part.last = layer;
+      if (layer < group.last && lists[at] == lists[at + 1]) continue;
+      groups.push_back(part);
+      part.first = layer + 1;
+    }
+  }
+  if (groups.size() == checkpoint.groups.size()) return;
+  checkpoint.groups = std::move(groups);
+  checkpoint.text = checkpointing_text(checkpoint.groups);
 }
 
 std::vector<SegmentationChoice> front_of(const Chain& chain, const Checkpointing& like, std::size_t most,
