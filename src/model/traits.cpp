@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <string_view>
 
+#include "core/format.h"
 #include "model/pictures.h"
 
 namespace dsplan {
@@ -31,6 +32,11 @@ std::vector<std::string> unreached_parameters(const ModelSpec& model, const std:
   if (model.family == "dinov2") add_trained("mask_token");  // Read where patches are masked, as no classifier's are.
   const bool unscaled = model.parts != nullptr && model.parts->altup.inputs > 0 && !model.parts->altup.scales;
   if (unscaled) add_trained("altup.correct_output_scale");
+  // Gemma3nTextAltUp.correct reads that weight, and calls neither the module nor adapters around it.
+  const bool several = model.parts != nullptr && model.parts->altup.inputs > 0;
+  for (const std::string_view factor : {"A", "B"}) {
+    if (several) add_trained(formatted("altup.correction_coefs.lora_{}.default.weight", factor));
+  }
   if (model.parts == nullptr || model.parts->tower == nullptr) return globs;
   for (const std::string& beginning : model.parts->tower->unreached) {
     for (std::size_t at = 0; at < model.parameters.size(); ++at) {
@@ -50,7 +56,7 @@ bool is_body(const ModelSpec& model) {
 }
 
 std::vector<ModuleId> lists_of_layers(const ModelSpec& model) {
-  std::vector<ModuleId> lists;
+  std::vector<ModuleId> lists(static_cast<std::size_t>(model.dims.layers), kNone);  // One may be called several times.
   for (const Module& module : model.modules) {
     const bool outermost =
         module.parent == kNone || model.modules[static_cast<std::size_t>(module.parent)].layer == kNone;

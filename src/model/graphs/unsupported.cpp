@@ -659,7 +659,8 @@ std::optional<std::string> unsupported_on_rank(const ModelSpec& model, const Tra
 }  // namespace
 
 std::optional<std::string> fused_head_unsupported(const ModelSpec& model) {
-  if (model.parts == nullptr || model.dims.decoder_layers > 0) return formatted("the {} family", model.family);
+  if (model.parts == nullptr || builder_of(model) != build_decoder_graph)
+    return formatted("the {} family", model.family);
   if (model.parts->head != TextHead::LanguageModel)
     return formatted("{}, which is no language model", model.graph_class);
   if (model.parts->tower != nullptr) return "pictures";

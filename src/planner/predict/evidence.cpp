@@ -170,7 +170,7 @@ std::string differing(const ByRole& scheduled, const ByRole& formula) {
 void check_derivations(const SharedEvidence& shared, std::int64_t rank, const Readings& readings) {
   ByRole persistent = footprints_differ(shared.job.training) ? footprint(shared.model, shared.job, rank).persistent
                                                              : shared.formulas.persistent;
-  for (const Role role : {Role::Activations, Role::Temporaries}) {
+  for (const Role role : {Role::Activations, Role::Temporaries, Role::RuntimeBuffers}) {
     if (!keeps_the_graph(shared.job.training)) break;
     const Bytes scheduled = readings.memory.by_role()[role];
     DSPLAN_CHECK(scheduled >= persistent[role], "what outputs keep by schedule is less than by formula");

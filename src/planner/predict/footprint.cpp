@@ -48,6 +48,8 @@ bool is_read(const ModelSpec& model, const Parameter& parameter) {
   if (model.family == "dinov2" && parameter.name.ends_with("mask_token")) return false;
   const bool unscaled = model.family == "gemma3n_text" && !model.parts->altup.scales;
   if (unscaled && parameter.name.ends_with("altup.correct_output_scale")) return false;
+  if (model.family == "gemma3n_text" && parameter.name.find("correction_coefs.lora_") != std::string::npos)
+    return false;
   const bool beside = parameter.name.ends_with("lm_head.bias") || parameter.name.ends_with("predictions.bias");
   if (!beside || model.family == "electra" || !model.graph_class.ends_with("ForMaskedLM")) return true;
   const auto id = static_cast<ParameterId>(&parameter - model.parameters.data());
@@ -507,7 +509,9 @@ std::optional<Answers> answers_of(const ModelSpec& model, const Training& t) {
   const bool shown =
       model.has_graph && model.parts != nullptr && model.parts->tower != nullptr && model.parts->tower->beside_text();
   if (model.code == ModelCode::Torchtitan) return Answers{last_tokens(t), d.vocab, true};
-  if (is("ForCausalLM") || is("LMHeadModel") || shown) return Answers{last_tokens(t), d.vocab, t.loss != Loss::Native};
+  if (is("ForCausalLM") || is("LMHeadModel") || shown) {
+    return Answers{last_tokens(t), d.vocab, t.loss != Loss::Native || model.family == "nemotron_h"};
+  }
   const bool modern = model.family == "modernbert";
   const bool apart = model.family == "deberta-v2";
   if (is("ForMaskedLM")) return Answers{last_tokens(t), d.vocab, modern};
@@ -715,8 +719,9 @@ Bytes held_logits(const ModelSpec& model, const Job& job) {
   const Translator* translator = translator_of(model.family);
   const bool biased = translator != nullptr && translator->biases_logits;
   const DType computed = biased ? t.dtype : t.autocast.value_or(t.dtype);
-  const Bytes logits =
-      storage(Elements(checked_mul(answers->places, own)), t.outputs_to_fp32 ? DType::Float32 : computed);
+  // Brought to fp32 by the class itself.
+  const bool wide = t.outputs_to_fp32 || model.family == "mamba2" || model.family == "nemotron_h";
+  const Bytes logits = storage(Elements(checked_mul(answers->places, own)), wide ? DType::Float32 : computed);
   if (model.dims.decoder_layers == 0) {
     return logits + held_cache(model, t) + held_pictures(model, t);
   }

@@ -506,6 +506,7 @@ def packed_zero3():
         "whole-graph": ({**nf4, "checkpoint": "none", "lora": some}, {}),
         "offload": ({**nf4, **left, "lora": every}, {"offload_optimizer": {"device": "cpu", "pin_memory": True}}),
         "int8": ({"quantization": "int8", "lora": every}, {}),
+        "held": ({**nf4, **left, "lora": every}, {}),
     }
     for name, (way, zero) in ways.items():
         more = (("tinyllama-1.1b", 1600, 4, 3), ("llama-3-8b", 2048, 8, 0)) if name == "prepared" else ()
@@ -513,7 +514,8 @@ def packed_zero3():
             more = (*more, ("qwen2.5-0.5b", 2048, 2, 0), ("starcoder2-3b", 1600, 4, 1))
         for model, seq, world, rank in (("tinyllama-1.1b", 2048, 2, 0), *more):
             yield job("packed", model, seq, 1, attention=None, needs="bitsandbytes", world=world, rank=rank, **way,
-                      deepspeed=engine(3, torch_adam="offload" not in name, zero=zero), name=f"z3-{name}-w{world}")
+                      deepspeed=engine(3, torch_adam="offload" not in name, zero=zero), name=f"z3-{name}-w{world}",
+                      **({"holds_outputs": True} if name == "held" else {}))
 
 
 def adapters():
