@@ -5,6 +5,8 @@
 
 #include "core/error.h"
 #include "core/machine/in_parallel.h"
+#include "model/parts.h"
+#include "model/quantized.h"
 #include "planner/fsdp/fsdp_facts.h"
 #include "planner/lower/unsupported.h"
 #include "planner/predict/predict.h"
@@ -150,9 +152,11 @@ const TimeAnswer& SharedEvidence::time() const {
 namespace {
 
 // Whether outputs that a loop's variable holds keep more than logits: what is bound to reentrant checkpoints (masks and
-// tables of each family's own), and a leaf with its gradient. For those there is no formula.
-bool keeps_the_graph(const Training& training) {
-  return holds_loss(training.loop) && !training.checkpoint.groups.empty();
+// tables of each family's own), and a leaf with its gradient; what functions of packed weights hold beside a tower. For
+// those there is no formula.
+bool keeps_the_graph(const ModelSpec& model, const Training& training) {
+  const bool packed_tower = model.parts != nullptr && model.parts->tower != nullptr && packing_of(model);
+  return holds_loss(training.loop) && (packed_tower || !training.checkpoint.groups.empty());
 }
 
 // What a bug's report has to say.
@@ -171,7 +175,7 @@ void check_derivations(const SharedEvidence& shared, std::int64_t rank, const Re
   ByRole persistent = footprints_differ(shared.job.training) ? footprint(shared.model, shared.job, rank).persistent
                                                              : shared.formulas.persistent;
   for (const Role role : {Role::Activations, Role::Temporaries, Role::RuntimeBuffers}) {
-    if (!keeps_the_graph(shared.job.training)) break;
+    if (!keeps_the_graph(shared.model, shared.job.training)) break;
     const Bytes scheduled = readings.memory.by_role()[role];
     DSPLAN_CHECK(scheduled >= persistent[role], "what outputs keep by schedule is less than by formula");
     persistent[role] = scheduled;
