@@ -92,6 +92,7 @@ std::string file_name(const ModelSpec& model, std::string name) {
   if (sees_pictures(model)) return pictured_name(model, std::move(name));
   if (has_blocks(model)) replace(name, ".mlp.", ".block_sparse_moe.");
   if (model.family == "phimoe") replace(name, ".router.weight", ".gate.weight");
+  if (model.family == "nemotron_h") replace(name, "model.", "backbone.");
   if (model.family == "ernie4_5_moe") replace(name, ".gate.moe_statics.", ".moe_statics.");
   if (model.family.starts_with("granitemoe")) {
     static constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kOld{{
@@ -150,6 +151,8 @@ void add_experts(std::vector<Expected>& list, const ModelSpec& model, ParameterI
     if (fused) {
       add(mixtral ? "w1" : "gate_proj", dims[1] / 2);
       add(mixtral ? "w3" : "up_proj", dims[1] / 2);
+    } else if (parameter.name.ends_with("up_proj")) {  // Without a gate.
+      add("up_proj", dims[1]);
     } else {
       add(mixtral ? "w2" : "down_proj", dims[1]);
     }
@@ -203,6 +206,7 @@ bool is_passed_over(const ModelSpec& model, std::string_view name) {
   if (family == "electra") return name.starts_with("discriminator_") || name.starts_with("generator_");
   if (is_roberta(model)) return name.starts_with("lm_head.") || name.starts_with("roberta.pooler.");
   if (family == "deepseek_v3") return name.starts_with("model.layers.61.");
+  if (family == "nemotron_h") return name.starts_with("mtp.");
   if (biases_positions(model)) return name == "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight";
   return false;
 }

@@ -49,7 +49,8 @@ std::optional<RefusedTarget> refused_target(const ModelSpec& model, const std::s
         "the projections of attention are: q_proj, k_proj, v_proj, o_proj"};
   }
   // _check_lora_target_modules_mamba (tuners/tuners_utils.py).
-  if (model.family == "mamba2" && (target == "out_proj" || target == "conv1d")) {
+  const bool scans = model.family == "mamba2" || model.family == "nemotron_h";
+  if (scans && (target == "out_proj" || target == "conv1d" || target == "all-linear")) {
     return RefusedTarget{formatted("LoRA on \"{}\" of {}, which peft refuses", target, model.family),
                          "its mixers' other projection is in_proj"};
   }

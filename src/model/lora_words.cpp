@@ -103,6 +103,7 @@ constexpr UsualTargets kUsualTargets[] = {
     {"llama", "q_proj+v_proj"},
     {"llama4", "q_proj+v_proj"},
     {"mistral", "q_proj+v_proj"},
+    {"nemotron_h", "q_proj+k_proj+v_proj+o_proj"},
     {"gemma", "q_proj+v_proj"},
     {"gemma2", "q_proj+v_proj"},
     {"gemma3_text", "q_proj+v_proj"},

@@ -180,6 +180,7 @@ struct MambaParts {
   bool biases = false;  // Of the projections.
   bool conv_bias = true;
   bool wide_residual = false;   // The residual stream is in fp32 (mamba2).
+  bool rescales = false;        // Its last weight is scaled once more when the model is made.
   bool norms_by_group = false;  // What the scan gives is normed group by group (nemotron_h).
   std::string activation;       // Of the convolution; empty: the model's.
 

@@ -12,54 +12,54 @@ namespace {
 
 struct Plan {
   std::string_view family;
-  bool embedding = false;   // Is named beside the products.
   bool head_norms = false;  // Those of queries and keys.
-  bool tower = false;       // The layers of the decoder alone are named, and of gemma3 and paligemma the embedding.
+  bool tower = false;       // The layers of the decoder alone are named,
+  bool embedding = false;   // and its table of words.
 };
 
 // Families without a row have no plan.
 constexpr std::array kPlans = {
-    Plan{"apertus", false, true},
+    Plan{"apertus", true},
     Plan{"arcee"},
-    Plan{"cohere", true},
-    Plan{"cohere2", true},
+    Plan{"cohere"},
+    Plan{"cohere2"},
     Plan{"cwm"},
-    Plan{"ernie4_5", true},
-    Plan{"exaone4", true, true},
-    Plan{"gemma", true},
-    Plan{"gemma2", true},
+    Plan{"ernie4_5"},
+    Plan{"exaone4", true},
+    Plan{"gemma"},
+    Plan{"gemma2"},
     Plan{"gemma3", true, true, true},
-    Plan{"gemma3_text", true, true},
-    Plan{"gemma3n_text", true, true},
+    Plan{"gemma3_text", true},
+    Plan{"gemma3n_text", true},
     Plan{"glm"},
     Plan{"glm4"},
-    Plan{"glm4v", false, false, true},
+    Plan{"glm4v", false, true},
     Plan{"gpt_neox"},
-    Plan{"granite", true},
+    Plan{"granite"},
     Plan{"helium"},
     Plan{"hyperclovax"},
-    Plan{"idefics3", false, false, true},
+    Plan{"idefics3", false, true},
     Plan{"jais2"},
     Plan{"llama"},
-    Plan{"llava", false, false, true},
-    Plan{"llava_next", false, false, true},
-    Plan{"minicpm3", true},
+    Plan{"llava", false, true},
+    Plan{"llava_next", false, true},
+    Plan{"minicpm3"},
     Plan{"mistral"},
     Plan{"nanochat"},
-    Plan{"olmo", true},
+    Plan{"olmo"},
     Plan{"olmo2"},
-    Plan{"paligemma", true, false, true},
+    Plan{"paligemma", false, true, true},
     Plan{"phi"},
     Plan{"phi3"},
     Plan{"qwen2"},
-    Plan{"qwen2_5_vl", false, false, true},
-    Plan{"qwen2_vl", false, false, true},
-    Plan{"qwen3", true, true},
+    Plan{"qwen2_5_vl", false, true},
+    Plan{"qwen2_vl", false, true},
+    Plan{"qwen3", true},
     Plan{"seed_oss"},
-    Plan{"smollm3", true},
-    Plan{"smolvlm", false, false, true},
+    Plan{"smollm3"},
+    Plan{"smolvlm", false, true},
     Plan{"starcoder2"},
-    Plan{"vaultgemma", true},
+    Plan{"vaultgemma"},
 };
 
 }  // namespace
@@ -72,7 +72,12 @@ bool in_tensor_plan(const ModelSpec& model, const Parameter& parameter) {
   const auto has = [&](std::string_view part) { return name.find(part) != std::string_view::npos; };
   if (plan->tower && !has(formatted("{}.", model.parts->tower->language))) return false;
   if (has("norm")) return plan->head_norms && (has(".q_norm.") || has(".k_norm."));
-  if (has("embed_tokens.") || has("embed_in.")) return plan->embedding;
+  if (has("embed_tokens.") || has("embed_in.")) {  // Named beside the head where it is the head's own (tp_plan).
+    const auto id = static_cast<ParameterId>(&parameter - model.parameters.data());
+    const bool tied = std::any_of(model.parameters.begin(), model.parameters.end(),
+                                  [id](const Parameter& other) { return other.tied_to == id; });
+    return plan->tower ? plan->embedding : tied;
+  }
   constexpr std::array<std::string_view, 5> kBeside{".q_a_proj.", ".act_fn.", "altup", ".laurel.", "per_layer"};
   return std::none_of(kBeside.begin(), kBeside.end(), has);
 }

@@ -276,7 +276,7 @@ const std::vector<ConfigKey>& later_decoder_keys() {
 // Decoders of which layers have a mixer in the place of attention.
 const std::vector<ConfigKey>& mixer_keys() {
   static const std::vector<ConfigKey> kRows{
-      {"nemotron_h mamba2", "rescale_prenorm_residual", kInert, "", kValues},
+      {"mamba2", "rescale_prenorm_residual", kInert, "", kValues},
       {"nemotron_h", "expand", kInert, "", "mamba_num_heads and mamba_head_dim say it"},
       {"nemotron_h", "mamba_proj_bias", kInert, "", "use_bias says it"},
       {"nemotron_h", "attention_bias", kInert, "", "transformers gives attention no biases whatever it says"},
@@ -452,7 +452,8 @@ constexpr UnreadKeys kUnread[] = {
     {"qwen3_5 qwen3_5_moe qwen3_5_text qwen3_5_moe_text", "mamba_ssm_dtype", kNoField},
     {"dots1", "topk_method scoring_func aux_loss_alpha seq_aux ep_size moe_layer_freq", kNoField},
     {"granitemoehybrid granitemoe granite granitemoeshared", "init_method", kValues},
-    {"nemotron_h", "norm_eps partial_rotary_factor", kNoField},
+    {"nemotron_h", "norm_eps rms_norm_eps partial_rotary_factor time_step_rank", kNoField},
+    {"nemotron_h", "attention_head_dim", kHeadDim},
     {"bert roberta xlm-roberta camembert distilbert electra albert deberta-v2 modernbert",
      "sbert_ce_default_activation_function sentence_transformers", kSentences},
     {"bert", "emb_size biaffine_size", kNoField},

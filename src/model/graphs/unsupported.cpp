@@ -69,6 +69,10 @@ std::optional<std::string> kernel_unsupported(const ModelSpec& model, const Trai
 std::optional<std::string> liger_unsupported(const ModelSpec& model, const Training& training) {
   if (model.family == "gpt2") return "Liger's loss in the gpt2 family, which it does not patch";
   if (model.family == "llama4_text") return "Liger's loss in the llama4_text family, not compared with its own yet";
+  const ModuleId head = model.child(model.causal, "lm_head");
+  if (head != kNone && model.parameter(head, "bias") != kNone) {
+    return formatted("Liger's loss of {}, whose head has a bias that Liger leaves out", model.graph_class);
+  }
   if (training.transformers < Version{5, 0, 0}) return "Liger's loss under transformers 4";
   const bool newer_gemma = model.family == "gemma2" || model.family == "gemma3_text";
   if (newer_gemma && training.liger < Version{0, 6, 5}) {

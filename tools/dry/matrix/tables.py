@@ -134,6 +134,22 @@ SHARED = "albert-base albert-xxlarge".split()  # Layers that share their weights
 TRANSLATORS = "bart-base bart-large-cnn mbart-large-50 nllb-200-distilled-600m pegasus-xsum".split()
 
 
+def single_modules():
+    """nemotron_h, each of whose layers is one module: some of each kind, experts that see latents, and none."""
+    for model, pattern in (("nemotron-3-nano-30b", "MEM*E"), ("nemotron-3-super-120b", "ME*"), ("nemotron-h-56b", "M-*-")):
+        few = {"hybrid_override_pattern": pattern, "num_hidden_layers": len(pattern)}
+        one = functools.partial(job, "families", model, attention=None, change=few)
+        yield one(1024, 1)
+        yield one(500, 3, checkpoint="full", name="full")
+        yield one(1777, 1, model_init="host", name="host")
+        if model == "nemotron-3-super-120b":  # 512 experts.
+            continue
+        yield one(512, 2, world=8, rank=3, deepspeed=engine(2), name="zero2")
+        yield one(512, 2, world=8, rank=3, deepspeed=engine(3), model_init="host", name="zero3")
+        yield one(512, 2, world=8, rank=3, deepspeed=engine(3), model_init="host", checkpoint="full", name="zero3-full")
+        yield one(512, 2, world=8, runtime="fsdp2", name="fsdp2")
+
+
 def families():
     """Encoders whole, and decoders that the other tables lack: attention as PyTorch chooses it, at real widths."""
     for model in DECODERS:
@@ -157,6 +173,7 @@ def families():
         yield one(checkpoint="full", model_init="host", dtype="fp32", autocast="bf16", name="full-autocast")
         yield one(world=8, rank=3, name="ddp")
         yield one(world=8, rank=3, deepspeed=engine(3), model_init="host", checkpoint="full", name="zero3-full")
+    yield from single_modules()
     for model in ("gemma-3n-e2b-text", "gemma-3n-e4b-text"):  # Likewise whole.
         one = functools.partial(job, "families", model, attention=None, whole=True)
         yield one(1024, 1)

@@ -88,6 +88,7 @@ void read_state_space(ConfigReader& config, MambaParts& p) {
   p.conv_bias = config.flag("use_conv_bias", true);
   p.activation = config.activation("mamba_hidden_act", "silu");
   p.norms_by_group = true;
+  p.rescales = config.flag("rescale_prenorm_residual", true);
   config.require_divides("n_groups", p.groups, "mamba_num_heads", p.heads);
   p.inner = config.times(p.heads, p.head_dim);
 }

@@ -60,6 +60,21 @@ Checkpoints::Checkpoints(TapeContext& on, const Checkpointing& checkpointing)
   find_sharers(on_.facts, all_);
 }
 
+namespace {
+
+// The function around several layers holds what any of them is given.
+std::vector<TensorId> given_to(const Graph& graph, const CheckpointGroup& group) {
+  std::vector<TensorId> all;
+  for (std::int32_t at = group.first; at <= group.last; ++at) {
+    for (const TensorId given : graph.regions[static_cast<std::size_t>(at)].keywords) {
+      if (std::find(all.begin(), all.end(), given) == all.end()) all.push_back(given);
+    }
+  }
+  return all;
+}
+
+}  // namespace
+
 Checkpoint Checkpoints::found(const CheckpointGroup& group, std::uint32_t begin, std::uint32_t end) {
   Checkpoint checkpoint;
   checkpoint.begin = begin;
@@ -80,14 +95,7 @@ Checkpoint Checkpoints::found(const CheckpointGroup& group, std::uint32_t begin,
   }
   const Region& asked = graph_.regions[static_cast<std::size_t>(group.first)];
   checkpoint.arguments = asked.arguments;
-  checkpoint.keywords = asked.keywords;
-  for (std::int32_t at = group.first + 1; at <= group.last;
-       ++at) {  // The function holds what any of its layers is given.
-    for (const TensorId given : graph_.regions[static_cast<std::size_t>(at)].keywords) {
-      const auto& known = checkpoint.keywords;
-      if (std::find(known.begin(), known.end(), given) == known.end()) checkpoint.keywords.push_back(given);
-    }
-  }
+  checkpoint.keywords = given_to(graph_, group);
   checkpoint.strided = asked.strided;
   checkpoint.deepspeed = group.kind == CheckpointKind::DeepSpeed;
   checkpoint.reentrant = checkpoint.deepspeed || group.kind == CheckpointKind::Reentrant;

@@ -192,7 +192,7 @@ void make_waiting(Waiting& waiting, std::size_t module, const std::function<void
   }
 }
 
-enum class Computed : std::uint8_t { Nothing, Frequencies, Flags, Places, Sines, Waves, Halves };
+enum class Computed : std::uint8_t { Nothing, Frequencies, Flags, Places, Sines, Waves, Halves, Rescaled };
 
 const ModelBuffer* buffer_of(const ModelSpec& model, ModuleId module) {
   for (const ModelBuffer& buffer : model.buffers) {
@@ -208,6 +208,11 @@ Computed computed_by(const ModelSpec& model, ModuleId id) {
     if (module.type.ends_with("RotaryEmbedding") && buffer->shape.rank == 1) return Computed::Frequencies;
     if (module.type == kSeeing) return Computed::Flags;
     if (buffer->name.ends_with("position_ids")) return Computed::Places;
+  }
+  const bool mixes = model.parts != nullptr && model.parts->mamba.rescales;
+  if (mixes && module.path.ends_with("." + std::string(model.parts->mamba.module)) &&
+      model.parameter(id, "A_log") != kNone) {
+    return Computed::Rescaled;
   }
   const bool of_whisper = module.parent != kNone && module.path.ends_with("embed_positions") &&
                           model.modules[static_cast<std::size_t>(module.parent)].type == "WhisperEncoder";
@@ -251,7 +256,8 @@ class Tables {
   [[nodiscard]] const Module& at(ModuleId module) const { return model_.modules[static_cast<std::size_t>(module)]; }
   [[nodiscard]] ModuleId stack_of(ModuleId table) const {
     ModuleId around = at(table).parent;
-    const bool inside = computed_by(model_, table) == Computed::Flags;
+    const Computed kind = computed_by(model_, table);
+    const bool inside = kind == Computed::Flags || kind == Computed::Rescaled;
     while (inside && around > 0 && !at(around).type.ends_with("Model")) around = at(around).parent;
     return around;
   }
@@ -280,8 +286,15 @@ class Tables {
       case Computed::Sines: return counted(module, {});
       case Computed::Waves: return waves(module);
       case Computed::Halves: return halves(module);
+      case Computed::Rescaled: return rescaled(module);
       case Computed::Nothing: return;
     }
+  }
+
+  // p / sqrt(layers), which is copied into the weight (NemotronHPreTrainedModel._init_weights).
+  void rescaled(ModuleId mixer) {
+    const ParameterId weight = model_.parameter(model_.child(mixer, "out_proj"), "weight");
+    (void)made(model_.parameters[static_cast<std::size_t>(weight)].shape.elements().value(), kept_);
   }
 
   // Of each kind of layers that has its own, what they are computed to, and a clone. Without `make`, copied into what
