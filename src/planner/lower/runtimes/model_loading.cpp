@@ -128,11 +128,14 @@ void ModelLoading::build_packed(const ModelSpec& model, const BuffersOf& buffers
 }
 
 // peft's prepare_model_for_kbit_training: one after the other is cast, then the cache is emptied. A bias takes the
-// dtype of its products in the first forward, which is taken for now.
+// dtype of its products in the first forward, which is taken for now, unless DeepSpeed casts it before.
 void ModelLoading::prepare(const ModelSpec& model) {
   const DType beside = packing_of(model)->others();
+  const bool engine = training_.runtime == Runtime::DeepSpeed;
   for (std::size_t at = 0; at < parameters_; ++at) {
-    cast(static_cast<ParameterId>(at), model.parameters[at].dtype.value_or(beside));
+    const Parameter& parameter = model.parameters[at];
+    const bool bias = engine && parameter.name.ends_with(".bias");
+    cast(static_cast<ParameterId>(at), bias ? beside : parameter.dtype.value_or(beside));
   }
   if (packing_of(model)->prepared) eager_.emitter().empty_cache();
 }
