@@ -380,6 +380,9 @@ class Run:
             shapes = {"input_features": (shape[0], bands, 2 * shape[1]), "labels": shapes["labels"]}
         if kind.endswith(("ForSequenceClassification", "ForImageClassification")):
             shapes["labels"] = shape[:1]
+        if kind.endswith("ForQuestionAnswering"):
+            del shapes["labels"]
+            shapes.update(start_positions=shape[:1], end_positions=shape[:1])
         config = self.case["config"]
         size = config.get("vision_config", config).get("image_size")
         if kind.startswith("Dinov2"):  # Of as many patches as the sequence has, beside a class token.

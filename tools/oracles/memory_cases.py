@@ -303,6 +303,15 @@ def numbers_of(name, config, prefix=None, **more):
             name + "-number-autocast": case(headed, micro_batch=2, seq=64, dtype="fp32", autocast="bf16", **more)}
 
 
+def answers_of(name, config, prefix=None, **more):
+    """A class that looks for an answer in a text, of whose tokens two are named."""
+    prefix = prefix or config["architectures"][0].split("For")[0]
+    headed = {**config, "architectures": [f"{prefix}ForQuestionAnswering"]}
+    return {name + "-answer": case(headed, micro_batch=2, seq=64, **more),
+            name + "-answer-checkpoint": case(headed, micro_batch=2, seq=61, checkpoint="full", **more),
+            name + "-answer-autocast": case(headed, micro_batch=3, seq=64, dtype="fp32", autocast="bf16", grad_accum=2, **more)}
+
+
 def albert_cases():
     """Its class has no checkpoints."""
     made = family("albert", ALBERT, targets=("query", "value"),
@@ -510,10 +519,12 @@ FAMILIES = {
              odd={"hidden_act": "relu", "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}),
     "bert-math": case(BERT, micro_batch=2, seq=70, attention="math"),
     **heads_of("bert", BERT),
+    **answers_of("bert", BERT),
     **numbers_of("bert", BERT),
     **family("roberta", ROBERTA, targets=("query", "value"), frozen=("roberta.embeddings.*", "roberta.encoder.layer.0.*"),
              odd={"tie_word_embeddings": False}),
     **heads_of("roberta", ROBERTA),
+    **answers_of("roberta", ROBERTA),
     **family("xlm-roberta", XLM_ROBERTA, targets=("query", "value"), odd={"tie_word_embeddings": False},
              frozen=("roberta.embeddings.*", "roberta.encoder.layer.0.*")),
     **heads_of("xlm-roberta", XLM_ROBERTA),
@@ -544,12 +555,14 @@ FAMILIES = {
              frozen=("electra.embeddings.*", "electra.encoder.layer.0.*"),
              odd={"hidden_dropout_prob": 0.0, "embedding_size": 64, "type_vocab_size": 1, "hidden_act": "relu"}),
     **heads_of("electra", ELECTRA),
+    **answers_of("electra", ELECTRA),
     **numbers_of("electra", ELECTRA),
     "electra-fp32": case(ELECTRA, micro_batch=2, seq=61, dtype="fp32", attention="mem-efficient"),
     **albert_cases(),
     **family("distilbert", DISTILBERT, targets=("q_lin", "v_lin"),
              frozen=("distilbert.embeddings.*", "distilbert.transformer.layer.0.*"), odd={"dropout": 0.0}),
     **heads_of("distilbert", DISTILBERT),
+    **answers_of("distilbert", DISTILBERT),
     **numbers_of("distilbert", DISTILBERT),
     **family("modernbert", MODERNBERT, targets=("Wqkv", "Wo"), frozen=("model.embeddings.*", "model.layers.0.*"),
              odd={"tie_word_embeddings": False, "attention_dropout": 0.1, "mlp_dropout": 0.1, "embedding_dropout": 0.1,

@@ -24,6 +24,16 @@ struct Bert {
 };
 
 void read_bert_labels(ConfigReader& config, Bert& bert, double dropout) {
+  if (bert.head == EncoderHead::Answer) {
+    bert.dims.labels = read_label_count(config);
+    bert.dims.classifier_dropout = dropout;
+    if (bert.dims.labels != 2) {
+      config.fault(
+          config.present("id2label") ? "id2label" : "num_labels",
+          formatted("{} places of an answer, which has two: where it begins and where it ends", bert.dims.labels));
+    }
+    return;
+  }
   if (bert.head != EncoderHead::Text && bert.head != EncoderHead::Token) return;
   bert.dims.labels = read_label_count(config);
   bert.dims.classifier_dropout = dropout;
@@ -39,7 +49,7 @@ Bert read_bert(ConfigReader& config, std::string_view prefix, BertKind kind, con
   Bert bert;
   bert.prefix = prefix;
   bert.kind = kind;
-  bert.head = read_encoder_head(config, prefix);
+  bert.head = read_encoder_head(config, prefix, true);
   Dimensions& d = bert.dims;
   d.vocab = config.size("vocab_size", usual.vocab);
   d.hidden = config.size("hidden_size", usual.hidden);
@@ -66,7 +76,7 @@ Bert read_distilbert(ConfigReader& config) {
   Bert bert;
   bert.prefix = "DistilBert";
   bert.kind = BertKind::DistilBert;
-  bert.head = read_encoder_head(config, bert.prefix);
+  bert.head = read_encoder_head(config, bert.prefix, true);
   Dimensions& d = bert.dims;
   d.vocab = config.size("vocab_size", 30522);
   d.hidden = bert.width = config.size("dim", 768, "hidden_size");
@@ -80,7 +90,11 @@ Bert read_distilbert(ConfigReader& config) {
   d.norm_epsilon = 1e-12;
   bert.tied = config.flag("tie_word_embeddings", true);
   const double dropout = config.probability("seq_classif_dropout", 0.2);
-  read_bert_labels(config, bert, bert.head == EncoderHead::Text ? dropout : d.residual_dropout);
+  const double of_answers = config.probability("qa_dropout", 0.1);
+  read_bert_labels(config, bert,
+                   bert.head == EncoderHead::Text     ? dropout
+                   : bert.head == EncoderHead::Answer ? of_answers
+                                                      : d.residual_dropout);
   config.require_divides("n_heads", d.heads, "dim", d.hidden);
   config.throw_if_any();
   d.head_dim = d.hidden / d.heads;
@@ -228,6 +242,12 @@ std::string register_word_head(ModelBuilder& b, const Bert& bert, ParameterId wo
 
 std::string register_class_head(ModelBuilder& b, const Bert& bert) {
   const Dimensions& d = bert.dims;
+  if (bert.head == EncoderHead::Answer) {
+    b.linear("qa_outputs", d.labels, d.hidden, true, Cut::Whole);
+    if (bert.kind != BertKind::DistilBert) return "qa_outputs";
+    b.leaf("dropout", "Dropout");
+    return "dropout qa_outputs";
+  }
   if (bert.head == EncoderHead::Token || bert.kind == BertKind::Bert) {
     b.leaf("dropout", "Dropout");
     b.linear("classifier", d.labels, d.hidden, true, Cut::Whole);

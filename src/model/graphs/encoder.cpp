@@ -1,5 +1,7 @@
 // Encoders with norms behind their sublayers: bert, roberta, distilbert and electra under each of their heads, module
 // by module.
+#include <array>
+
 #include "model/graphs/activations.h"
 #include "model/graphs/attention.h"
 #include "model/graphs/by_family.h"
@@ -29,6 +31,7 @@ class EncoderGraph {
   Graph build() {
     const TextBatch batch = begin_text(g_);
     const TensorId hidden = body(batch.ids);
+    if (batch.ends != kNone) return answers(batch, hidden);
     const TensorId logits = batch.words     ? word_logits(hidden)
                             : batch.of_text ? text_logits(hidden)
                                             : token_logits(hidden);
@@ -228,6 +231,27 @@ class EncoderGraph {
     chain.gelu(g_.child(head, "activation")).norm(g_.child(head, "LayerNorm"));
     g_.exit(head);
     return chain.linear(root("generator_lm_head"), d_.vocab).end();
+  }
+
+  // Of every token how likely the answer begins there, and ends: two losses, of which it is the mean.
+  Graph answers(const TextBatch& batch, TensorId hidden) {
+    const Shape places{g_.shape(hidden).dims[0], g_.shape(hidden).dims[1]};
+    const ModuleId dropout = g_.model().child(g_.causal(), "dropout");
+    const TensorId given = dropout_module(g_, dropout, hidden, d_.classifier_dropout);
+    const TensorId logits = linear_module(g_, root("qa_outputs"), given, d_.labels);
+    const std::vector<TensorId> halves = split_last(g_, logits, {1, 1});
+    std::array<TensorId, 2> scores{};
+    for (std::size_t at = 0; at < 2; ++at) {
+      const TensorId row = g_.view(halves[at], places);
+      scores[at] = rebound(g_, halves[at], g_.copy(row));
+      g_.drop({row});
+    }
+    const std::array<TensorId, 2> targets{g_.unary(Op::Clamp, batch.labels), g_.unary(Op::Clamp, batch.ends)};
+    const std::array<TensorId, 2> losses{class_loss(g_, scores[0], targets[0]), class_loss(g_, scores[1], targets[1])};
+    const TensorId sum = g_.binary(Op::Add, losses[0], losses[1]);
+    const TensorId loss = rebound(g_, sum, g_.unary(Op::DivScalar, sum, 2));
+    g_.drop({losses[0], losses[1], targets[0], targets[1], logits, given, hidden});
+    return g_.finish(end_model(g_, scores[0], loss, {scores[1]}));
   }
 
   TensorId token_logits(TensorId hidden) {

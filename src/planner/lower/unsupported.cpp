@@ -422,10 +422,6 @@ std::optional<std::string> gathered_tower_unsupported(const ModelSpec& model, co
                                                       const std::vector<bool>& trained) {
   const ProjectorKind projection = model.parts->tower->projection;
   if (projection == ProjectorKind::Adapted) return "llama4's tower under ZeRO-3, not compared with DeepSpeed yet";
-  if (projection == ProjectorKind::Connected) return "idefics3's tower under ZeRO-3, not compared with DeepSpeed yet";
-  if (projection == ProjectorKind::Embedded && tower_is_trained(model, trained)) {
-    return "a trained tower of gemma4 under ZeRO-3, not compared with DeepSpeed yet";
-  }
   const bool gradients = !training.checkpoint.groups.empty() || tower_is_trained(model, trained);
   const bool apart = model.family.starts_with("llava") || model.family == "clip" || model.family == "siglip";
   if (apart && gradients) return formatted("gradients in {}'s tower under ZeRO-3", model.family);

@@ -515,6 +515,7 @@ std::optional<Answers> answers_of(const ModelSpec& model, const Training& t) {
   const bool modern = model.family == "modernbert";
   const bool apart = model.family == "deberta-v2";
   if (is("ForMaskedLM")) return Answers{last_tokens(t), d.vocab, modern};
+  if (is("ForQuestionAnswering")) return Answers{last_tokens(t), d.labels, false};
   if (is("ForTokenClassification"))
     return Answers{last_tokens(t), d.labels, model.parts != nullptr && !modern && !apart};
   if (d.decoder_layers > 0) return Answers{checked_mul(t.micro_batch, t.target_seq), d.vocab, false};
@@ -618,7 +619,9 @@ bool add_batch(const ModelSpec& model, const Training& training, Footprint& resu
   // What is regressed to is a number, not a class.
   const bool number = model.dims.labels == 1 && model.graph_class.ends_with("ForSequenceClassification");
   if (!training.labels_are_ids) {
-    inputs = storage(Elements(answers->places), number ? DType::Float32 : DType::Int64);
+    const bool spans = model.graph_class.ends_with("ForQuestionAnswering");  // Where each begins and ends.
+    const Elements labels(spans ? checked_mul(2, training.rows()) : answers->places);
+    inputs = storage(labels, number ? DType::Float32 : DType::Int64);
   }
   if (model.family == "whisper") {
     inputs += spectrum_bytes(model, training);

@@ -1780,6 +1780,23 @@ def padded_pictures():
                       name=f"padded-{name}", **({"freeze": frozen} if frozen else {}), **said)
 
 
+def gathered_towers():
+    """Towers that are trained under ZeRO-3: gemma4's and idefics3's."""
+    def few(slide, layers, **more):
+        kinds = [f"{'sliding' if (at + 1) % (slide + 1) else 'full'}_attention" for at in range(layers)]
+        return {"text_config": {"num_hidden_layers": layers, **more, "layer_types": kinds}, "vision_config": {"num_hidden_layers": 4}}
+
+    shown = functools.partial(job, "pictures", attention=None, world=8, rank=3, model_init="host", deepspeed=engine(3), images=1)
+    for model, change in (("gemma-4-31b", few(5, 6)), ("gemma-4-26b-a4b", few(5, 6)), ("gemma-4-e2b", few(4, 10, num_kv_shared_layers=4))):
+        sound = {"freeze": ["model.audio_tower.*", "model.embed_audio.*"]} if "-e" in model else {}
+        yield shown(model, 600, 1, change=change, image_size=[768, 768], **sound, name="padded-zero3-all")
+        yield shown(model, 600, 2, change=change, image_size=[672, 960], **sound, checkpoint="full", name="padded-zero3-all-full")
+    for model in ("smolvlm-256m", "smolvlm2-500m"):
+        yield shown(model, 700, 2, name="connected-zero3-all")
+        yield shown(model, 500, 1, checkpoint="full", name="connected-zero3-all-full")
+        yield shown(model, 600, 2, freeze=["model.vision_model.*"], name="connected-zero3-frozen")
+
+
 def tiled_pictures():
     """llava_next, whose pictures are cut up: on one GPU, and under each runtime with the tower frozen."""
     tower = ["model.vision_tower.*"]
@@ -1881,6 +1898,7 @@ def jobs():
         *whole_flats(),
         *pictures(),
         *padded_pictures(),
+        *gathered_towers(),
         *tiled_pictures(),
         *sampled_pictures(),
         *single_pictures(),

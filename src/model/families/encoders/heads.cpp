@@ -4,10 +4,11 @@
 
 namespace dsplan {
 
-EncoderHead read_encoder_head(ConfigReader& config, std::string_view prefix) {
+EncoderHead read_encoder_head(ConfigReader& config, std::string_view prefix, bool answers) {
   const Value* classes = config.find("architectures");
   if (classes == nullptr || !classes->is(Value::Kind::Array) || classes->items.empty()) return EncoderHead::None;
-  for (const EncoderHead head : {EncoderHead::MaskedLm, EncoderHead::Text, EncoderHead::Token}) {
+  for (const EncoderHead head : {EncoderHead::MaskedLm, EncoderHead::Text, EncoderHead::Token, EncoderHead::Answer}) {
+    if (head == EncoderHead::Answer && !answers) continue;
     if (classes->items.front().string == encoder_class(prefix, head)) return head;
   }
   return EncoderHead::None;
@@ -19,6 +20,7 @@ std::string encoder_class(std::string_view prefix, EncoderHead head) {
     case EncoderHead::MaskedLm: return formatted("{}ForMaskedLM", prefix);
     case EncoderHead::Text: return formatted("{}ForSequenceClassification", prefix);
     case EncoderHead::Token: return formatted("{}ForTokenClassification", prefix);
+    case EncoderHead::Answer: return formatted("{}ForQuestionAnswering", prefix);
   }
   return {};
 }

@@ -10,11 +10,12 @@
 
 namespace dsplan {
 
-enum class EncoderHead : std::uint8_t { None, MaskedLm, Text, Token };
+// Answer: where the answer to a question begins in a text and where it ends.
+enum class EncoderHead : std::uint8_t { None, MaskedLm, Text, Token, Answer };
 
 // By `architectures`. None for what has no loss of its own, and for the class of both pretraining tasks, whose body it
-// is. `prefix`: of the classes' names, "Bert".
-[[nodiscard]] EncoderHead read_encoder_head(ConfigReader& config, std::string_view prefix);
+// is. `prefix`: of the classes' names, "Bert". `answers`: the family's class with that head is built.
+[[nodiscard]] EncoderHead read_encoder_head(ConfigReader& config, std::string_view prefix, bool answers = false);
 // "BertForMaskedLM"; "BertModel" without a head.
 [[nodiscard]] std::string encoder_class(std::string_view prefix, EncoderHead head);
 // `problem_type` of a text's class. A gap where the loss is neither that of one class

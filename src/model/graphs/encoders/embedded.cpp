@@ -1,6 +1,8 @@
 #include "model/graphs/encoders/embedded.h"
 
 #include <algorithm>
+#include <utility>
+#include <vector>
 
 #include "model/graphs/loss.h"
 #include "model/graphs/masks.h"
@@ -63,9 +65,12 @@ TextBatch begin_text(GraphBuilder& g) {
   batch.words = g.model().graph_class.ends_with("ForMaskedLM");
   batch.ids = g.batch_input(shape, DType::Int64);
   batch.number = regresses(g.model());
-  batch.labels =
-      g.batch_input(batch.of_text ? Shape{shape.dims[0]} : shape, batch.number ? DType::Float32 : DType::Int64);
-  g.set_batch({batch.ids, batch.labels});
+  const bool answers = g.model().graph_class.ends_with("ForQuestionAnswering");
+  batch.labels = g.batch_input(batch.of_text || answers ? Shape{shape.dims[0]} : shape,
+                               batch.number ? DType::Float32 : DType::Int64);
+  std::vector<TensorId> given{batch.ids, batch.labels};
+  if (answers) given.push_back(batch.ends = g.batch_input(Shape{shape.dims[0]}, DType::Int64));
+  g.set_batch(std::move(given));
   g.enter_model();
   return batch;
 }

@@ -10,10 +10,11 @@ namespace dsplan {
 // A batch of texts, with a label for each text or for each of its tokens: as the class says that is trained.
 struct TextBatch {
   TensorId ids = kNone;
-  TensorId labels = kNone;
-  bool of_text = false;  // The class tells texts apart.
-  bool words = false;    // It is asked for words that are masked.
-  bool number = false;   // Of a text it gives one number.
+  TensorId labels = kNone;  // Of answers: where they begin,
+  TensorId ends = kNone;    // and where they end.
+  bool of_text = false;     // The class tells texts apart.
+  bool words = false;       // It is asked for words that are masked.
+  bool number = false;      // Of a text it gives one number.
 };
 // The model is entered with it.
 [[nodiscard]] TextBatch begin_text(GraphBuilder& g);
