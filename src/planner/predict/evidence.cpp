@@ -5,7 +5,6 @@
 
 #include "core/error.h"
 #include "core/machine/in_parallel.h"
-#include "model/parts.h"
 #include "model/quantized.h"
 #include "planner/fsdp/fsdp_facts.h"
 #include "planner/lower/unsupported.h"
@@ -151,12 +150,12 @@ const TimeAnswer& SharedEvidence::time() const {
 
 namespace {
 
-// Whether outputs that a loop's variable holds keep more than logits: what is bound to reentrant checkpoints (masks and
-// tables of each family's own), and a leaf with its gradient; what functions of packed weights hold beside a tower. For
-// those there is no formula.
+// Whether outputs that a loop's variable holds keep more than logits: what is bound to checkpoints (masks and tables of
+// each family's own, packed weights that ZeRO-3 has gathered), a leaf with its gradient, and what functions of packed
+// weights hold. For those there is no formula.
 bool keeps_the_graph(const ModelSpec& model, const Training& training) {
-  const bool packed_tower = model.parts != nullptr && model.parts->tower != nullptr && packing_of(model);
-  return holds_loss(training.loop) && (packed_tower || !training.checkpoint.groups.empty());
+  const bool checkpoints = !training.checkpoint.groups.empty() || !training.checkpoint.modules.empty();
+  return holds_loss(training.loop) && (checkpoints || packing_of(model));
 }
 
 // What a bug's report has to say.

@@ -463,8 +463,12 @@ std::vector<const Module*> recomputed_modules(const ModelSpec& model, const Trai
 bool recomputes_biased(const ModelSpec& model, const Checkpointing& checkpoint,
                        const std::vector<const Module*>& products) {
   if (checkpoint.modules.empty()) {
-    return std::any_of(checkpoint.groups.begin(), checkpoint.groups.end(), [](const CheckpointGroup& group) {
-      return group.alternate || std::find(group.kept.begin(), group.kept.end(), Op::Linear) == group.kept.end();
+    return std::any_of(checkpoint.groups.begin(), checkpoint.groups.end(), [&](const CheckpointGroup& group) {
+      const bool inside = std::any_of(products.begin(), products.end(), [&](const Module* one) {
+        return model.family == "albert" || (one->layer >= group.first && one->layer <= group.last);
+      });
+      return inside &&
+             (group.alternate || std::find(group.kept.begin(), group.kept.end(), Op::Linear) == group.kept.end());
     });
   }
   return std::any_of(model.modules.begin(), model.modules.end(), [&](const Module& module) {

@@ -1780,6 +1780,14 @@ def padded_pictures():
                       name=f"padded-{name}", **({"freeze": frozen} if frozen else {}), **said)
 
 
+def gathered_albert():
+    """albert, whose layers are one, where each of their calls gathers its weights."""
+    for model, seq, batch in (("albert-base", 512, 4), ("albert-xxlarge", 384, 2)):
+        one = functools.partial(job, "families", model, seq, batch, attention=None, world=8, rank=3)
+        yield one(deepspeed=engine(3), model_init="host", name="zero3")
+        yield one(deepspeed=engine(3), model_init="host", max_grad_norm=1.0, name="zero3-clipped")
+
+
 def gathered_towers():
     """Towers that are trained under ZeRO-3: gemma4's and idefics3's."""
     def few(slide, layers, **more):
@@ -1791,6 +1799,10 @@ def gathered_towers():
         sound = {"freeze": ["model.audio_tower.*", "model.embed_audio.*"]} if "-e" in model else {}
         yield shown(model, 600, 1, change=change, image_size=[768, 768], **sound, name="padded-zero3-all")
         yield shown(model, 600, 2, change=change, image_size=[672, 960], **sound, checkpoint="full", name="padded-zero3-all-full")
+    scout = {"text_config": {"num_hidden_layers": 2}, "vision_config": {"num_hidden_layers": 4}}
+    yield shown("llama-4-scout", 300, 2, change=scout, name="adapted-zero3-all")
+    yield shown("llama-4-scout", 400, 1, change=scout, checkpoint="full", name="adapted-zero3-all-full")
+    yield shown("llama-4-scout", 300, 2, change=scout, freeze=["vision_model.*"], name="adapted-zero3-frozen")
     for model in ("smolvlm-256m", "smolvlm2-500m"):
         yield shown(model, 700, 2, name="connected-zero3-all")
         yield shown(model, 500, 1, checkpoint="full", name="connected-zero3-all-full")
@@ -1898,6 +1910,7 @@ def jobs():
         *whole_flats(),
         *pictures(),
         *padded_pictures(),
+        *gathered_albert(),
         *gathered_towers(),
         *tiled_pictures(),
         *sampled_pictures(),

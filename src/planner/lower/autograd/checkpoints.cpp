@@ -62,12 +62,21 @@ Checkpoints::Checkpoints(TapeContext& on, const Checkpointing& checkpointing)
 
 namespace {
 
-// The function around several layers holds what any of them is given.
-std::vector<TensorId> given_to(const Graph& graph, const CheckpointGroup& group) {
+// The function around several layers holds what any of them is given, but for what it makes itself: where a layer's
+// input goes by keyword, that of the next one (llama4's tower).
+std::vector<TensorId> given_to(const Graph& graph, const CheckpointGroup& group, std::uint32_t begin,
+                               std::uint32_t end) {
+  std::vector<TensorId> made;
+  for (std::uint32_t at = begin; at < end && group.last > group.first; ++at) {
+    if (graph.program[at].kind != Instruction::Kind::Run) continue;
+    for (const TensorId out : graph.out(graph.node(graph.program[at].node()))) made.push_back(out);
+  }
+  std::sort(made.begin(), made.end());
   std::vector<TensorId> all;
   for (std::int32_t at = group.first; at <= group.last; ++at) {
     for (const TensorId given : graph.regions[static_cast<std::size_t>(at)].keywords) {
-      if (std::find(all.begin(), all.end(), given) == all.end()) all.push_back(given);
+      const bool known = std::find(all.begin(), all.end(), given) != all.end();
+      if (!known && !std::binary_search(made.begin(), made.end(), given)) all.push_back(given);
     }
   }
   return all;
@@ -95,7 +104,7 @@ Checkpoint Checkpoints::found(const CheckpointGroup& group, std::uint32_t begin,
   }
   const Region& asked = graph_.regions[static_cast<std::size_t>(group.first)];
   checkpoint.arguments = asked.arguments;
-  checkpoint.keywords = given_to(graph_, group);
+  checkpoint.keywords = given_to(graph_, group, begin, end);
   checkpoint.strided = asked.strided;
   checkpoint.deepspeed = group.kind == CheckpointKind::DeepSpeed;
   checkpoint.reentrant = checkpoint.deepspeed || group.kind == CheckpointKind::Reentrant;

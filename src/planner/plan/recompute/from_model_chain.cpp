@@ -126,7 +126,8 @@ Chain chain_of(const ModelSpec& model, const Job& job, const Graph& graph, const
   Chain chain;
   chain.name = model.name;
   chain.digits = kDigits;
-  const Bytes hidden = graph.bytes(graph.regions.front().arguments.front());
+  const Region& first = graph.regions.front();  // Some classes call their layers with keywords alone (llama4's tower).
+  const Bytes hidden = graph.bytes(first.arguments.empty() ? first.keywords.front() : first.arguments.front());
   chain.input = a.early + hidden;
   chain.input_gradient = hidden;
   const bool early = job.training.checkpoint.kind == CheckpointKind::NonReentrant;
