@@ -425,6 +425,22 @@ TEST_CASE("what transformers takes is taken") {
   }
 }
 
+TEST_CASE("deberta-v2: what its convolution cannot be has a place") {
+  const std::vector<std::pair<std::string, std::string>> cases{
+      {R"({"model_type": "deberta-v2", "conv_kernel_size": 4})",
+       R"(config.json:1:50: error: conv_kernel_size must be odd, not 4: its output has one token less than the layer's, and transformers fails to add them
+    1 | {"model_type": "deberta-v2", "conv_kernel_size": 4}
+      |                                                  ^
+)"},
+      {R"({"model_type": "deberta-v2", "conv_kernel_size": 3, "conv_groups": 7})",
+       R"(config.json:1:68: error: "conv_groups" is 7, which does not divide "hidden_size" = 1536 (the default)
+    1 | {"model_type": "deberta-v2", "conv_kernel_size": 3, "conv_groups": 7}
+      |                                                                    ^
+)"},
+  };
+  for (const auto& [config, text] : cases) CHECK(refusal(config) == text);
+}
+
 TEST_CASE("gemma4: what layers share has a place") {
   CHECK(refusal(R"({"model_type": "gemma4_text", "num_hidden_layers": 6, "num_kv_shared_layers": 6})") ==
         R"(config.json:1:79: error: all layers cannot read the keys of earlier ones: one must have them

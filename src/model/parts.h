@@ -211,6 +211,7 @@ struct DisentangledParts {
   bool of_keys = false;     // What distances say of a key (p2c).
   bool bucketed = false;    // Far distances share buckets.
   std::int64_t span = 0;    // Distances to either side.
+  std::string convolution;  // Activation of the convolution beside the first layer; empty: there is none.
   // Of its head over the text.
   double pooler_dropout = 0;
   std::string pooler_activation;

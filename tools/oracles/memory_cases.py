@@ -539,6 +539,10 @@ FAMILIES = {
     # Normed distances are shared by layers, which a reentrant checkpoint goes backward through twice: PyTorch stops.
     "deberta-checkpoint-reentrant": case({**DEBERTA, "norm_rel_ebd": "none"}, seq=64, checkpoint="full", reentrant=True,
                                          input_require_grads=True, attention="eager"),
+    "deberta-convolved": case({**DEBERTA, "conv_kernel_size": 3}, seq=64, attention="eager"),
+    "deberta-convolved-autocast": case({**DEBERTA, "conv_kernel_size": 5, "conv_groups": 4, "conv_act": "gelu"}, micro_batch=3, seq=61,
+                                       dtype="fp32", autocast="bf16", attention="eager"),
+    "deberta-convolved-checkpoint": case({**DEBERTA, "conv_kernel_size": 3, "conv_groups": 2}, seq=64, checkpoint="full", attention="eager"),
     **heads_of("deberta", DEBERTA, attention="eager"),
     **numbers_of("deberta", DEBERTA, attention="eager"),
     "deberta-number-named": case({**numbers_of("", DEBERTA)["-number"]["config"], "problem_type": "regression"}, micro_batch=3, seq=64,

@@ -697,6 +697,21 @@ std::optional<std::string> lengths_unsupported(const ModelSpec& model, const Tra
   return "rows longer than max_position_embeddings, for which dynamic RoPE makes new tables";
 }
 
+// Of the layers, of a head, and of what stands beside the layers.
+std::optional<std::string> activation_without_graph(const ModelSpec& model) {
+  std::vector<std::string> named{model.dims.activation};
+  if (model.parts != nullptr) {
+    const DisentangledParts& disentangled = model.parts->disentangled;
+    for (const std::string& one :
+         {model.parts->head_activation, disentangled.pooler_activation, disentangled.convolution}) {
+      if (!one.empty()) named.push_back(one);
+    }
+  }
+  const auto missing =
+      std::ranges::find_if_not(named, [](const std::string& one) { return activation_has_graph(one); });
+  return missing == named.end() ? std::nullopt : std::optional(*missing);
+}
+
 }  // namespace
 
 std::optional<std::string> graph_unsupported(const ModelSpec& model, const Training& training, std::int64_t tp) {
@@ -706,11 +721,7 @@ std::optional<std::string> graph_unsupported(const ModelSpec& model, const Train
     return formatted("{} has no loss: \"architectures\" names the class that is trained", model.graph_class);
   }
   if (!model.has_graph) return formatted("the {} family has no operator graph yet", model.family);
-  if (!activation_has_graph(model.dims.activation)) return formatted("the activation {}", model.dims.activation);
-  if (model.parts != nullptr && !model.parts->head_activation.empty() &&
-      !activation_has_graph(model.parts->head_activation)) {
-    return formatted("the activation {}", model.parts->head_activation);
-  }
+  if (const auto activation = activation_without_graph(model)) return formatted("the activation {}", *activation);
   if (const auto lengths = lengths_unsupported(model, training)) return lengths;
   if (const auto labels = shared_labels_unsupported(model, training)) return labels;
   if (tp > 1) {

@@ -420,7 +420,6 @@ std::optional<std::string> sharded_tower_unsupported(const ModelSpec& model, con
 // frozen convolution whose result a checkpoint made to require a gradient; towers under classifiers were not compared.
 std::optional<std::string> gathered_tower_unsupported(const ModelSpec& model, const Training& training,
                                                       const std::vector<bool>& trained) {
-  const ProjectorKind projection = model.parts->tower->projection;
   const bool gradients = !training.checkpoint.groups.empty() || tower_is_trained(model, trained);
   const bool apart = model.family.starts_with("llava") || model.family == "clip" || model.family == "siglip";
   if (apart && gradients) return formatted("gradients in {}'s tower under ZeRO-3", model.family);

@@ -1780,6 +1780,18 @@ def padded_pictures():
                       name=f"padded-{name}", **({"freeze": frozen} if frozen else {}), **said)
 
 
+def convolved():
+    """deberta-v2 with a convolution beside its first layer."""
+    for model, seq, batch in (("deberta-v2-large-japanese", 512, 4), ("deberta-v3-small", 333, 3)):
+        convolution = {"change": {"conv_kernel_size": 5, "conv_groups": 4}} if "v3" in model else {}
+        one = functools.partial(job, "families", model, seq, batch, attention=None, whole=True, **convolution)
+        yield one(name="convolved")
+        yield one(checkpoint="full", name="convolved-full")
+        yield one(model_init="host", dtype="fp32", autocast="bf16", name="convolved-host-autocast")
+        yield one(world=8, rank=3, deepspeed=engine(2), name="convolved-zero2")
+        yield one(world=8, rank=3, deepspeed=engine(3), model_init="host", name="convolved-zero3")
+
+
 def gathered_albert():
     """albert, whose layers are one, where each of their calls gathers its weights."""
     for model, seq, batch in (("albert-base", 512, 4), ("albert-xxlarge", 384, 2)):
@@ -1910,6 +1922,7 @@ def jobs():
         *whole_flats(),
         *pictures(),
         *padded_pictures(),
+        *convolved(),
         *gathered_albert(),
         *gathered_towers(),
         *tiled_pictures(),

@@ -21,7 +21,9 @@ struct Deberta {
   std::int64_t distances = 0;  // Rows of their table.
   bool shares_keys = false;    // Distances go through the queries' and keys' own projections.
   bool norms_distances = false;
-  bool positions = true;  // Learned positions are added to the words.
+  bool positions = true;    // Learned positions are added to the words.
+  std::int64_t kernel = 0;  // Of the convolution beside the first layer; 0: there is none.
+  std::int64_t groups = 1;  // Of its channels.
   bool tied = true;
 };
 
@@ -85,6 +87,21 @@ void read_distances(ConfigReader& config, Deberta& deberta) {
   deberta.distances = config.times(2, attention.span);
 }
 
+// A padding of (kernel - 1) // 2 keeps the tokens' count only where the kernel is odd.
+void read_convolution(ConfigReader& config, Deberta& deberta) {
+  deberta.kernel = config.count("conv_kernel_size", 0);
+  deberta.groups = config.size("conv_groups", 1);
+  const std::string activation = config.activation("conv_act", "tanh");
+  if (deberta.kernel == 0) return;
+  if (deberta.kernel % 2 == 0) {
+    config.fault("conv_kernel_size", formatted("conv_kernel_size must be odd, not {}: its output has one token less "
+                                               "than the layer's, and transformers fails to add them",
+                                               deberta.kernel));
+  }
+  config.require_divides("conv_groups", deberta.groups, "hidden_size", deberta.dims.hidden);
+  deberta.attention.convolution = activation;
+}
+
 Deberta read_deberta(ConfigReader& config) {
   Deberta deberta;
   deberta.head = read_encoder_head(config, kPrefix);
@@ -105,6 +122,7 @@ Deberta read_deberta(ConfigReader& config) {
   deberta.attention.pooler_dropout = config.probability("pooler_dropout", 0);
   deberta.attention.pooler_activation = config.activation("pooler_hidden_act", "gelu");
   read_distances(config, deberta);
+  read_convolution(config, deberta);
   read_labels(config, deberta);
   config.require_divides("num_attention_heads", d.heads, "hidden_size", d.hidden);
   for (const std::string_view width : {"attention_head_size", "embedding_size", "pooler_hidden_size"}) {
@@ -157,6 +175,18 @@ void register_layer(ModelBuilder& b, const Deberta& deberta) {
   register_output(b, "DebertaV2Output", d.hidden, d.ffn, Cut::Unknown);
 }
 
+void register_convolution(ModelBuilder& b, const Deberta& deberta) {
+  const Dimensions& d = deberta.dims;
+  const auto around = b.module("conv", "ConvLayer");
+  {
+    const auto convolution = b.module("conv", "Conv1d");
+    b.parameter("weight", {d.hidden, d.hidden / deberta.groups, deberta.kernel}, Split::Replicated);
+    b.parameter("bias", {d.hidden}, Split::Replicated);
+  }
+  b.layer_norm("LayerNorm", d.hidden);
+  b.leaf("dropout", "Dropout");
+}
+
 // What a layer's forward calls, in text.
 std::string layer_forward(const Deberta& deberta) {
   const DisentangledParts& kinds = deberta.attention;
@@ -189,14 +219,26 @@ ParameterId register_body(ModelBuilder& b, const Deberta& deberta, const std::st
   }
   if (deberta.attention.relative) b.embedding("rel_embeddings", deberta.distances, d.hidden, Split::Replicated);
   if (deberta.norms_distances) b.layer_norm("LayerNorm", d.hidden);
+  if (deberta.kernel > 0) register_convolution(b, deberta);
   return words;
 }
 
+// The convolution is called behind the first layer.
+std::string stack_forward(const Deberta& deberta) {
+  if (deberta.kernel == 0) return "layer*";
+  std::string calls;
+  for (std::int64_t i = 0; i < deberta.dims.layers; ++i) {
+    calls += formatted("{}layer.{}({})", i > 0 ? " " : "", i, layer_forward(deberta));
+    if (i == 0) calls += " conv(conv dropout LayerNorm)";
+  }
+  return calls;
+}
+
 std::string body_forward(const Deberta& deberta) {
-  return formatted("embeddings(word_embeddings{}{} LayerNorm dropout) encoder({}layer*)",
+  return formatted("embeddings(word_embeddings{}{} LayerNorm dropout) encoder({}{})",
                    deberta.positions ? " position_embeddings" : "",
                    deberta.token_types > 0 ? " token_type_embeddings" : "",
-                   deberta.attention.relative && deberta.norms_distances ? "LayerNorm " : "");
+                   deberta.attention.relative && deberta.norms_distances ? "LayerNorm " : "", stack_forward(deberta));
 }
 
 std::string register_class_head(ModelBuilder& b, const Deberta& deberta) {

@@ -325,6 +325,41 @@ class DebertaGraph {
     return out;
   }
 
+  // ConvLayer: LayerNorm(act(dropout(conv(embedded))) + hidden). Two permutes make its gradient come token by token.
+  TensorId convolved(ModuleId module, TensorId embedded, TensorId hidden, TensorId ones) {
+    g_.enter(module);
+    const Shape by_token = g_.shape(hidden);
+    const Shape by_channel{by_token.dims[0], by_token.dims[2], by_token.dims[1]};
+    const bool copies = by_token.dims[1] > 1 && by_token.dims[2] > 1;
+    const TensorId turned = g_.view(embedded, by_channel, {step_swap(1, 2)});
+    const TensorId given = rebound(g_, turned, copies ? g_.copy(turned) : g_.keep(turned));
+    const ModuleId inner = g_.child(module, "conv");
+    g_.enter(inner);
+    const TensorId made = convolution(g_, by_channel, given, copies);
+    g_.exit(inner);
+    g_.drop({given});
+    const TensorId back = rebound(g_, made, g_.view(made, by_token, {step_swap(1, 2)}));
+    TensorId out = rebound(g_, back, copies ? g_.copy(back) : g_.keep(back));
+    const TensorId missing = g_.unary(Op::AddScalar, ones);
+    const TensorId flags = rebound(g_, missing, g_.make(Op::Cast, g_.shape(ones), DType::Bool, {missing}));
+    const TensorId column = g_.view(flags, Shape{by_token.dims[0], by_token.dims[1], 1});
+    const TensorId spread = rebound(g_, column, g_.view(column, by_token, Op::Expand));
+    out = rebound(g_, out, g_.in_place(Op::MaskedFillInPlace, out, spread));
+    g_.drop({spread});
+    const TensorId dropped = dropout_module(g_, g_.child(module, "dropout"), out, d_.residual_dropout);
+    const TensorId active = rebound(g_, dropped, activated(g_, kinds_.convolution, dropped));
+    out = rebound(g_, out, active);
+    const TensorId sum = g_.binary(Op::Add, hidden, out);
+    const TensorId wide = norm_module(g_, NormKind::Layer, g_.child(module, "LayerNorm"), sum);
+    const TensorId normed = rebound(g_, wide, g_.cast(wide, g_.dtype(sum)));
+    const TensorId counted = g_.view(ones, Shape{by_token.dims[0], by_token.dims[1], 1});
+    const TensorId mask = rebound(g_, counted, g_.cast(counted, g_.dtype(normed)));
+    const TensorId masked = g_.binary(Op::Mul, normed, mask);
+    g_.drop({out, flags, sum, normed, mask, hidden});
+    g_.exit(module);
+    return masked;
+  }
+
   // The table of distances is read without a call of its module.
   Given given_of(TensorId ones) {
     const std::int64_t batch = g_.options().micro_batch;
@@ -366,6 +401,9 @@ class DebertaGraph {
       const TensorId out = layer(module, hidden, given);
       g_.end_region(region);
       hidden = rebound(g_, hidden, out);
+      if (states.empty() && !kinds_.convolution.empty()) {
+        hidden = convolved(g_.child(encoder_, "conv"), embedded, hidden, ones);
+      }
       states.push_back(g_.keep(hidden));
     }
     g_.drop({given.mask});
