@@ -110,7 +110,8 @@ class Asking {
   Asking(const Asking&) = delete;
   Asking& operator=(const Asking&) = delete;
   ~Asking() {
-    for (const auto& [name, old] : before_) {
+    for (; !before_.empty(); before_.pop_back()) {  // Last first: one that is set twice has its own value again.
+      const auto& [name, old] = before_.back();
       if (old) {
         ::setenv(name.c_str(), old->c_str(), 1);
       } else {

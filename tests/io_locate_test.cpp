@@ -129,7 +129,6 @@ TEST_CASE("unknown names are refused with the nearest one and how to list them")
           "lists them\n");
   }
   // What hubs and clouds call them is near as well.
-  const Variable asks("HF_HUB_OFFLINE", "");  // A refusal to ask stands in the place of a nearest name.
   data.write("data/models/index.csv", "name,hub_id,source\nLlama-3-8B,meta-llama/Meta-Llama-3-8B,x\n");
   data.write("data/configs/hardware-names.csv", "name,means,source\nNVIDIA H100 NVL,h100,x\n");
   CHECK(refusal("meta-lama/Meta-Llama-3-8B").find("did you mean \"meta-llama/Meta-Llama-3-8B\"?") != std::string::npos);
