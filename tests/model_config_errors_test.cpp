@@ -292,9 +292,9 @@ config.json:6:26: error: "num_key_value_heads" is 7, which does not divide "num_
 
 TEST_CASE("each fault of a model of several parts has its place") {
   const std::vector<std::pair<std::string, std::string>> cases{
-      {R"({"model_type": "clip", "architectures": ["CLIPModel"]})",
-       R"(config.json:1:42: error: "CLIPModel" is not modelled yet; CLIPForImageClassification is, and clip_vision_model alone
-    1 | {"model_type": "clip", "architectures": ["CLIPModel"]}
+      {R"({"model_type": "clip", "architectures": ["CLIPTextModel"]})",
+       R"(config.json:1:42: error: "CLIPTextModel" is not modelled yet; CLIPModel and CLIPForImageClassification are, and clip_vision_model alone
+    1 | {"model_type": "clip", "architectures": ["CLIPTextModel"]}
       |                                          ^
 )"},
       {R"({"model_type": "deepseek_v2", "hidden_size": 64, "num_attention_heads": 4})",

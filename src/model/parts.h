@@ -114,6 +114,9 @@ enum class Router : std::uint8_t {
   Fp32Softmax,  // Product and softmax in fp32, the largest of the kept groups, times `scale` (deepseek_v2).
   Fp32Sigmoid,  // Product in fp32; chosen by sigmoid and a bias, divided if `normalised`, times `scale` (deepseek_v3).
   Sigmoid,      // Product as it is; chosen by sigmoid in fp32 and the block's bias, divided by their sum (minimax_m2).
+  // Product and sigmoid as they are; chosen with the block's bias in fp32 if `corrected`, divided if `normalised`, times
+  // `scale` (lfm2_moe).
+  NarrowSigmoid,
   Module,       // A Linear of the gate's own in fp32, then as WideSoftmax (hunyuan_v1_moe).
   Normed,   // Behind a norm and a learned scale, softmax in fp32, the largest divided, times their expert's (gemma4).
   Sampled,  // Two experts one after the other, drawn among those near the best, in the logits' dtype (phimoe).
@@ -155,6 +158,7 @@ struct ExpertParts {
   SharedPlace shared = SharedPlace::Gated;
   std::string_view shared_module = "shared_expert";
   bool normalised = true;
+  bool corrected = false;   // NarrowSigmoid.
   std::int64_t groups = 0;  // Of experts, of which `kept_groups` may be chosen; 0: none.
   std::int64_t kept_groups = 0;
   double scale = 1;         // Of the weights of routers in fp32.
@@ -253,6 +257,7 @@ struct DecoderParts {
   std::string_view embedding = "embed_tokens";
   std::string_view embedding_dropout;
   std::string_view final_norm = "norm";
+  std::string_view rotary_module = "rotary_emb";
   std::string_view attention = "self_attn";
   std::string_view fused_projection = "qkv_proj";
   std::string_view output = "o_proj";
@@ -298,7 +303,6 @@ struct DecoderParts {
   bool wide_logits = false;  // The model brings them to fp32 itself (nemotron_h).
 
   TextHead head = TextHead::LanguageModel;
-  bool regresses = false;       // To one number: a reward.
   bool pads = false;            // There is an id of padding, which a head over the text looks for.
   std::string head_activation;  // Of a head with one of its own (modernbert).
   bool mean_pooled = false;     // A head over the text reads the mean of all tokens (modernbert).
@@ -354,6 +358,7 @@ enum class ProjectorKind : std::uint8_t {
   Adapted,     // Over the tower's own end, one product (llama4).
   Merged,      // The tower's own end, which makes one place of several patches (qwen2_vl).
   Embedded,    // Over the tower's own end, which averages patches: a norm without weights, and one product (gemma4).
+  Contrasted,  // Nothing: pictures and texts have a tower each, and a loss compares what both say (clip, siglip).
 };
 
 // A tower that sees pictures: patches through a convolution, then layers like a decoder's in which each patch sees all
@@ -369,6 +374,7 @@ struct TowerParts {
   bool hears_checkpoints = true;  // gradient_checkpointing_enable makes its patches require a gradient.
   bool scales = false;            // Layers scale what they add by parameters of their own (internvl).
   bool pools = false;             // A head attends to all places, which no classifier reads.
+  std::int64_t end_token = -1;    // Of a text: where it stands first is read (clip). -1: where the highest number does.
 
   std::string_view module = "vision_tower";
   std::string_view projector = "multi_modal_projector";

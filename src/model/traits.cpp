@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <string_view>
 
-#include "core/format.h"
 #include "model/pictures.h"
 
 namespace dsplan {
@@ -20,22 +19,26 @@ const TowerParts* sized_tower(const ModelSpec& model) {
   return tower == nullptr || !tower->any_size() ? nullptr : tower;
 }
 
+std::span<const std::string_view> unread_ends(const ModelSpec& model) {
+  // Read where patches are masked, as no classifier's are.
+  static constexpr std::array<std::string_view, 1> kMasked{"mask_token"};
+  // Gemma3nTextAltUp.correct reads the weight of its coefficients, and calls neither the module nor adapters around it.
+  static constexpr std::array<std::string_view, 3> kAltup{"altup.correct_output_scale",
+                                                          "altup.correction_coefs.lora_A.default.weight",
+                                                          "altup.correction_coefs.lora_B.default.weight"};
+  if (model.family == "dinov2") return kMasked;
+  if (model.parts == nullptr || model.parts->altup.inputs == 0) return {};
+  return std::span(kAltup).subspan(model.parts->altup.scales ? 1 : 0);
+}
+
 std::vector<std::string> unreached_parameters(const ModelSpec& model, const std::vector<bool>& trained) {
   std::vector<std::string> globs;
-  const auto add_trained = [&](std::string_view end) {
+  for (const std::string_view end : unread_ends(model)) {
     for (std::size_t at = 0; at < model.parameters.size(); ++at) {
       if (!trained[at] || !model.parameters[at].name.ends_with(end)) continue;
       globs.push_back("*" + std::string(end));
       break;
     }
-  };
-  if (model.family == "dinov2") add_trained("mask_token");  // Read where patches are masked, as no classifier's are.
-  const bool unscaled = model.parts != nullptr && model.parts->altup.inputs > 0 && !model.parts->altup.scales;
-  if (unscaled) add_trained("altup.correct_output_scale");
-  // Gemma3nTextAltUp.correct reads that weight, and calls neither the module nor adapters around it.
-  const bool several = model.parts != nullptr && model.parts->altup.inputs > 0;
-  for (const std::string_view factor : {"A", "B"}) {
-    if (several) add_trained(formatted("altup.correction_coefs.lora_{}.default.weight", factor));
   }
   if (model.parts == nullptr || model.parts->tower == nullptr) return globs;
   for (const std::string& beginning : model.parts->tower->unreached) {
@@ -49,8 +52,13 @@ std::vector<std::string> unreached_parameters(const ModelSpec& model, const std:
   return globs;
 }
 
+bool contrasts(const ModelSpec& model) {
+  return model.parts != nullptr && model.parts->tower != nullptr &&
+         model.parts->tower->projection == ProjectorKind::Contrasted;
+}
+
 bool is_body(const ModelSpec& model) {
-  if (model.code == ModelCode::Torchtitan) return false;
+  if (model.code == ModelCode::Torchtitan || contrasts(model)) return false;
   const std::string& name = model.graph_class;
   return name.ends_with("Model") && !name.ends_with("LMHeadModel") && name != "MarianMTModel";
 }

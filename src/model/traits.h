@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/model.h"
@@ -14,6 +16,9 @@ namespace dsplan {
 
 // A class without a loss: BertModel.
 [[nodiscard]] bool is_body(const ModelSpec& model);
+
+// Pictures and texts have a tower each, and a loss compares what both say of the batch: CLIPModel, SiglipModel.
+[[nodiscard]] bool contrasts(const ModelSpec& model);
 
 // A head over the text that gives one number, whose loss is its distance from the label.
 [[nodiscard]] bool regresses(const ModelSpec& model);
@@ -56,6 +61,8 @@ namespace dsplan {
 [[nodiscard]] std::int64_t picture_tokens(const ModelSpec& model, const std::vector<std::int64_t>& image_size);
 // The tower of a model whose pictures may have any size; else null.
 [[nodiscard]] const TowerParts* sized_tower(const ModelSpec& model);
+// How the names end of parameters that the forward of the family's class never reads.
+[[nodiscard]] std::span<const std::string_view> unread_ends(const ModelSpec& model);
 // Parameters that are trained though no loss reaches them get no gradient: those of a tower, given which are trained,
 // by ParameterId, as globs of --freeze. Empty: none.
 [[nodiscard]] std::vector<std::string> unreached_parameters(const ModelSpec& model, const std::vector<bool>& trained);

@@ -32,6 +32,8 @@ def described(family):
 
 
 def main():
+    if len(sys.argv) < 3 or sys.argv[1].startswith("-"):
+        sys.exit(__doc__)
     out, *families = sys.argv[1:]
     answer = {"source": f"transformers {transformers.__version__}, tools/oracles/config_keys.py",
               "families": {family: described(family) for family in families}}

@@ -311,6 +311,8 @@ def layers_of(model):
         inside = any(name.startswith(outer + ".") for outer in lists)
         if ("." + name).endswith((".layers", ".h", ".layer", ".block", ".blocks")) and isinstance(module, (torch.nn.ModuleList, torch.nn.ModuleDict)) and not inside:
             lists[name] = module.values() if isinstance(module, torch.nn.ModuleDict) else module
+    if type(getattr(model, "base_model", model)).__name__ in ("CLIPModel", "SiglipModel"):
+        lists = dict(reversed(lists.items()))  # Pictures are seen first.
     # Layers of albert are called several times each, and have no numbers of their own.
     assert lists or any(name.endswith("albert_layer_groups") for name, _ in model.named_modules()), "no layers"
     return [layer for module in lists.values() for layer in module]
@@ -389,6 +391,8 @@ class Run:
             size = round((shape[1] - 1) ** 0.5) * config["patch_size"]
         if kind.endswith("ForImageClassification"):
             shapes = {"pixel_values": (shape[0], 3, size, size), "labels": shapes["labels"]}
+        if kind in ("CLIPModel", "SiglipModel"):
+            shapes = {"input_ids": shape, "pixel_values": (shape[0], 3, size, size)}
         if "images" in self.training and size is not None:
             shapes["pixel_values"] = (shape[0] * self.training["images"], 3, size, size)
         if kind.startswith(("Gemma3For", "PaliGemmaFor")):
@@ -566,6 +570,8 @@ class Run:
 
 def model_loss(run):
     cache = {"use_cache": run.case["training"].get("use_cache", False)} if "input_ids" in run.held else {}
+    if class_of(run.case) in ("CLIPModel", "SiglipModel"):
+        cache = {"return_loss": True}
     outputs = run.model(**run.held, **cache)
     return outputs.loss
 

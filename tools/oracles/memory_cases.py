@@ -384,6 +384,9 @@ VAULTGEMMA = {**GEMMA2, "model_type": "vaultgemma", "vocab_size": 971}
 GRANITEMOE_SHARED = {**GRANITEMOE, "model_type": "granitemoeshared", "vocab_size": 977, "shared_intermediate_size": 80}
 LFM2 = {**without(config("lfm2", vocab_size=983, block_auto_adjust_ff_dim=False, tie_word_embeddings=True,
                          layer_types=["conv", "full_attention"]), "rms_norm_eps", "hidden_act"), "norm_eps": 1e-05}
+LFM2_MOE = {**without(LFM2, "block_auto_adjust_ff_dim"), "model_type": "lfm2_moe", "vocab_size": 985, "num_experts": 6,
+            "num_experts_per_tok": 2, "moe_intermediate_size": 40, "num_dense_layers": 1, "num_hidden_layers": 3,
+            "layer_types": ["conv", "full_attention", "conv"]}
 APERTUS = config("apertus", vocab_size=1031, hidden_act="xielu")
 NANOCHAT = config("nanochat", vocab_size=1033, hidden_act="relu2", bos_token_id=0, eos_token_id=1, pad_token_id=1)
 PHIMOE = config("phimoe", vocab_size=1039, num_local_experts=6)
@@ -488,6 +491,12 @@ FAMILIES = {
     **family("granitemoe-shared", GRANITEMOE_SHARED, odd={"num_key_value_heads": 4}, experts=True),
     "granitemoe-shared-none": case({**GRANITEMOE_SHARED, "shared_intermediate_size": 0}, micro_batch=2, seq=72),
     **family("lfm2", LFM2, odd={"conv_bias": True, "conv_L_cache": 5, "num_key_value_heads": 4}),
+    **family("lfm2-moe", LFM2_MOE, odd={"conv_bias": True, "num_key_value_heads": 4, "use_expert_bias": False,
+                                        "norm_topk_prob": False}, experts=True),
+    "lfm2-moe-dense": case({**LFM2_MOE, "num_dense_layers": 3}, micro_batch=2, seq=72),
+    "lfm2-moe-undivided": case({**LFM2_MOE, "norm_topk_prob": False, "routed_scaling_factor": 2.5}, micro_batch=2, seq=72),
+    "lfm2-moe-loop": case(LFM2_MOE, micro_batch=2, seq=72, experts="eager", routing="balanced"),
+    "lfm2-moe-autocast": case(LFM2_MOE, micro_batch=2, seq=72, experts="eager", routing="balanced", dtype="fp32", autocast="bf16"),
     "lfm2-autocast-checkpoint": case(LFM2, seq=64, dtype="fp32", autocast="bf16", checkpoint="full"),
     **family("gpt-bigcode", GPT_BIGCODE, targets=("c_attn",), frozen=("transformer.wte.*", "transformer.h.0.*"),
              odd={"multi_query": False, "n_inner": 200, "resid_pdrop": 0.0, "activation_function": "gelu"}),
@@ -948,6 +957,13 @@ SIGLIP = {"model_type": "siglip", "architectures": ["SiglipForImageClassificatio
           "text_config": {"model_type": "siglip_text_model"},
           "vision_config": {**SEEN, "model_type": "siglip_vision_model", "vision_use_head": False},
           "id2label": {str(i): str(i) for i in range(7)}}
+READ = {"vocab_size": 320, "hidden_size": 48, "intermediate_size": 104, "num_hidden_layers": 2, "num_attention_heads": 3,
+        "max_position_embeddings": 40}
+CLIP_BOTH = {**CLIP, "architectures": ["CLIPModel"], "projection_dim": 24,
+             "text_config": {**READ, "model_type": "clip_text_model", "eos_token_id": 2}}
+SIGLIP_BOTH = {"model_type": "siglip", "architectures": ["SiglipModel"],
+               "text_config": {**READ, "model_type": "siglip_text_model", "projection_size": 32},
+               "vision_config": {**SEEN, "model_type": "siglip_vision_model"}}
 LLAVA = {"model_type": "llava", "architectures": ["LlavaForConditionalGeneration"], "image_token_index": 500,
          "vision_config": CLIP["vision_config"], "text_config": config("llama")}
 LLAVA_NEXT = {**LLAVA, "model_type": "llava_next", "architectures": ["LlavaNextForConditionalGeneration"],
@@ -1045,6 +1061,30 @@ def classifier(name, config, places, unread=()):
     }
 
 
+def contrasted(name, config):
+    """A tower of pictures and one of texts."""
+    base = {"micro_batch": 3, "seq": 29}
+    return {
+        name: case(config, **base),
+        f"{name}-many": case(config, micro_batch=70, seq=40),
+        f"{name}-checkpoint": case(config, **base, checkpoint="full"),
+        f"{name}-accumulate": case(config, **base, grad_accum=2),
+        f"{name}-lora": case(config, **base, lora={**LORA, "targets": ["q_proj", "fc1"]}),
+        f"{name}-lora-checkpoint": case(config, **base, lora={**LORA, "targets": ["q_proj", "v_proj"]}, checkpoint="full"),
+        f"{name}-frozen": case(config, **base, freeze=["vision_model.*"]),
+        f"{name}-frozen-texts": case(config, **base, freeze=["text_model.*"]),
+        f"{name}-frozen-checkpoint": case(config, **base, freeze=["vision_model.*"], checkpoint="full"),
+        f"{name}-frozen-words": case(config, **base, freeze=["text_model.embeddings.*", "text_model.encoder.layers.0.*"]),
+        f"{name}-frozen-scale": case(config, **base, freeze=["logit_*"]),
+        f"{name}-odd": case({**config, "text_config": {**config["text_config"], "attention_dropout": 0.1, "hidden_act": "gelu",
+                                                       "eos_token_id": 7}}, micro_batch=2, seq=31, dtype="fp16"),
+        f"{name}-fp32": case(config, **base, dtype="fp32", attention="math"),
+        f"{name}-autocast": case(config, **base, dtype="fp32", autocast="bf16"),
+        f"{name}-eager": case(config, **base, attention="eager"),
+        f"{name}-eager-checkpoint": case(config, **base, attention="eager", checkpoint="full"),
+    }
+
+
 def shown(name, config, tower, behind, text="model.language_model.", projector="model.multi_modal_projector.",
           attending=(0, 1), head="lm_head.*", **more):
     """A language model and its tower: all of it trained but what the projector does not read, the tower frozen, the
@@ -1076,6 +1116,9 @@ def shown(name, config, tower, behind, text="model.language_model.", projector="
 SHOWN = {
     **classifier("clip", CLIP, 37, ["vision_model.post_layernorm.*"]),
     **without(classifier("siglip", SIGLIP, 36), "siglip-checkpoint-reentrant"),
+    **contrasted("clip-both", CLIP_BOTH),
+    "clip-both-checkpoint-reentrant": case(CLIP_BOTH, micro_batch=3, seq=29, checkpoint="full", reentrant=True),
+    **without(contrasted("siglip-both", SIGLIP_BOTH), "siglip-both-autocast"),
     **shown("llava", LLAVA, TOWER, BEHIND),
     "llava-siglip": case({**LLAVA, "vision_config": SIGLIP["vision_config"], "vision_feature_layer": -1,
                           "vision_feature_select_strategy": "full"},

@@ -48,8 +48,8 @@ void through_softmax(Writer& w, bool widened) {
 
 }  // namespace
 
-// The gradient is an expanded view of the incoming one. What is counted is copied to whole numbers first
-// (ReduceOps.cpp, make_reduction).
+// The gradient is an expanded view of the incoming one, which the engine copies where the sum is wider than what it
+// adds (validate_outputs). What is counted is copied to whole numbers first (ReduceOps.cpp, make_reduction).
 void sum_dim(Writer& w) {
   w.output();
   const bool counts = w.in(0).dtype == DType::Bool || (w.in(0).dtype == DType::Int32 && w.out().dtype == DType::Int64);
@@ -62,6 +62,10 @@ void sum_dim(Writer& w) {
     forward_reduced_kernel(w, summed_to({from.dims.data(), from.rank}, {to.dims.data(), to.rank}), Bytes(8));
   } else {
     w.kernel();
+  }
+  if (is_floating(w.in(0).dtype) && w.in(0).dtype != w.out().dtype) {
+    if (w.needs(0)) w.gradient(0);
+    return;
   }
   w.pass(0);
   w.passes_part();

@@ -24,6 +24,7 @@ constexpr std::string_view kRoutingValues = "which experts are chosen and how th
 constexpr std::string_view kOwnTraining = "of the training that published it; transformers reads it nowhere";
 constexpr std::string_view kNoField = "a field of the publisher's own code; transformers 5 reads it nowhere";
 constexpr std::string_view kOldField = "a field of older configuration classes; transformers 5 reads it nowhere";
+constexpr std::string_view kNextTokens = "transformers builds no layers for several tokens at once";
 
 // Of transformers' PreTrainedConfig and its older releases.
 const std::vector<ConfigKey>& common_keys() {
@@ -276,7 +277,6 @@ const std::vector<ConfigKey>& later_decoder_keys() {
 // Decoders of which layers have a mixer in the place of attention.
 const std::vector<ConfigKey>& mixer_keys() {
   static const std::vector<ConfigKey> kRows{
-      {"mamba2", "rescale_prenorm_residual", kInert, "", kValues},
       {"nemotron_h", "expand", kInert, "", "mamba_num_heads and mamba_head_dim say it"},
       {"nemotron_h", "mamba_proj_bias", kInert, "", "use_bias says it"},
       {"nemotron_h", "attention_bias", kInert, "", "transformers gives attention no biases whatever it says"},
@@ -298,11 +298,10 @@ const std::vector<ConfigKey>& mixer_keys() {
       {"nemotron_h", "mamba_dt_max", kInert, "", kValues},
       {"nemotron_h", "mamba_dt_limit", kInert, "", "bounds of values"},
       {"nemotron_h", "mamba_dt_init_floor", kInert, "", kValues},
-      {"nemotron_h", "num_nextn_predict_layers", kInert, "",
-       "transformers builds no layers for several tokens at once"},
-      {"nemotron_h", "mtp_layers_block_type", kInert, "", "transformers builds no layers for several tokens at once"},
-      {"nemotron_h", "mtp_hybrid_override_pattern", kInert, "",
-       "transformers builds no layers for several tokens at once"},
+      {"nemotron_h", "num_nextn_predict_layers", kInert, "", kNextTokens},
+      {"nemotron_h", "mtp_layers_block_type", kInert, "", kNextTokens},
+      {"nemotron_h", "mtp_hybrid_override_pattern", kInert, "", kNextTokens},
+      {"mamba2", "rescale_prenorm_residual", kInert, "", kValues},
       {"mamba2", "time_step_rank", kInert, "", "which no forward of this class reads"},
       {"mamba2", "time_step_min", kInert, "", kValues},
       {"mamba2", "time_step_max", kInert, "", kValues},
@@ -399,7 +398,6 @@ const std::vector<ConfigKey>& encoder_keys() {
   return kRows;
 }
 
-constexpr std::string_view kNextTokens = "transformers builds no layers for several tokens at once";
 constexpr std::string_view kGates = "the class gates attention whatever it says";
 constexpr std::string_view kHeadDim = "head_dim says it";
 constexpr std::string_view kSentences = "of sentence-transformers; transformers reads it nowhere";
@@ -524,10 +522,10 @@ const std::vector<ConfigKey>& grid_keys() {
 const std::vector<ConfigKey>& picture_keys() {
   static const std::vector<ConfigKey> kRows{
       {"vit", "encoder_stride", kInert, "", "of masked image modelling, which `architectures` would have to name"},
-      {"clip clip_vision_model", "projection_dim", kInert, "", "of a projection that the class does not have"},
-      {"clip", "logit_scale_init_value", kInert, "", "of two towers' loss"},
-      {"clip", "text_config_dict", kRefused, "null", "an older form of text_config"},
-      {"clip", "vision_config_dict", kRefused, "null", "an older form of vision_config"},
+      {"clip clip_vision_model clip_text_model", "projection_dim", kInert, "", "of a projection that the class does not have"},
+      {"clip", "logit_scale_init_value", kInert, "", kValues},
+      {"clip", "text_config_dict", kInert, "", "an older form of text_config"},
+      {"clip", "vision_config_dict", kInert, "", "an older form of vision_config"},
       {"clip_vision_model llava llava_next paligemma", "vocab_size", kInert, "", "text_config says it"},
       {"llava llava_next", "image_seq_length", kInert, "",
        "the processor's: a picture has as many tokens as places of the tower"},

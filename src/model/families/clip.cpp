@@ -192,35 +192,164 @@ ModelSpec build_classifier(ConfigReader& config, const TowerDefaults& defaults) 
   return with_tower(b.finish(formatted("vision_model({}) classifier", forward)), std::move(tower));
 }
 
+// A tower of texts: what `d` says of its layers, and how its end is found and projected.
+struct Texts {
+  Dimensions dims;
+  std::int64_t end_token = -1;  // -1: the highest number of each text stands there.
+  std::int64_t projected = 0;   // Of siglip's.
+};
+
+Texts read_texts(ConfigReader& config, bool siglip) {
+  Texts texts;
+  Dimensions& d = texts.dims;
+  read_layers(config, siglip ? kSiglip : kClip, siglip ? 768 : 512, siglip ? 3072 : 2048, siglip ? 12 : 8, d);
+  d.vocab = config.size("vocab_size", siglip ? 32000 : 49408);
+  d.max_positions = config.size("max_position_embeddings", siglip ? 64 : 77);
+  config.throw_if_any();
+  d.head_dim = d.hidden / d.heads;
+  if (siglip) {
+    const Value* width = config.find("projection_size");
+    texts.projected =
+        width == nullptr || width->is(Value::Kind::Null) ? d.hidden : config.size("projection_size", d.hidden);
+    return texts;
+  }
+  const Value* end = config.find("eos_token_id");
+  if (end != nullptr && !end->is(Value::Kind::Integer)) {
+    config.fault(*end, "\"eos_token_id\" is one number: it is looked for in each text");
+    config.throw_if_any();
+  }
+  // 2 stands for what transformers had before it looked.
+  const std::int64_t token = end == nullptr ? 49407 : end->integer;
+  texts.end_token = token == 2 ? -1 : token;
+  return texts;
+}
+
+// Returns its forward.
+std::string register_texts(ModelBuilder& b, const TowerDefaults& defaults, const Texts& texts) {
+  const Dimensions& d = texts.dims;
+  {
+    const auto embeddings = b.module("embeddings", formatted("{}TextEmbeddings", defaults.prefix));
+    b.buffer("position_ids", {1, d.max_positions}, DType::Int64, false);
+    b.embedding("token_embedding", d.vocab, d.hidden, Split::Unknown);
+    b.embedding("position_embedding", d.max_positions, d.hidden, Split::Unknown);
+  }
+  register_layers(b, defaults, d);
+  b.layer_norm("final_layer_norm", d.hidden);
+  if (defaults.siglip) b.linear("head", texts.projected, d.hidden, true, Cut::Unknown);
+  return formatted("embeddings(token_embedding position_embedding) encoder(layers*) final_layer_norm{}",
+                   defaults.siglip ? " head" : "");
+}
+
+// A tower of texts alone.
+ModelSpec build_texts(ConfigReader& config, const TowerDefaults& defaults) {
+  const Texts texts = read_texts(config, defaults.siglip);
+  ModelBuilder b(config, formatted("{}TextModel", defaults.prefix));
+  ModelSpec spec = b.finish(register_texts(b, defaults, texts));
+  spec.dims = texts.dims;
+  return spec;
+}
+
+// What is called first, pictures, is registered behind the texts: layers are counted as they are called.
+void count_as_called(ModelSpec& spec, std::int64_t of_texts, std::int64_t of_pictures) {
+  for (Module& module : spec.modules) {
+    if (module.layer == kNone) continue;
+    const bool text = module.layer < of_texts;
+    module.layer += static_cast<std::int32_t>(text ? of_pictures : -of_texts);
+  }
+}
+
+// CLIPConfig: a part of that older name goes before the other.
+std::string part_name(ConfigReader& config, std::string_view part) {
+  const std::string older = formatted("{}_dict", part);
+  const Value* said = config.find(older);
+  return said != nullptr && !said->is(Value::Kind::Null) ? older : std::string(part);
+}
+
+// CLIPModel, SiglipModel.
+ModelSpec build_both(ConfigReader& config, const TowerDefaults& defaults) {
+  const bool siglip = defaults.siglip;
+  for (const std::string_view part : {"text_config", "vision_config"}) (void)config.find(part);
+  const std::string seen_part = siglip ? "vision_config" : part_name(config, "vision_config");
+  const std::string read_part = siglip ? "text_config" : part_name(config, "text_config");
+  ConfigReader seen(part_of(config, seen_part));
+  ConfigReader read(part_of(config, read_part));
+  for (ConfigReader* part : {&seen, &read}) {
+    (void)part->find("model_type");
+    (void)part->dtype();
+  }
+  TowerParts tower = read_tower(seen, defaults);
+  const Texts texts = read_texts(read, siglip);
+  take_remarks(config, seen, siglip ? "siglip_vision_model" : "clip_vision_model");
+  take_remarks(config, read, siglip ? "siglip_text_model" : "clip_text_model");
+  const std::int64_t width = siglip ? 0 : config.size("projection_dim", 512);
+  const std::int64_t said = tower.dims.hidden;
+  if (siglip && (!tower.pools || texts.projected != said)) {
+    config.fault(config.root(), formatted("texts are {} wide and pictures {}: they cannot be compared", texts.projected,
+                                          tower.pools ? std::to_string(said) : "have no head (\"vision_use_head\")"));
+  }
+  config.throw_if_any();
+  ModelBuilder b(config, formatted("{}Model", defaults.prefix));
+  b.parameter("logit_scale", siglip ? Shape{1} : Shape(), Split::Unknown);
+  if (siglip) b.parameter("logit_bias", {1}, Split::Unknown);
+  std::string of_texts;
+  std::string of_pictures;
+  {
+    const auto body = b.module("text_model", formatted("{}TextModel", defaults.prefix));
+    of_texts = register_texts(b, defaults, texts);
+  }
+  {
+    const auto body = b.module("vision_model", formatted("{}VisionModel", defaults.prefix));
+    of_pictures = register_tower(b, defaults, tower);
+  }
+  if (!siglip) {
+    b.linear("visual_projection", width, said, false, Cut::Unknown);
+    b.linear("text_projection", width, texts.dims.hidden, false, Cut::Unknown);
+  }
+  const auto behind = [&](std::string_view projection) { return siglip ? std::string_view() : projection; };
+  ModelSpec spec = b.finish(formatted("vision_model({}){} text_model({}){}", of_pictures, behind(" visual_projection"),
+                                      of_texts, behind(" text_projection")));
+  count_as_called(spec, texts.dims.layers, tower.dims.layers);
+  spec.dims = texts.dims;
+  spec.dims.layers += tower.dims.layers;
+  tower.module = "vision_model";
+  tower.projection = ProjectorKind::Contrasted;
+  tower.end_token = texts.end_token;
+  DecoderParts parts = layer_parts(siglip);
+  parts.full = siglip;
+  parts.body = "text_model";
+  parts.kinds.assign(static_cast<std::size_t>(texts.dims.layers), LayerKind::Full);
+  parts.tower = std::make_shared<const TowerParts>(std::move(tower));
+  spec.parts = std::make_shared<const DecoderParts>(std::move(parts));
+  return spec;
+}
+
 // Without `architectures` it is the class of both towers.
-void require_classifier(ConfigReader& config, const TowerDefaults& defaults) {
-  const std::string built = formatted("{}ForImageClassification", defaults.prefix);
+ModelSpec build_named(ConfigReader& config, const TowerDefaults& defaults) {
+  const std::string classifier = formatted("{}ForImageClassification", defaults.prefix);
+  const std::string both = formatted("{}Model", defaults.prefix);
   const Value* classes = config.find("architectures");
   const bool says = classes != nullptr && classes->is(Value::Kind::Array) && !classes->items.empty();
-  const std::string named = says ? classes->items.front().string : formatted("{}Model", defaults.prefix);
-  if (named == built) return;
-  config.fault(says ? classes->items.front() : config.root(),
-               formatted("\"{}\" is not modelled yet; {} is, and {}_vision_model alone", named, built,
-                         defaults.siglip ? "siglip" : "clip"));
-  config.throw_if_any();
+  const std::string named = says ? classes->items.front().string : both;
+  if (named == both) return build_both(config, defaults);
+  if (named != classifier) {
+    config.fault(classes->items.front(), formatted("\"{}\" is not modelled yet; {} and {} are, and {}_vision_model alone",
+                                                   named, both, classifier, defaults.siglip ? "siglip" : "clip"));
+    config.throw_if_any();
+  }
+  return build_classifier(config, defaults);
 }
 
 }  // namespace
 
 ModelSpec build_clip_vision_model(ConfigReader& config) { return build_tower(config, kClip); }
 ModelSpec build_siglip_vision_model(ConfigReader& config) { return build_tower(config, kSiglip); }
+ModelSpec build_clip_text_model(ConfigReader& config) { return build_texts(config, kClip); }
+ModelSpec build_siglip_text_model(ConfigReader& config) { return build_texts(config, kSiglip); }
 ModelSpec build_idefics3_tower(ConfigReader& config, bool smolvlm) {
   return build_tower(config, smolvlm ? kSmolVlm : kIdefics3);
 }
 
-ModelSpec build_clip(ConfigReader& config) {
-  require_classifier(config, kClip);
-  return build_classifier(config, kClip);
-}
-
-ModelSpec build_siglip(ConfigReader& config) {
-  require_classifier(config, kSiglip);
-  return build_classifier(config, kSiglip);
-}
+ModelSpec build_clip(ConfigReader& config) { return build_named(config, kClip); }
+ModelSpec build_siglip(ConfigReader& config) { return build_named(config, kSiglip); }
 
 }  // namespace dsplan

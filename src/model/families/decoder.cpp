@@ -416,12 +416,10 @@ void read_head(ConfigReader& config, Decoder& decoder, std::optional<std::int64_
     return;
   }
   const std::optional<std::string> problem = config.maybe_string("problem_type");
-  decoder.parts.regresses = d.labels == 1 && problem.value_or("regression") == "regression";
-  if (decoder.parts.regresses) return;
-  if (d.labels == 1 || (problem && *problem != "single_label_classification")) {
-    const std::string_view key = problem ? "problem_type" : config.present("id2label") ? "id2label" : "num_labels";
-    config.gaps.push_back({config.find(key), std::string(key), "another loss than that of one class among several"});
-  }
+  const std::string_view usual = d.labels == 1 ? "regression" : "single_label_classification";
+  if (problem.value_or(std::string(usual)) == usual) return;
+  config.gaps.push_back(
+      {config.find("problem_type"), "problem_type", "another loss than that of one class among several"});
 }
 
 std::vector<bool> read_dense_layers(ConfigReader& config, std::int64_t layers, std::int64_t experts) {

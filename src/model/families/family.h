@@ -91,6 +91,7 @@ struct Family {
 [[nodiscard]] ModelSpec build_granitemoehybrid(ConfigReader& config);
 [[nodiscard]] ModelSpec build_nemotron_h(ConfigReader& config);
 [[nodiscard]] ModelSpec build_lfm2(ConfigReader& config);
+[[nodiscard]] ModelSpec build_lfm2_moe(ConfigReader& config);
 [[nodiscard]] ModelSpec build_qwen3_next(ConfigReader& config);
 [[nodiscard]] ModelSpec build_qwen3_5_text(ConfigReader& config);
 [[nodiscard]] ModelSpec build_qwen3_5_moe_text(ConfigReader& config);
@@ -118,6 +119,8 @@ struct Family {
 [[nodiscard]] ModelSpec build_dinov2(ConfigReader& config);
 [[nodiscard]] ModelSpec build_clip_vision_model(ConfigReader& config);
 [[nodiscard]] ModelSpec build_siglip_vision_model(ConfigReader& config);
+[[nodiscard]] ModelSpec build_clip_text_model(ConfigReader& config);
+[[nodiscard]] ModelSpec build_siglip_text_model(ConfigReader& config);
 [[nodiscard]] ModelSpec build_clip(ConfigReader& config);
 [[nodiscard]] ModelSpec build_siglip(ConfigReader& config);
 [[nodiscard]] ModelSpec build_llava(ConfigReader& config);

@@ -266,26 +266,13 @@ TensorId GraphBuilder::binary(Op op, TensorId a, TensorId b) {
   return make(op, result, promoted(graph_.tensor(a), graph_.tensor(b)), {a, b}, true);
 }
 
-namespace {
-
-Shape with_features(Shape shape, std::int64_t features) {
-  shape.dims[shape.rank - 1U] = features;
-  return shape;
-}
-
-}  // namespace
-
 TensorId GraphBuilder::linear(TensorId x, TensorId weight, TensorId bias, std::int64_t features) {
   const Product kind = options_->stage3_linear ? Product::Function : Product::Transposed;
   // C++ evaluates the casts of linear(x, weight, bias) from the last argument to the first.
   const TensorId low_bias = lowered(bias);
   const TensorId low_weight = lowered(weight);
   const TensorId low_x = lowered(x);
-  const TensorId out =
-      product(kind, {low_x, low_weight, low_bias}, with_features(shape(low_x), features), dtype(low_x));
-  drop({low_x, low_weight});
-  if (low_bias != kNone) drop({low_bias});
-  return out;
+  return product_of(kind, low_x, low_weight, low_bias, features);
 }
 
 // addmm(bias, x, weight).
@@ -293,10 +280,15 @@ TensorId GraphBuilder::conv1d(TensorId x, TensorId weight, TensorId bias, std::i
   const TensorId low_weight = lowered(weight);
   const TensorId low_x = lowered(x);
   const TensorId low_bias = lowered(bias);
-  const TensorId out =
-      product(Product::Direct, {low_x, low_weight, low_bias}, with_features(shape(low_x), features), dtype(low_x));
-  drop({low_x, low_weight});
-  if (low_bias != kNone) drop({low_bias});
+  return product_of(Product::Direct, low_x, low_weight, low_bias, features);
+}
+
+TensorId GraphBuilder::product_of(Product kind, TensorId x, TensorId weight, TensorId bias, std::int64_t features) {
+  Shape made = shape(x);
+  made.dims[made.rank - 1U] = features;
+  const TensorId out = product(kind, {x, weight, bias}, made, dtype(x));
+  drop({x, weight});
+  if (bias != kNone) drop({bias});
   return out;
 }
 

@@ -265,6 +265,8 @@ class GraphBuilder {
   TensorId output_of(NodeId node, TensorId out);
   NodeId add_node(Op op, std::span<const TensorId> inputs, bool differentiable);
   void run(NodeId node);
+  // Of operands that autocast has seen; their references are used up.
+  TensorId product_of(Product kind, TensorId x, TensorId weight, TensorId bias, std::int64_t features);
   const ModelSpec& model_;
   const GraphOptions* options_;
   const Dimensions* dims_;

@@ -26,6 +26,7 @@ using GraphOf = Graph (*)(const ModelSpec& model, const GraphOptions& options);
 [[nodiscard]] Graph build_vit_graph(const ModelSpec& model, const GraphOptions& options);
 [[nodiscard]] Graph build_dinov2_graph(const ModelSpec& model, const GraphOptions& options);
 [[nodiscard]] Graph build_picture_graph(const ModelSpec& model, const GraphOptions& options);
+[[nodiscard]] Graph build_contrasted_graph(const ModelSpec& model, const GraphOptions& options);
 [[nodiscard]] Graph build_opt_graph(const ModelSpec& model, const GraphOptions& options);
 [[nodiscard]] Graph build_gpt2_graph(const ModelSpec& model, const GraphOptions& options);
 [[nodiscard]] Graph build_gptj_graph(const ModelSpec& model, const GraphOptions& options);

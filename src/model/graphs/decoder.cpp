@@ -13,6 +13,7 @@
 #include "model/graphs/pictures/tower.h"
 #include "model/graphs/pieces.h"
 #include "model/graphs/trl.h"
+#include "model/traits.h"
 
 namespace dsplan {
 namespace {
@@ -213,7 +214,7 @@ class DecoderGraph {
     const bool one = g_.options().labels_are_ids;
     TensorId labels = one ? ids
                           : g_.batch_input(of_text ? Shape{g_.options().micro_batch} : g_.shape(ids),
-                                           p_.regresses ? DType::Float32 : DType::Int64);
+                                           regresses(g_.model()) ? DType::Float32 : DType::Int64);
     const bool masked = batch_has_mask(g_.options().transformers);
     const TensorId ones = masked ? g_.batch_input(g_.shape(ids), DType::Int64) : kNone;
     ShownBatch shown = shown_batch(g_, p_.tower.get(), ids);
@@ -233,7 +234,8 @@ class DecoderGraph {
           g_, hidden, labels, [&](TensorId x) { return logits_of(x); }, held_, cache_, divided));
     }
     const TensorId logits = of_text ? text_logits(ids, hidden) : token_logits(hidden);
-    const TensorId loss = p_.regresses ? squared_loss(g_, logits, labels) : class_loss(g_, logits, labels, !of_text);
+    const TensorId loss =
+        regresses(g_.model()) ? squared_loss(g_, logits, labels) : class_loss(g_, logits, labels, !of_text);
     g_.drop({hidden});
     if (divided != kNone) g_.drop({divided});
     for (TensorId held : held_) g_.drop({held});
@@ -461,7 +463,7 @@ class DecoderGraph {
       at.ids = position_ids;
       return at;
     }
-    const ModuleId module = g_.child(model_, "rotary_emb");
+    const ModuleId module = g_.child(model_, p_.rotary_module);
     if (p_.rotary.three_axes && along_axes == kNone) {  // The same numbers along each axis (qwen3_5 of text alone).
       at.ids = position_ids;
       const TensorId same = g_.view(position_ids, Shape{3, g_.options().micro_batch, g_.options().seq}, Op::Expand);

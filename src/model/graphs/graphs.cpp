@@ -15,6 +15,7 @@ namespace dsplan {
 
 GraphOf builder_of(const ModelSpec& model) {
   if (model.code == ModelCode::Torchtitan) return build_torchtitan_graph;
+  if (contrasts(model)) return build_contrasted_graph;
   constexpr std::array<std::pair<std::string_view, GraphOf>, 30> kOwn{{{"gpt2", build_gpt2_graph},
                                                                        {"gpt_bigcode", build_gpt2_graph},
                                                                        {"gptj", build_gptj_graph},

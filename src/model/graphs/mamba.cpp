@@ -233,15 +233,21 @@ class ChunkScan {
   std::vector<TensorId> held_;  // By names of the frame.
 };
 
+// x * silu(gate), in fp32.
+TensorId gated_by(GraphBuilder& g, TensorId x, TensorId gate) {
+  const TensorId wide = g.cast(gate, DType::Float32);
+  const TensorId open = g.unary(Op::Silu, wide);
+  g.drop({wide});
+  const TensorId out = g.binary(Op::Mul, x, open);
+  g.drop({open});
+  return out;
+}
+
 // Zamba2RMSNormGated: each group of the width is normed alone; uses up `x`.
 TensorId grouped_norm(GraphBuilder& g, ModuleId module, std::int64_t groups, TensorId x, TensorId gate) {
   const Shape whole = g.shape(x);
   g.enter(module);
-  const TensorId wide = g.cast(gate, DType::Float32);
-  const TensorId open = g.unary(Op::Silu, wide);
-  g.drop({wide});
-  const TensorId gated = g.binary(Op::Mul, x, open);
-  g.drop({open});
+  const TensorId gated = gated_by(g, x, gate);
   const TensorId apart = g.view(gated, Shape{whole.dims[0], whole.dims[1], groups, whole.dims[2] / groups});
   TensorId variance = kNone;
   const TensorId by_group = rebound(g, apart, normalised(g, apart, &variance));
@@ -255,11 +261,7 @@ TensorId grouped_norm(GraphBuilder& g, ModuleId module, std::int64_t groups, Ten
 // MambaRMSNormGated; uses up `x`.
 TensorId gated_norm(GraphBuilder& g, ModuleId module, TensorId x, TensorId gate) {
   g.enter(module);
-  const TensorId wide = g.cast(gate, DType::Float32);
-  const TensorId open = g.unary(Op::Silu, wide);
-  g.drop({wide});
-  const TensorId gated = g.binary(Op::Mul, x, open);
-  g.drop({open});
+  const TensorId gated = gated_by(g, x, gate);
   TensorId variance = kNone;
   const TensorId norm = normalised(g, gated, &variance);
   g.drop({gated});

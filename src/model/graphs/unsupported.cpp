@@ -413,12 +413,17 @@ std::optional<std::string> tower_unsupported(const ModelSpec& model, const Train
     return "a picture's token that is no word of the vocabulary";
   }
   if (tower->shows_prefix && training.images == 0) return "paligemma without pictures";
-  if (tower->pools) return "the pooling head of siglip's tower: \"vision_use_head\": false";
+  const bool alone = !tower->beside_text();
+  if (tower->pools && !contrasts(model)) return "the pooling head of siglip's tower: \"vision_use_head\": false";
+  if (contrasts(model) && training.transformers < kWitnessTransformers) {
+    return formatted("{} before transformers {}", model.graph_class, kWitnessTransformers.text());
+  }
+  if (tower->pools && training.autocast) return "autocast of the pooling head of siglip's tower";
   if (training.attention == Attention::CuDnn && tower->dims.head_dim > 256) {
     return "cuDNN's attention takes no heads wider than 256";
   }
   if (tower->dims.head_dim % 8 != 0) return "a tower's heads of no multiple of 8";
-  if (checked_mul(training.micro_batch, std::max<std::int64_t>(training.images, 1)) >
+  if (!alone && checked_mul(training.micro_batch, std::max<std::int64_t>(training.images, 1)) >
       static_cast<std::int64_t>(Node::kMostInputs)) {
     return formatted("more than {} pictures at once", Node::kMostInputs);
   }

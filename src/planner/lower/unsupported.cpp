@@ -387,7 +387,9 @@ std::optional<std::string> deepspeed_unsupported(const ModelSpec& model, const J
   }
   if (const auto other = accumulation_unsupported(training)) return other;
   // DeepSpeed's own run lets go of the convolution's weight later than predicted.
-  if (training.zero.stage == 3 && model.family == "lfm2") return "lfm2 under ZeRO-3, not equal to DeepSpeed yet";
+  if (training.zero.stage == 3 && model.family.starts_with("lfm2")) {
+    return formatted("{} under ZeRO-3, not equal to DeepSpeed yet", model.family);
+  }
   const bool gathers_after_step = training.zero.stage == 1 || training.zero.stage == 2;
   if (gathers_after_step && job.parallelism.dp > 1 && training.deepspeed < Version{0, 12, 4}) {
     return "weights gathered in shards before DeepSpeed 0.12.4";
@@ -405,6 +407,10 @@ bool tower_is_trained(const ModelSpec& model, const std::vector<bool>& trained) 
 
 std::optional<std::string> sharded_tower_unsupported(const ModelSpec& model, const Training& training) {
   if (training.runtime == Runtime::Fsdp1) return "a tower under FSDP1";
+  if (model.family == "clip" && contrasts(model)) {
+    return "CLIPModel under fully_shard, which refuses logit_scale: it has no dimension to shard";
+  }
+  if (contrasts(model)) return formatted("{} under fully_shard, not compared with PyTorch yet", model.graph_class);
   if (model.parts->tower->projection == ProjectorKind::Connected) {
     return "idefics3's tower under fully_shard, not compared with PyTorch yet";
   }
@@ -422,6 +428,7 @@ std::optional<std::string> gathered_tower_unsupported(const ModelSpec& model, co
                                                       const std::vector<bool>& trained) {
   const bool gradients = !training.checkpoint.groups.empty() || tower_is_trained(model, trained);
   const bool apart = model.family.starts_with("llava") || model.family == "clip" || model.family == "siglip";
+  if (contrasts(model)) return formatted("{} under ZeRO-3, not compared with DeepSpeed yet", model.graph_class);
   if (apart && gradients) return formatted("gradients in {}'s tower under ZeRO-3", model.family);
   return std::nullopt;
 }

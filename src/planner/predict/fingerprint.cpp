@@ -23,6 +23,7 @@ void add_tower(const TowerParts& tower, std::string& text) {
                    d.activation, tower.pools);
   append_formatted(text, " read {} {} {} {}\n", tower.read_layers, tower.drops_first, tower.tokens,
                    tower.projector_activation);
+  if (tower.end_token >= 0) append_formatted(text, "end {}\n", tower.end_token);
   for (const std::array<std::int64_t, 2>& cut : tower.cuts) append_formatted(text, "cut {} {}\n", cut[0], cut[1]);
 }
 

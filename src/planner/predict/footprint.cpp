@@ -45,11 +45,10 @@ bool is_read(const ModelSpec& model, const Parameter& parameter) {
       return parameter.name.find(beginning) != std::string::npos;
     });
   }
-  if (model.family == "dinov2" && parameter.name.ends_with("mask_token")) return false;
-  const bool unscaled = model.family == "gemma3n_text" && !model.parts->altup.scales;
-  if (unscaled && parameter.name.ends_with("altup.correct_output_scale")) return false;
-  if (model.family == "gemma3n_text" && parameter.name.find("correction_coefs.lora_") != std::string::npos)
+  const std::span<const std::string_view> unread = unread_ends(model);
+  if (std::any_of(unread.begin(), unread.end(), [&](std::string_view end) { return parameter.name.ends_with(end); })) {
     return false;
+  }
   const bool beside = parameter.name.ends_with("lm_head.bias") || parameter.name.ends_with("predictions.bias");
   if (!beside || model.family == "electra" || !model.graph_class.ends_with("ForMaskedLM")) return true;
   const auto id = static_cast<ParameterId>(&parameter - model.parameters.data());
@@ -522,6 +521,7 @@ std::optional<Answers> answers_of(const ModelSpec& model, const Training& t) {
   if (is("ForQuestionAnswering")) return Answers{last_tokens(t), d.labels, false};
   if (is("ForTokenClassification"))
     return Answers{last_tokens(t), d.labels, model.parts != nullptr && !modern && !apart};
+  if (contrasts(model)) return Answers{};  // Its labels are the batch's own order.
   if (d.decoder_layers > 0) return Answers{checked_mul(t.micro_batch, t.target_seq), d.vocab, false};
   if (is("ForSequenceClassification") && apart) {
     return Answers{t.micro_batch, d.labels, !model.parts->disentangled.names_problem};
@@ -621,7 +621,7 @@ bool add_batch(const ModelSpec& model, const Training& training, Footprint& resu
   if (!answers) return false;
   Bytes& inputs = result.persistent[Role::Inputs];
   // What is regressed to is a number, not a class.
-  const bool number = model.dims.labels == 1 && model.graph_class.ends_with("ForSequenceClassification");
+  const bool number = regresses(model);
   if (!training.labels_are_ids) {
     const bool spans = model.graph_class.ends_with("ForQuestionAnswering");  // Where each begins and ends.
     const Elements labels(spans ? checked_mul(2, training.rows()) : answers->places);
@@ -635,6 +635,7 @@ bool add_batch(const ModelSpec& model, const Training& training, Footprint& resu
     const Bytes tokens = storage(Elements(last_tokens(training)), DType::Int64);
     inputs += tokens * (batch_has_mask(training.transformers) ? 2 : 1);
     if (training.images > 0) inputs += shown_bytes(model, training, tokens);
+    if (contrasts(model)) inputs += storage(pixels_of(model, training), DType::Float32) * training.micro_batch;
   }
   return true;
 }
@@ -686,10 +687,6 @@ Bytes held_cache(const ModelSpec& model, const Training& t) {
   return held;
 }
 
-}  // namespace
-
-namespace {
-
 // image_hidden_states beside the logits: what the projector gives, or llama4's tower. Classes of grids return none.
 Bytes held_pictures(const ModelSpec& model, const Training& t) {
   const TowerParts* tower = model.parts == nullptr ? nullptr : model.parts->tower.get();
@@ -710,6 +707,22 @@ Bytes held_pictures(const ModelSpec& model, const Training& t) {
   return storage(Elements(checked_mul(tokens, width)), t.outputs_to_fp32 ? DType::Float32 : own);
 }
 
+// What both towers return and make of it, and the logits. Norms give fp32 under autocast, and so what they divide.
+Bytes held_contrasts(const ModelSpec& model, const Training& t) {
+  const TowerParts& tower = *model.parts->tower;
+  const std::int64_t rows = t.micro_batch;
+  const DType normed = t.autocast ? DType::Float32 : t.dtype;
+  const DType made = t.autocast.value_or(t.dtype);
+  const auto projection = std::find_if(model.parameters.begin(), model.parameters.end(), [](const Parameter& one) {
+    return one.name == "text_projection.weight" || one.name == "text_model.head.weight";
+  });
+  const Elements pair(checked_mul(2 * rows, projection->shape.dims[0]));
+  const std::int64_t places = tower.dims.max_positions;
+  return storage(Elements(checked_mul(rows, checked_mul(t.seq, model.dims.hidden))), normed) +
+         storage(Elements(checked_mul(rows, checked_mul(places, tower.dims.hidden))), normed) + storage(pair, made) +
+         storage(pair, normed) + storage(Elements(checked_mul(rows, rows)), made);
+}
+
 }  // namespace
 
 Bytes held_logits(const ModelSpec& model, const Job& job) {
@@ -717,6 +730,7 @@ Bytes held_logits(const ModelSpec& model, const Job& job) {
   if (t.loop != LoopKind::Script) return Bytes(0);
   if (without_logits(t.loss)) return held_cache(model, t);
   if (t.loss != Loss::HuggingFace && t.loss != Loss::Native) return Bytes(0);
+  if (contrasts(model)) return held_contrasts(model, t);
   const std::int64_t tp = job.parallelism.tp;
   const std::optional<Answers> answers = answers_of(model, t);
   if (!answers) return Bytes(0);

@@ -226,9 +226,10 @@ ParameterId register_body(ModelBuilder& b, const Deberta& deberta, const std::st
 // The convolution is called behind the first layer.
 std::string stack_forward(const Deberta& deberta) {
   if (deberta.kernel == 0) return "layer*";
+  const std::string layer = layer_forward(deberta);
   std::string calls;
   for (std::int64_t i = 0; i < deberta.dims.layers; ++i) {
-    calls += formatted("{}layer.{}({})", i > 0 ? " " : "", i, layer_forward(deberta));
+    calls += formatted("{}layer.{}({})", i > 0 ? " " : "", i, layer);
     if (i == 0) calls += " conv(conv dropout LayerNorm)";
   }
   return calls;

@@ -27,8 +27,8 @@ std::string encoder_class(std::string_view prefix, EncoderHead head) {
 
 std::optional<std::string> read_problem_type(ConfigReader& config, std::int64_t labels) {
   std::optional<std::string> problem = config.maybe_string("problem_type");
-  const bool number = labels == 1 && problem.value_or("regression") == "regression";
-  if (!number && (labels == 1 || (problem && *problem != "single_label_classification"))) {
+  const std::string_view usual = labels == 1 ? "regression" : "single_label_classification";
+  if (problem && *problem != usual) {
     config.gaps.push_back({config.find("problem_type"), "problem_type", "another loss than that of one class"});
   }
   return problem;

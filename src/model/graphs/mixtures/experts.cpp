@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "model/graphs/activations.h"
 #include "model/graphs/builder.h"
 #include "model/graphs/pieces.h"
 
@@ -32,10 +33,16 @@ TensorId apply_clamped_gate(GraphBuilder& g, TensorId both) {
   return out;
 }
 
+// A module of the experts', or a function's call (lfm2_moe).
+TensorId experts_activation(GraphBuilder& g, ModuleId experts, TensorId x) {
+  const ModuleId module = g.model().child(experts, "act_fn");
+  return module == kNone ? activated(g, g.dims().activation, x) : activation_module(g, module, x);
+}
+
 // act(gate) * up over the halves of one tensor.
 TensorId apply_gate(GraphBuilder& g, ModuleId experts, TensorId both) {
   const std::vector<TensorId> halves = split_last(g, both, equal_widths(g, both, 2));
-  const TensorId active = activation_module(g, g.child(experts, "act_fn"), halves[0]);
+  const TensorId active = experts_activation(g, experts, halves[0]);
   const TensorId out = g.binary(Op::Mul, active, halves[1]);
   g.drop({active, halves[0], halves[1]});
   return out;
@@ -46,7 +53,7 @@ TensorId apply_gate(GraphBuilder& g, ModuleId experts, TensorId both) {
 const char* first_of(const ExpertParts& parts) { return parts.gated ? "gate_up_proj" : "up_proj"; }
 std::int64_t first_width(const ExpertParts& parts) { return parts.gated ? 2 * parts.ffn : parts.ffn; }
 TensorId between(GraphBuilder& g, const ExpertParts& parts, ModuleId experts, TensorId both) {
-  if (!parts.gated) return rebound(g, both, activation_module(g, g.child(experts, "act_fn"), both));
+  if (!parts.gated) return rebound(g, both, experts_activation(g, experts, both));
   return rebound(g, both, parts.biased ? apply_clamped_gate(g, both) : apply_gate(g, experts, both));
 }
 
@@ -294,7 +301,7 @@ class ExpertLoop {
     g_.drop({both});
     rebind(g_, gate_, halves[0]);
     rebind(g_, up_, halves[1]);
-    const TensorId active = activation_module(g_, g_.child(experts_, "act_fn"), gate_);
+    const TensorId active = experts_activation(g_, experts_, gate_);
     const TensorId product = g_.binary(Op::Mul, active, up_);
     g_.drop({active});
     rebind(g_, hidden_of_expert_, product);

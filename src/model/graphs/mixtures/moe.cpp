@@ -115,6 +115,45 @@ Routed route_by_sigmoid(GraphBuilder& g, ModuleId gate, TensorId hidden, TensorI
   return {logits, weights, made.experts};
 }
 
+// lfm2_moe. Where a bias decides, what topk gives lies in a variable that nobody reads.
+Routed route_narrow(GraphBuilder& g, const ExpertParts& parts, ModuleId gate, TensorId hidden, TensorId bias) {
+  constexpr double kLeast = 1e-6;
+  const Shape chosen{g.shape(hidden).dims[0], g.dims().experts_per_token};
+  g.enter(gate);
+  const TensorId logits = g.linear(hidden, g.parameter("weight"), kNone, g.dims().experts);
+  TensorId weights = g.unary(Op::Sigmoid, logits);
+  Biased made;
+  TensorId sum = kNone;
+  if (bias != kNone) {
+    sum = g.binary(Op::Add, weights, bias);
+    std::tie(made.values, made.experts) = g.select(Op::TopK, sum, chosen);
+    const TensorId gathered = g.make(Op::Gather, chosen, g.dtype(weights), {weights, made.experts}, true);
+    g.drop({weights});
+    weights = g.cast(gathered, g.dtype(logits));
+    g.drop({gathered});
+  } else {
+    const auto [top, experts] = g.select(Op::TopK, weights, chosen);
+    made.experts = experts;
+    weights = rebound(g, weights, top);
+  }
+  if (parts.normalised) {
+    const DType summed = g.options().autocast ? DType::Float32 : g.dtype(weights);
+    const TensorId total = g.make(Op::SumDim, Shape{chosen.dims[0], 1}, summed, {weights}, true);
+    const TensorId shifted = g.unary(Op::AddScalar, total, kLeast);
+    g.drop({total});
+    weights = rebound(g, weights, g.binary(Op::Div, weights, shifted));
+    g.drop({shifted});
+  }
+  weights = rebound(g, weights, g.unary(Op::MulScalar, weights, parts.scale));
+  if (sum != kNone) {
+    g.forget(sum);
+    g.drop({sum});
+    let_go(g, made);
+  }
+  g.exit(gate);
+  return {logits, weights, made.experts};
+}
+
 // ernie4_5_moe; the bias is added by a module.
 Routed route_with_statics(GraphBuilder& g, ModuleId gate, TensorId hidden) {
   constexpr double kLeast = 1e-12;
@@ -153,6 +192,8 @@ Routed route(GraphBuilder& g, const ExpertParts& parts, ModuleId gate, TensorId 
     case Router::BareSoftmax: return route_late(g, parts, gate, hidden);
     case Router::Module: return route_by_module(g, gate, hidden);
     case Router::Fp32Biased: return route_with_statics(g, gate, hidden);
+    case Router::NarrowSigmoid:
+      return route_narrow(g, parts, gate, hidden, parts.corrected ? g.buffer("expert_bias") : kNone);
     case Router::Sigmoid: return route_by_sigmoid(g, gate, hidden, g.buffer("e_score_correction_bias"));
     default: break;
   }

@@ -30,6 +30,7 @@ class TowerGraph {
     const ModuleId norm = g_.child(module_, "post_layernorm");
     if (t_.norms_result) {
       result.last = norm_module(g_, p_.norm, norm, seen, strided());
+      if (t_.pools) result.pooled = pooled_places(g_, t_, g_.child(module_, "head"), result.last);
       g_.drop({seen});
     } else {
       result.last = seen;

@@ -25,6 +25,8 @@ void ask_whether_all(GraphBuilder& g, TensorId flags);
 // and so does what the layer returns, since sums lie as their first operand does.
 [[nodiscard]] TensorId tower_layer(GraphBuilder& g, const DecoderParts& parts, const Dimensions& d, ModuleId module,
                                    TensorId hidden, const LayerInputs& given, bool strided = false);
+// pooling.cpp: what the head of siglip's tower makes of all places of each picture: [B, hidden].
+[[nodiscard]] TensorId pooled_places(GraphBuilder& g, const TowerParts& tower, ModuleId module, TensorId places);
 // intern_tower.cpp: that of a tower whose layers scale what they add.
 [[nodiscard]] TowerResult intern_tower(GraphBuilder& g, const TowerParts& tower, ModuleId module, TensorId pixels);
 // llama_tower.cpp: that of a tower with a table of its own and an end that joins places.
