@@ -114,10 +114,10 @@ enum class Router : std::uint8_t {
   Fp32Softmax,  // Product and softmax in fp32, the largest of the kept groups, times `scale` (deepseek_v2).
   Fp32Sigmoid,  // Product in fp32; chosen by sigmoid and a bias, divided if `normalised`, times `scale` (deepseek_v3).
   Sigmoid,      // Product as it is; chosen by sigmoid in fp32 and the block's bias, divided by their sum (minimax_m2).
-  // Product and sigmoid as they are; chosen with the block's bias in fp32 if `corrected`, divided if `normalised`, times
-  // `scale` (lfm2_moe).
+  // Product and sigmoid as they are; chosen with the block's bias in fp32 if `corrected`, divided if `normalised`,
+  // times `scale` (lfm2_moe).
   NarrowSigmoid,
-  Module,       // A Linear of the gate's own in fp32, then as WideSoftmax (hunyuan_v1_moe).
+  Module,   // A Linear of the gate's own in fp32, then as WideSoftmax (hunyuan_v1_moe).
   Normed,   // Behind a norm and a learned scale, softmax in fp32, the largest divided, times their expert's (gemma4).
   Sampled,  // Two experts one after the other, drawn among those near the best, in the logits' dtype (phimoe).
   Fp32Biased,  // Product and softmax in fp32, chosen with a bias, divided, in the hidden state's dtype (ernie4_5_moe).
@@ -318,6 +318,7 @@ struct DecoderParts {
   MambaParts mamba;  // Of layers that do not attend: one of these.
   DeltaParts delta;
   ConvolutionParts convolution;
+  std::vector<bool> crossing;     // By layer: it looks at pictures in the place of the text. Empty: none does.
   std::vector<bool> recurrent;    // By layer: it has a mixer and no attention. Empty: all attend.
   std::vector<MixerKind> mixers;  // By layer, of Residual::OneModule.
   bool gates_queries = false;     // The query's projection has a gate for what attention gives (qwen3_next).
@@ -344,6 +345,7 @@ struct DecoderParts {
     if (!mixers.empty()) return mixers[layer] != MixerKind::Attention;
     return !recurrent.empty() && recurrent[layer];
   }
+  [[nodiscard]] bool crosses(std::size_t layer) const { return !crossing.empty() && crossing[layer]; }
   [[nodiscard]] bool has_mixers() const { return mamba.inner > 0 || delta.heads > 0 || convolution.kernel > 0; }
 };
 
@@ -358,6 +360,7 @@ enum class ProjectorKind : std::uint8_t {
   Adapted,     // Over the tower's own end, one product (llama4).
   Merged,      // The tower's own end, which makes one place of several patches (qwen2_vl).
   Embedded,    // Over the tower's own end, which averages patches: a norm without weights, and one product (gemma4).
+  Crossed,     // One product over the tower's end, at which layers of the text look (mllama).
   Contrasted,  // Nothing: pictures and texts have a tower each, and a loss compares what both say (clip, siglip).
 };
 
@@ -411,6 +414,11 @@ struct TowerParts {
   std::int64_t merged_ffn = 0;
   // What these layers return is merged by a module of its own, and added to the text's first layers (qwen3_vl).
   std::vector<std::int64_t> deep_layers;
+  // Tiles of each picture, whether it has them or not; a second stack of layers, whose sums are gated; layers of the
+  // first whose outputs are joined with what the second gives (mllama).
+  std::int64_t tiles = 0;
+  std::int64_t global_layers = 0;
+  std::vector<std::int64_t> joined_layers;
   bool held = false;  // What it returns lives as long as the forward of what holds it (qwen3_vl).
 
   [[nodiscard]] bool beside_text() const { return tokens > 0 || merge > 0; }

@@ -308,6 +308,8 @@ def optimizer_of(case, model):
 def layers_of(model):
     lists = {}
     for name, module in model.named_modules():
+        if name.endswith(("vision_model.transformer.layers", "vision_model.global_transformer.layers")):
+            continue  # mllama's, which no checkpoint runs.
         inside = any(name.startswith(outer + ".") for outer in lists)
         if ("." + name).endswith((".layers", ".h", ".layer", ".block", ".blocks")) and isinstance(module, (torch.nn.ModuleList, torch.nn.ModuleDict)) and not inside:
             lists[name] = module.values() if isinstance(module, torch.nn.ModuleDict) else module
@@ -395,6 +397,12 @@ class Run:
             shapes = {"input_ids": shape, "pixel_values": (shape[0], 3, size, size)}
         if "images" in self.training and size is not None:
             shapes["pixel_values"] = (shape[0] * self.training["images"], 3, size, size)
+        if kind.startswith("Mllama"):  # Tiles, the shape of each picture, which tiles it has, and which tokens see them.
+            rows, pictures, tiles = shape[0], self.training["images"], config["vision_config"]["max_num_tiles"]
+            shapes["pixel_values"] = (rows, pictures, tiles, 3, size, size)
+            shapes["aspect_ratio_ids"] = (rows, pictures)
+            shapes["aspect_ratio_mask"] = (rows, pictures, tiles)
+            shapes["cross_attention_mask"] = (*shape, pictures, tiles)
         if kind.startswith(("Gemma3For", "PaliGemmaFor")):
             shapes["token_type_ids"] = shape  # The processor says which tokens are a picture's.
         if self.looks_for_pictures():

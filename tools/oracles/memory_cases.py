@@ -964,6 +964,13 @@ CLIP_BOTH = {**CLIP, "architectures": ["CLIPModel"], "projection_dim": 24,
 SIGLIP_BOTH = {"model_type": "siglip", "architectures": ["SiglipModel"],
                "text_config": {**READ, "model_type": "siglip_text_model", "projection_size": 32},
                "vision_config": {**SEEN, "model_type": "siglip_vision_model"}}
+MLLAMA = {"model_type": "mllama", "architectures": ["MllamaForConditionalGeneration"], "image_token_index": 512,
+          "vision_config": {"model_type": "mllama_vision_model", "hidden_size": 32, "intermediate_size": 72,
+                            "num_hidden_layers": 4, "num_global_layers": 2, "attention_heads": 2, "image_size": 48,
+                            "patch_size": 8, "vision_output_dim": 96, "max_num_tiles": 4,
+                            "intermediate_layers_indices": [1, 2]},
+          "text_config": {**without(config("llama", num_hidden_layers=4), "model_type"), "model_type": "mllama_text_model",
+                          "pad_token_id": 0, "cross_attention_layers": [1, 3]}}
 LLAVA = {"model_type": "llava", "architectures": ["LlavaForConditionalGeneration"], "image_token_index": 500,
          "vision_config": CLIP["vision_config"], "text_config": config("llama")}
 LLAVA_NEXT = {**LLAVA, "model_type": "llava_next", "architectures": ["LlavaNextForConditionalGeneration"],
@@ -1114,6 +1121,21 @@ def shown(name, config, tower, behind, text="model.language_model.", projector="
 
 
 SHOWN = {
+    **without(shown("mllama", MLLAMA, "model.vision_model.", [], projector="model.multi_modal_projector.", attending=(0, 2)),
+              "mllama-checkpoint-reentrant", "mllama-projector"),
+    "mllama-projector-eager": case(MLLAMA, micro_batch=2, seq=96, images=1, attention="eager",
+                                   freeze=["model.vision_model.*", "model.language_model.*", "lm_head.*"]),
+    "mllama-lora-all": case(MLLAMA, micro_batch=2, seq=96, images=1,
+                            lora={**LORA, "targets": ["q_proj", "k_proj", "v_proj", "o_proj", "fc1", "up_proj"]}),
+    "mllama-lora-all-checkpoint": case(MLLAMA, micro_batch=2, seq=96, images=1, checkpoint="full",
+                                       lora={**LORA, "targets": ["q_proj", "v_proj", "fc2"]}),
+    "mllama-eager-checkpoint": case(MLLAMA, micro_batch=2, seq=96, images=1, attention="eager", checkpoint="full"),
+    "mllama-one": case(MLLAMA, seq=96, images=1),
+    "mllama-drawn-sizes": case({**MLLAMA, "vision_config": {**MLLAMA["vision_config"], "image_size": 40, "max_num_tiles": 2,
+                                "supported_aspect_ratios": [[1, 1], [1, 2]], "intermediate_layers_indices": [0],
+                                "vision_output_dim": 64, "num_global_layers": 1},
+                                "text_config": {**MLLAMA["text_config"], "cross_attention_layers": [0, 2],
+                                                "num_key_value_heads": 4, "dropout": 0.1}}, micro_batch=3, seq=61, images=2),
     **classifier("clip", CLIP, 37, ["vision_model.post_layernorm.*"]),
     **without(classifier("siglip", SIGLIP, 36), "siglip-checkpoint-reentrant"),
     **contrasted("clip-both", CLIP_BOTH),

@@ -27,7 +27,7 @@ FAMILIES = ("gpt2 opt bloom gpt_neox falcon llama mistral mixtral qwen2 qwen2_mo
             "gemma3_text gemma3n_text gemma4_text phi phi3 deepseek_v2 deepseek_v3 glm4_moe_lite bert roberta xlm-roberta camembert deberta-v2 distilbert electra albert t5 mt5 vit whisper bart mbart marian m2m_100 pegasus modernbert llama4_text glm4_moe granitemoe gpt_oss "
             "dinov2 apertus nanochat phimoe gptj gpt_neo "
             "arcee jais2 hyperclovax flex_olmo umt5 seed_oss olmo olmoe ministral ministral3 cwm glm helium dots1 solar_open hunyuan_v1_moe ernie4_5_moe minicpm3 minimax_m2 vaultgemma granitemoeshared lfm2 lfm2_moe gpt_bigcode mamba2 granitemoehybrid qwen3_next qwen3_5_text qwen3_5_moe_text nemotron_h "
-            "clip_vision_model siglip_vision_model clip_text_model siglip_text_model clip siglip llava llava_next gemma3 paligemma idefics3 smolvlm internvl llama4 mistral3 gemma4 glm4v glm4v_moe qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe qwen3_5 qwen3_5_moe").split()
+            "clip_vision_model siglip_vision_model clip_text_model siglip_text_model clip siglip llava llava_next gemma3 paligemma idefics3 smolvlm internvl llama4 mllama mistral3 gemma4 glm4v glm4v_moe qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe qwen3_5 qwen3_5_moe").split()
 
 # Fields of every config class that move no byte of a training step.
 INERT = {"transformers_version", "architectures", "id2label", "label2id", "problem_type", "return_dict",
@@ -46,7 +46,7 @@ def model_class(config):
                 "clip_vision_model": "CLIPVisionModel", "siglip_vision_model": "SiglipVisionModel", "clip_text_model": "CLIPTextModel",
                 "siglip_text_model": "SiglipTextModel",
                 "llava": "LlavaForConditionalGeneration", "llava_next": "LlavaNextForConditionalGeneration", "gemma3": "Gemma3ForConditionalGeneration", "paligemma": "PaliGemmaForConditionalGeneration",
-                "internvl": "InternVLForConditionalGeneration", "mistral3": "Mistral3ForConditionalGeneration",
+                "internvl": "InternVLForConditionalGeneration", "mllama": "MllamaForConditionalGeneration", "mistral3": "Mistral3ForConditionalGeneration",
                 "gemma4": "Gemma4ForConditionalGeneration", "idefics3": "Idefics3ForConditionalGeneration",
                 "smolvlm": "SmolVLMForConditionalGeneration",
                 "glm4v": "Glm4vForConditionalGeneration", "glm4v_moe": "Glm4vMoeForConditionalGeneration",
@@ -127,6 +127,13 @@ def inputs_for(model):
         return sized_inputs(config, seen)
     if config.model_type in ("idefics3", "smolvlm"):
         return masked_pictures(config, seen)
+    if config.model_type == "mllama":
+        ids = torch.arange(2 * 8).reshape(2, 8) % 90 + 4
+        return {"input_ids": ids, "labels": ids, "use_cache": False,
+                "pixel_values": torch.rand(2, 1, seen.max_num_tiles, 3, seen.image_size, seen.image_size),
+                "aspect_ratio_ids": torch.ones(2, 1, dtype=torch.long),
+                "aspect_ratio_mask": torch.ones(2, 1, seen.max_num_tiles, dtype=torch.long),
+                "cross_attention_mask": torch.ones(2, 8, 1, seen.max_num_tiles, dtype=torch.long)}
     if type(model).__name__ in ("CLIPModel", "SiglipModel"):
         read = config.text_config
         ids = torch.arange(2 * 6).reshape(2, 6) % (read.vocab_size - 4) + 2

@@ -332,8 +332,9 @@ ModelSpec build_named(ConfigReader& config, const TowerDefaults& defaults) {
   const std::string named = says ? classes->items.front().string : both;
   if (named == both) return build_both(config, defaults);
   if (named != classifier) {
-    config.fault(classes->items.front(), formatted("\"{}\" is not modelled yet; {} and {} are, and {}_vision_model alone",
-                                                   named, both, classifier, defaults.siglip ? "siglip" : "clip"));
+    config.fault(classes->items.front(),
+                 formatted("\"{}\" is not modelled yet; {} and {} are, and {}_vision_model alone", named, both,
+                           classifier, defaults.siglip ? "siglip" : "clip"));
     config.throw_if_any();
   }
   return build_classifier(config, defaults);

@@ -122,6 +122,7 @@ std::vector<Family> encoders_and_towers() {
       {"siglip_vision_model", build_siglip_vision_model, false},
       {"clip_text_model", build_clip_text_model, false},
       {"siglip_text_model", build_siglip_text_model, false},
+      {"mllama", build_mllama, true},
       {"clip", build_clip, true},
       {"siglip", build_siglip, true},
       {"llava", build_llava, true},

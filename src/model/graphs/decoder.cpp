@@ -10,6 +10,7 @@
 #include "model/graphs/pairs/preference.h"
 #include "model/graphs/pictures/gemma4_tower.h"
 #include "model/graphs/pictures/grid_tower.h"
+#include "model/graphs/pictures/mllama.h"
 #include "model/graphs/pictures/tower.h"
 #include "model/graphs/pieces.h"
 #include "model/graphs/trl.h"
@@ -57,6 +58,7 @@ using ShownBatch = GridBatch;
 ShownBatch shown_batch(GraphBuilder& g, const TowerParts* tower, TensorId ids) {
   const std::int64_t pictures = g.options().images * g.options().micro_batch;
   if (pictures == 0) return {};
+  if (tower->projection == ProjectorKind::Crossed) return crossed_batch(g, *tower);
   if (tower->projection == ProjectorKind::Unfolded) return pixtral_batch(g, *tower, pictures);
   if (tower->projection == ProjectorKind::Embedded) return padded_batch(g, *tower, pictures);
   if (!tower->cuts.empty()) return tiled_batch(g, *tower, pictures);
@@ -218,7 +220,8 @@ class DecoderGraph {
     const bool masked = batch_has_mask(g_.options().transformers);
     const TensorId ones = masked ? g_.batch_input(g_.shape(ids), DType::Int64) : kNone;
     ShownBatch shown = shown_batch(g_, p_.tower.get(), ids);
-    std::vector<TensorId> batch{ids, one ? kNone : labels, ones, shown.pixels, shown.grids, shown.types};
+    std::vector<TensorId> batch{ids,         one ? kNone : labels, ones,          shown.pixels,
+                                shown.grids, shown.types,          shown.crossing};
     std::erase(batch, kNone);
     g_.set_batch(batch);
     g_.enter_model({&shown.pixels, &labels});
@@ -408,6 +411,11 @@ class DecoderGraph {
 
   TensorId layer(ModuleId module, TensorId hidden, const LayerInputs& given) {
     g_.enter(module);
+    if (given.crosses) {
+      const TensorId out = crossing_layer(g_, p_, module, hidden, crossed_);
+      g_.exit(module);
+      return out;
+    }
     if (p_.residual == Residual::OneModule) {
       const TensorId out = one_module(g_, p_, module, hidden, given, [&](TensorId x) { return feed(module, x).out; });
       g_.exit(module);
@@ -494,6 +502,7 @@ class DecoderGraph {
     given.turns = p_.turns(index);
     given.slides = slides;
     given.recurs = p_.recurs(index);
+    given.crosses = p_.crosses(index);
     if (!p_.mixers.empty()) given.mixer = p_.mixers[index];
     if (given.recurs) given.mask = kNone;
     if (g_.options().use_cache) given.cache = &cache_;
@@ -509,7 +518,8 @@ class DecoderGraph {
     const auto keywords = [&](std::size_t index) {
       const LayerInputs given = given_to(index, at, masked);
       const TensorId numbers = axes_ != kNone ? axes_ : p_.tells_numbers ? given.ids : kNone;
-      return std::vector<TensorId>{given.waves.cos, given.waves.sin, numbers, given.mask};
+      return std::vector<TensorId>{given.waves.cos, given.waves.sin, numbers,      given.mask,
+                                   crossed_.states, crossed_.mask,   crossed_.rows};
     };
     TensorId raw = kNone;  // What the last layer returned, where something was added to a copy of it.
     if (keeps_states_) states_.push_back(g_.keep(hidden));
@@ -596,7 +606,11 @@ class DecoderGraph {
     g_.enter(outer);
     TensorId hidden = kNone;
     const bool unfolded = p_.tower->projection == ProjectorKind::Unfolded;
-    if (p_.tower->projection == ProjectorKind::Embedded) {
+    if (p_.tower->projection == ProjectorKind::Crossed) {
+      crossed_ = show_crossed(g_, *p_.tower, outer, batch);
+      hidden = body(ids, kNone, {});
+      let_go(g_, crossed_);
+    } else if (p_.tower->projection == ProjectorKind::Embedded) {
       hidden = padded_body(outer, ids, batch);
     } else if (p_.tower->merge > 0 && !unfolded) {
       const GridShown shown = show_grids(g_, *p_.tower, outer, batch, ids, embed(ids));
@@ -692,6 +706,7 @@ class DecoderGraph {
   TensorId axes_ = kNone;         // Numbers along three axes, where layers are told of them.
   std::vector<TensorId> deep_;    // Added to the first layers' results where `deep_flags_` are set (qwen3_vl).
   TensorId deep_flags_ = kNone;
+  Crossed crossed_;  // What layers look at (mllama).
 };
 
 }  // namespace

@@ -197,10 +197,10 @@ Mixed every_expert(GraphBuilder& g, ModuleId block, TensorId hidden, const Share
   const TensorId routed = stacked_experts(g, g.child(block, "experts"), rows);
   const TensorId beside = shared(g.child(block, "shared_expert"), flat);
   const Shape by_expert{experts, tokens, shape.dims[2]};
-  const bool spread = experts > 1 && tokens > 1;  // The sum's gradient, over the experts.
-  const TensorId apart = spread ? g.view_copied_back(routed, by_expert) : g.view(routed, by_expert);
-  // autocast sums in fp32.
+  // autocast sums in fp32, so that the sum's gradient is brought back; otherwise it is spread over the experts.
   const DType summed = g.options().autocast ? DType::Float32 : g.dtype(routed);
+  const bool spread = experts > 1 && tokens > 1 && summed == g.dtype(routed);
+  const TensorId apart = spread ? g.view_copied_back(routed, by_expert) : g.view(routed, by_expert);
   const TensorId sum = g.make(Op::SumDim, Shape{tokens, shape.dims[2]}, summed, {apart}, true);
   g.drop({apart});
   const TensorId joint = g.in_place(Op::Add, beside, sum);

@@ -69,7 +69,8 @@ struct QueryKey {
 
 // What one layer is given.
 struct LayerInputs {
-  bool recurs = false;  // It has a mixer in the place of attention.
+  bool crosses = false;  // It looks at pictures.
+  bool recurs = false;   // It has a mixer in the place of attention.
   TensorId ids = kNone;
   Waves waves;
   TensorId mask = kNone;

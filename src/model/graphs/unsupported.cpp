@@ -404,6 +404,12 @@ std::optional<std::string> tower_unsupported(const ModelSpec& model, const Train
            "a "
            "gradient";
   }
+  if (tower->tiles > 0 && std::any_of(groups.begin(), groups.end(), nested)) {
+    return "reentrant checkpoints of mllama, whose layers are given pictures as keywords: nothing there gets a "
+           "gradient";
+  }
+  if (tower->tiles > 0 && training.attention == Attention::Math) return "math attention of mllama's masks";
+  if (tower->tiles > 0 && training.images == 0) return "mllama without pictures";
   if (adapted && has_adapters_of_patches(model)) return "adapters of the product of patches";
   if (!tower->class_token && std::any_of(groups.begin(), groups.end(), nested)) {
     return "reentrant checkpoints of siglip's layers, whose hidden states lie column by column";
@@ -424,7 +430,7 @@ std::optional<std::string> tower_unsupported(const ModelSpec& model, const Train
   }
   if (tower->dims.head_dim % 8 != 0) return "a tower's heads of no multiple of 8";
   if (!alone && checked_mul(training.micro_batch, std::max<std::int64_t>(training.images, 1)) >
-      static_cast<std::int64_t>(Node::kMostInputs)) {
+                    static_cast<std::int64_t>(Node::kMostInputs)) {
     return formatted("more than {} pictures at once", Node::kMostInputs);
   }
   return std::nullopt;

@@ -410,6 +410,7 @@ std::optional<std::string> sharded_tower_unsupported(const ModelSpec& model, con
   if (model.family == "clip" && contrasts(model)) {
     return "CLIPModel under fully_shard, which refuses logit_scale: it has no dimension to shard";
   }
+  if (model.family == "mllama") return "mllama under fully_shard, not compared with PyTorch yet";
   if (contrasts(model)) return formatted("{} under fully_shard, not compared with PyTorch yet", model.graph_class);
   if (model.parts->tower->projection == ProjectorKind::Connected) {
     return "idefics3's tower under fully_shard, not compared with PyTorch yet";
@@ -428,6 +429,7 @@ std::optional<std::string> gathered_tower_unsupported(const ModelSpec& model, co
                                                       const std::vector<bool>& trained) {
   const bool gradients = !training.checkpoint.groups.empty() || tower_is_trained(model, trained);
   const bool apart = model.family.starts_with("llava") || model.family == "clip" || model.family == "siglip";
+  if (model.family == "mllama") return "mllama under ZeRO-3, not compared with DeepSpeed yet";
   if (contrasts(model)) return formatted("{} under ZeRO-3, not compared with DeepSpeed yet", model.graph_class);
   if (apart && gradients) return formatted("gradients in {}'s tower under ZeRO-3", model.family);
   return std::nullopt;
@@ -465,6 +467,31 @@ std::optional<std::string> shared_layers_unsupported(const ModelSpec& model, con
   return std::nullopt;
 }
 
+// PyTorch's fused kernels keep no log-sum-exp for a query that needs no gradient, though keys and values do, and its
+// backward asks for it: pictures that are learned from below the first layer that looks at them.
+std::optional<std::string> crossing_unsupported(const ModelSpec& model, const Training& training,
+                                                const std::vector<bool>& trained) {
+  const std::vector<bool>& crossing = model.parts->crossing;
+  const auto first = std::find(crossing.begin(), crossing.end(), true);
+  if (first == crossing.end() || training.attention == Attention::Eager) return std::nullopt;
+  if (!training.checkpoint.groups.empty() || training.input_require_grads) return std::nullopt;
+  const auto at = static_cast<std::int32_t>(first - crossing.begin());
+  bool pictures = false;
+  bool query = false;
+  for (std::size_t id = 0; id < trained.size(); ++id) {
+    if (!trained[id]) continue;
+    const Parameter& parameter = model.parameters[id];
+    const std::int32_t layer = model.modules[static_cast<std::size_t>(parameter.module)].layer;
+    const auto has = [&](std::string_view part) { return parameter.name.find(part) != std::string::npos; };
+    pictures |= has("vision_model.") || has("multi_modal_projector.");
+    query |= has("embed_tokens.") || (layer != kNone && layer < at);
+    query |= layer == at && (has(".q_proj.") || has(".q_norm.") || has(".input_layernorm."));
+  }
+  if (!pictures || query) return std::nullopt;
+  return "pictures that are trained under text that is not, up to the first layer that looks at them: PyTorch's fused "
+         "attention keeps nothing to go backward with there (--attention eager does)";
+}
+
 // A tower's parameters that get no gradient; and a class token of one picture, whose gradient is a part of another. Its
 // places are gathered by modules that the runtimes have not been compared with.
 std::optional<std::string> tower_unsupported(const ModelSpec& model, const Job& job) {
@@ -490,6 +517,7 @@ std::optional<std::string> tower_unsupported(const ModelSpec& model, const Job& 
       return "adapters of a projector's first layer";
     }
   }
+  if (const auto crossing = crossing_unsupported(model, training, trained)) return crossing;
   if (is_fsdp(training.runtime)) return sharded_tower_unsupported(model, training);
   const bool gathers = training.runtime == Runtime::DeepSpeed && training.zero.stage == 3;
   return gathers ? gathered_tower_unsupported(model, training, trained) : std::nullopt;

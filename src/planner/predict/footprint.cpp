@@ -556,6 +556,12 @@ Bytes shown_bytes(const ModelSpec& model, const Training& t, Bytes tokens) {
     const Elements numbers(checked_mul(tower.channels, area));
     return (storage(numbers, DType::Float32) + storage(Elements(2), DType::Int64)) * pictures;
   }
+  if (tower.projection ==
+      ProjectorKind::Crossed) {  // Tiles, a shape, which tiles there are, and which tokens see them.
+    const std::int64_t tiles = checked_mul(pictures, tower.tiles);
+    const Bytes pixels = storage(pixels_of(model, t), DType::Float32) * tiles;
+    return pixels + storage(Elements(pictures + tiles + checked_mul(tiles, t.seq)), DType::Int64);
+  }
   if (tower.projection == ProjectorKind::Connected) {  // Pixels, and a number for each place that is one.
     const Elements places(checked_mul(pictures, checked_mul(tower.dims.image, tower.dims.image)));
     return storage(Elements(checked_mul(places.value(), tower.channels)), DType::Float32) +
@@ -692,7 +698,7 @@ Bytes held_pictures(const ModelSpec& model, const Training& t) {
   const TowerParts* tower = model.parts == nullptr ? nullptr : model.parts->tower.get();
   if (tower == nullptr || !tower->beside_text() || t.images == 0) return Bytes(0);
   const bool grid = tower->merge > 0 && tower->projection == ProjectorKind::Merged;
-  if (grid) return Bytes(0);
+  if (grid || tower->projection == ProjectorKind::Crossed) return Bytes(0);
   std::int64_t width = model.dims.hidden;
   for (const Parameter& parameter : model.parameters) {
     const bool projector = tower->projection == ProjectorKind::Adapted && parameter.shape.rank == 2 &&

@@ -83,12 +83,13 @@ struct Combined {
 };
 Combined combined(GraphBuilder& g, TensorId weighted, std::int64_t tokens, DType dtype) {
   const Dimensions& d = g.dims();
-  // The sum's gradient is expanded over a token's experts: back at one row each it has to be copied.
+  // The sum's gradient is expanded over a token's experts: back at one row each it has to be copied, unless it was
+  // brought to another dtype.
   const std::int64_t width = g.shape(weighted).dims[1];
   const Shape by_token{tokens, d.experts_per_token, width};
-  const bool copied = d.experts_per_token > 1 && tokens > 1;
-  const TensorId grouped = copied ? g.view_copied_back(weighted, by_token) : g.view(weighted, by_token);
   const DType wide = g.options().autocast ? DType::Float32 : g.dtype(weighted);
+  const bool copied = d.experts_per_token > 1 && tokens > 1 && wide == g.dtype(weighted);
+  const TensorId grouped = copied ? g.view_copied_back(weighted, by_token) : g.view(weighted, by_token);
   const TensorId sum = g.make(Op::SumDim, Shape{tokens, width}, wide, {grouped}, true, 1);
   g.drop({grouped});
   return {g.cast(sum, dtype), sum};

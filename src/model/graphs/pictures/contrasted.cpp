@@ -126,14 +126,13 @@ class ContrastedGraph {
     const TensorId range = arange(g_, shape.dims[0]);
     TensorId marks = g_.make(Op::Cast, shape, DType::Int32, {ids});
     if (t_.end_token >= 0) {
-      marks = rebound(
-          g_, marks, g_.make(Op::Equal, shape, DType::Bool, {marks}, false, static_cast<double>(t_.end_token)));
+      marks =
+          rebound(g_, marks, g_.make(Op::Equal, shape, DType::Bool, {marks}, false, static_cast<double>(t_.end_token)));
       marks = rebound(g_, marks, g_.make(Op::Cast, shape, DType::Int32, {marks}));
     }
     const TensorId last = g_.make(Op::Max, Shape{shape.dims[0]}, DType::Int64, {marks});
     g_.drop({marks});
-    const TensorId out =
-        g_.make(Op::Index, Shape{shape.dims[0], d_.hidden}, g_.dtype(x), {x, range, last}, true);
+    const TensorId out = g_.make(Op::Index, Shape{shape.dims[0], d_.hidden}, g_.dtype(x), {x, range, last}, true);
     g_.drop({range, last});
     return out;
   }

@@ -25,6 +25,7 @@ struct GridBatch {
   TensorId pixels = kNone;
   TensorId grids = kNone;
   TensorId types = kNone;
+  TensorId crossing = kNone;  // Which tiles each token sees (mllama).
 };
 [[nodiscard]] GridBatch grid_batch(GraphBuilder& g, const TowerParts& tower, std::int64_t pictures);
 

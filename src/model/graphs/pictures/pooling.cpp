@@ -49,9 +49,10 @@ class PoolingHead {
     made.query = g_.linear(query, weights[0], biases[0], width);
     const TensorId flat = biased(places, weights[1], biases[1], 2 * width);
     const Shape apart{2, count_, rows_, width};
-    const TensorId turned = g_.view_copied_back(
-        flat, apart, {step_reshape({count_, rows_, 2, width}), step_reshape({1, count_, rows_, 2, width}), step_swap(0, 3),
-                      step_reshape(apart)});
+    const TensorId turned =
+        g_.view_copied_back(flat, apart,
+                            {step_reshape({count_, rows_, 2, width}), step_reshape({1, count_, rows_, 2, width}),
+                             step_swap(0, 3), step_reshape(apart)});
     made.both = g_.copy(turned);
     g_.drop({turned, flat});
     const auto each = [&](std::int64_t at) {
@@ -110,8 +111,7 @@ class PoolingHead {
     const TensorId flat = g_.view(seen, Shape{rows_, d_.hidden}, {step_swap(0, 1), step_reshape({rows_, d_.hidden})});
     g_.drop({seen});
     const ModuleId output = g_.child(module, "out_proj");
-    const TensorId product =
-        g_.linear(flat, asked(g_, output, "weight"), asked(g_, output, "bias"), d_.hidden);
+    const TensorId product = g_.linear(flat, asked(g_, output, "weight"), asked(g_, output, "bias"), d_.hidden);
     g_.drop({flat});
     const TensorId row = g_.view(product, Shape{1, rows_, d_.hidden});
     g_.drop({product});
