@@ -224,8 +224,8 @@ struct Checkpointing {
   }
 };
 
-// The last two are of t5, whose own kinds of attention differ: math where a bias is learned, and between the stacks,
-// where it is zeros, a fused kernel.
+// The last two are of models whose kinds of attention differ. t5's: math where a bias is learned, and between the
+// stacks, where it is zeros, a fused kernel. mllama's: math among the text's grouped heads, fused under masks.
 enum class Attention : std::uint8_t { Eager, Math, Flash, MemoryEfficient, CuDnn, MathOrEfficient, MathOrCuDnn };
 [[nodiscard]] constexpr bool takes_two_kernels(Attention attention) {
   return attention == Attention::MathOrEfficient || attention == Attention::MathOrCuDnn;

@@ -57,6 +57,8 @@ bool contrasts(const ModelSpec& model) {
          model.parts->tower->projection == ProjectorKind::Contrasted;
 }
 
+bool looks_at_pictures(const ModelSpec& model) { return model.parts != nullptr && !model.parts->crossing.empty(); }
+
 bool is_body(const ModelSpec& model) {
   if (model.code == ModelCode::Torchtitan || contrasts(model)) return false;
   const std::string& name = model.graph_class;

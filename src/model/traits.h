@@ -20,6 +20,9 @@ namespace dsplan {
 // Pictures and texts have a tower each, and a loss compares what both say of the batch: CLIPModel, SiglipModel.
 [[nodiscard]] bool contrasts(const ModelSpec& model);
 
+// Some layers of the text attend to pictures, under a mask (mllama).
+[[nodiscard]] bool looks_at_pictures(const ModelSpec& model);
+
 // A head over the text that gives one number, whose loss is its distance from the label.
 [[nodiscard]] bool regresses(const ModelSpec& model);
 

@@ -796,10 +796,10 @@ class Composite:
 def attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
     """scaled_dot_product_attention asks the GPU which kernels it has; here the answer is flash, or for fp32 and masks the
     memory-efficient one, or math if the case says so. Its composite code does no more for head sizes that are multiples
-    of 8; the math kernel is composite code of its own, and runs as it is. "math+mem-efficient" is what sdpa does for t5:
-    math where the rows of a mask have gaps."""
+    of 8; the math kernel is composite code of its own, and runs as it is. "math+mem-efficient" is what sdpa does for t5,
+    math where the rows of a mask have gaps, and for mllama in fp32, math where heads stay grouped."""
     gaps = attn_mask is not None and attn_mask.stride(-1) != 1
-    if Composite.wished == "math" or (Composite.wished == "math+mem-efficient" and gaps):
+    if Composite.wished == "math" or (Composite.wished == "math+mem-efficient" and (gaps or enable_gqa)):
         Composite.in_math = True
         try:
             with sdpa_kernel(SDPBackend.MATH):

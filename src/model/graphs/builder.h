@@ -43,7 +43,8 @@ struct GraphOptions {
   AttentionKernel attention = AttentionKernel::Flash;
   bool eager_attention = false;       // Composed of products and softmax: `attention` plays no part.
   bool math_attention = false;        // PyTorch's math kernel: operators as well.
-  bool fused_between_stacks = false;  // Beside math: `attention` has t5's decoder read the encoder.
+  // Beside math: `attention` has t5's decoder read the encoder, and looks at mllama's pictures.
+  bool fused_between_stacks = false;
   ExpertsImplementation experts = ExpertsImplementation::GroupedMm;
   Routing routing;
   Loss loss = Loss::HuggingFace;
@@ -187,13 +188,15 @@ class GraphBuilder {
   // Checks that only `loss` and the batch still have references.
   [[nodiscard]] Graph finish(TensorId loss);
 
-  // While it lives, layers have the widths of `dims`, and `rows` of `seq` places: those of a tower.
+  // While it lives, layers have the widths of `dims`, and `rows` of `seq` places: those of a tower. Of two kernels it
+  // has the fused one.
   class Within {
    public:
     Within(GraphBuilder& g, const Dimensions& dims, std::int64_t rows, std::int64_t seq)
         : g_(g), options_(*g.options_), outer_options_(g.options_), outer_dims_(g.dims_) {
       options_.micro_batch = rows;
       options_.seq = seq;
+      options_.math_attention = options_.math_attention && !options_.fused_between_stacks;
       g_.options_ = &options_;
       g_.dims_ = &dims;
     }

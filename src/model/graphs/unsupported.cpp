@@ -408,7 +408,9 @@ std::optional<std::string> tower_unsupported(const ModelSpec& model, const Train
     return "reentrant checkpoints of mllama, whose layers are given pictures as keywords: nothing there gets a "
            "gradient";
   }
-  if (tower->tiles > 0 && training.attention == Attention::Math) return "math attention of mllama's masks";
+  if (tower->tiles > 0 && training.attention == Attention::Math) {
+    return formatted("math attention of mllama's masks ({} is modelled)", name(Attention::MathOrEfficient));
+  }
   if (tower->tiles > 0 && training.images == 0) return "mllama without pictures";
   if (adapted && has_adapters_of_patches(model)) return "adapters of the product of patches";
   if (!tower->class_token && std::any_of(groups.begin(), groups.end(), nested)) {

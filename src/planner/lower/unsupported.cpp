@@ -407,9 +407,6 @@ bool tower_is_trained(const ModelSpec& model, const std::vector<bool>& trained) 
 
 std::optional<std::string> sharded_tower_unsupported(const ModelSpec& model, const Training& training) {
   if (training.runtime == Runtime::Fsdp1) return "a tower under FSDP1";
-  if (model.family == "clip" && contrasts(model)) {
-    return "CLIPModel under fully_shard, which refuses logit_scale: it has no dimension to shard";
-  }
   if (model.family == "mllama") return "mllama under fully_shard, not compared with PyTorch yet";
   if (contrasts(model)) return formatted("{} under fully_shard, not compared with PyTorch yet", model.graph_class);
   if (model.parts->tower->projection == ProjectorKind::Connected) {

@@ -178,6 +178,10 @@ Kernel torchtitan_kernel(const Resolver& resolver) {
           asks ? "16 bits, in heads that cuDNN does not take" : "16 bits, which torchtitan asks first"};
 }
 
+bool mixes_kernels(const Resolver& resolver) {
+  return has_strided_bias(resolver) || looks_at_pictures(resolver.model);
+}
+
 Kernel sdpa_kernel(const Resolver& resolver) {
   if (resolver.model.code == ModelCode::Torchtitan) return torchtitan_kernel(resolver);
   if (eager_alone(resolver.model)) return {Attention::Eager, "a class that has eager attention alone"};
@@ -196,6 +200,9 @@ Kernel sdpa_kernel(const Resolver& resolver) {
   const Training& training = resolver.job.training;
   const bool grouped = dims.kv_heads != dims.heads && keeps_heads_grouped(training.transformers, training.torch);
   if (!grouped || masked(resolver) || dims.head_dim > 256) return {Attention::MemoryEfficient, reason};
+  if (looks_at_pictures(resolver.model)) {
+    return {Attention::MathOrEfficient, reason + " and grouped heads, which masks of pictures repeat"};
+  }
   return {Attention::Math, reason + " and grouped heads"};
 }
 
@@ -241,7 +248,7 @@ void resolve_attention(Resolver& resolver) {
   bool known = text == "sdpa";
   for (const Attention one : {Attention::Eager, Attention::Math, Attention::Flash, Attention::MemoryEfficient,
                               Attention::CuDnn, Attention::MathOrEfficient, Attention::MathOrCuDnn}) {
-    if (text != name(one) || (takes_two_kernels(one) && !has_strided_bias(resolver))) continue;
+    if (text != name(one) || (takes_two_kernels(one) && !mixes_kernels(resolver))) continue;
     training.attention = one;
     known = true;
   }

@@ -308,6 +308,15 @@ void check_adapters(Resolver& resolver, const Place& place) {
 }
 
 // FullyShardedDataParallel: which of its strategies, and when units are gathered ahead.
+// Both FSDPs refuse a parameter without a dimension (_fsdp_param.py; _flat_param.py, _validate_tensors_to_flatten).
+void check_scalars(Resolver& resolver, const Place& place) {
+  for (const Parameter& parameter : resolver.model.parameters) {
+    if (parameter.shape.rank > 0 || parameter.tied_to != kNone) continue;
+    return resolver.fault(place, formatted("{} has no dimension to shard", parameter.name),
+                          "PyTorch's FSDP refuses scalar parameters");
+  }
+}
+
 void resolve_flattened(Resolver& resolver) {
   refuse_keys(resolver,
               {"fsdp.reshard_root", "fsdp.reshard_tail", "fsdp.reshard_last", "fsdp.output_dtype", "fsdp.ignored",
@@ -484,6 +493,7 @@ void resolve_fsdp(Resolver& resolver) {
     }
     return;
   }
+  check_scalars(resolver, runtime.place);
   if (resolver.training().runtime == Runtime::Fsdp1) return resolve_flattened(resolver);
   refuse_keys(resolver,
               {"fsdp.use_orig_params", "fsdp.limit_all_gathers", "fsdp.sync_module_states", "fsdp.buffer_dtype"},

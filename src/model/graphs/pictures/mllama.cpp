@@ -270,6 +270,7 @@ void prepare_masks(GraphBuilder& g, TensorId tiles, std::int64_t places, Crossed
 // MllamaTextCrossAttention.
 Attended tile_attention(GraphBuilder& g, const DecoderParts& p, ModuleId module, TensorId hidden,
                         const Crossed& crossed) {
+  const GraphBuilder::Within within(g, g.dims(), g.options().micro_batch, g.options().seq);
   const Dimensions& d = g.dims();
   const std::int64_t rows = g.options().micro_batch;
   const std::int64_t width = d.kv_heads * d.head_dim;
