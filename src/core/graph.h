@@ -262,14 +262,15 @@ struct Node {
   bool grad_enabled = true;               // False under no_grad.
   bool requires_grad = false;             // Has a backward node.
   Product product = Product::Transposed;  // Linear only.
-  // View only: the gradient comes in a layout of which the input's shape is no view, so that reshape copies it.
+  // View: the gradient comes in a layout of which the input's shape is no view, so that reshape copies it. Conv2d: its
+  // weight's gradient lies place by place, as its input does, and is copied to lie as the weight.
   bool gradient_copied = false;
   bool in_place = false;        // The output is input 0's storage, written anew.
   bool safe = false;            // Softmax only: rows of nothing but minus infinity give zeros.
   bool filled = false;          // Arange only: each element is `number`.
   bool full_attention = false;  // Attention only: each query sees every key; otherwise it is causal.
   // Attention: queries lie head by head, and so does what is made like them. Embedding: its gradient comes in a layout
-  // of which rows are no view. LayerNorm: its input lies so. AvgPool2d: its gradient comes so.
+  // of which rows are no view. LayerNorm, LogSoftmax: the input lies so. AvgPool2d: its gradient comes so.
   bool by_head = false;
   std::uint8_t padding = 0;               // Attention only: columns of each head, its last, that are zeros.
   Reduction reduction = Reduction::Mean;  // Losses only.

@@ -60,12 +60,13 @@ bool has_blocks(const ModelSpec& model) {
 
 bool sees_pictures(const ModelSpec& model) {
   return model.family == "llava" || model.family == "gemma3" || model.family == "paligemma" ||
-         model.family == "internvl" || sized_tower(model) != nullptr;
+         model.family == "internvl" || model.family == "mllama" || sized_tower(model) != nullptr;
 }
 
 // As transformers 4 named text and tower.
 std::string pictured_name(const ModelSpec& model, std::string name) {
-  const bool today = model.family.starts_with("qwen3_") || model.family.starts_with("glm4v");
+  const bool today =
+      model.family.starts_with("qwen3_") || model.family.starts_with("glm4v") || model.family == "glm46v";
   if (today || model.family == "gemma4") return name;
   if (model.family.starts_with("qwen2")) {
     if (!replace(name, "model.language_model.", "model.")) replace(name, "model.visual.", "visual.");
@@ -93,6 +94,7 @@ std::string file_name(const ModelSpec& model, std::string name) {
   if (has_blocks(model)) replace(name, ".mlp.", ".block_sparse_moe.");
   if (model.family == "phimoe") replace(name, ".router.weight", ".gate.weight");
   if (model.family == "nemotron_h") replace(name, "model.", "backbone.");
+  if (model.family == "exaone_moe") replace(name, ".gate.e_score_correction_bias", ".e_score_correction_bias");
   if (model.family == "ernie4_5_moe") replace(name, ".gate.moe_statics.", ".moe_statics.");
   if (model.family.starts_with("granitemoe")) {
     static constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kOld{{
@@ -140,7 +142,7 @@ struct Expected {
 // Experts are saved one by one: gate and up apart, each [ffn, hidden].
 void add_experts(std::vector<Expected>& list, const ModelSpec& model, ParameterId id) {
   const Parameter& parameter = model.parameters[static_cast<std::size_t>(id)];
-  const bool mixtral = has_blocks(model);
+  const bool mixtral = has_blocks(model) || model.family == "lfm2_moe";
   const bool fused = parameter.name.ends_with("gate_up_proj");
   const std::string base = file_name(model, parameter.name.substr(0, parameter.name.rfind('.')));
   const auto& dims = parameter.shape.dims;
@@ -167,7 +169,7 @@ bool is_saved(const ModelBuffer& buffer) {
     if (buffer.name.ends_with(own)) return true;
   }
   return buffer.name.ends_with(".e_score_correction_bias") || buffer.name.ends_with(".layer_scalar") ||
-         buffer.name == "final_logits_bias";
+         buffer.name.ends_with(".expert_bias") || buffer.name == "final_logits_bias";
 }
 
 // marian's sinusoids, which are made whenever it is loaded (_keys_to_ignore_on_save).
@@ -183,7 +185,7 @@ std::vector<Expected> expected_of(const ModelSpec& model) {
     const auto id = static_cast<ParameterId>(i);
     const bool stacked = model.family.starts_with("granitemoe") || model.family == "gpt_oss" ||
                          model.family.starts_with("llama4") || model.family == "qwen3_vl_moe" ||
-                         model.family.starts_with("gemma4");
+                         model.family == "glm46v" || model.family.starts_with("gemma4");
     if (!stacked && parameter.shape.rank == 3 && parameter.name.find(".experts.") != std::string::npos) {
       add_experts(list, model, id);
     } else {

@@ -1,7 +1,9 @@
 """What cuDNN takes as workspace for the convolutions of the bundled models, asked on the dry device; src/core reads it.
 
-  tools/dry/run --device h100-sxm --world 1 -- python tools/dry/convolutions.py measure > h100-sxm.jsonl     (minutes)
+  tools/dry/run --device h100-sxm --world 1 -- python tools/dry/convolutions.py measure [MODEL...] > h100-sxm.jsonl     (minutes)
   python tools/dry/convolutions.py write *.jsonl                         (src/core/cudnn/convolution_rows.cpp; needs no torch)
+
+What was not measured anew stays as it is.
 
 cuDNN's heuristics answer by shape, type, release and device; nobody else can. A device is its capability and its
 multiprocessors here: where two of the same part, a number of pictures is left out.
@@ -16,6 +18,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 ROWS = ROOT / "src/core/cudnn/convolution_rows.cpp"
 FEW = [*range(1, 17), 20, 24, 28, 32, 40, 48, 56, 64]  # Pictures or recordings at once.
 CLASSIFIED = [96, 128, 192, 256]
+MERGED = [*range(1, 513), *range(528, 2049, 16)]  # Places that become one, of all pictures.
 PATCHES = [*range(4, 2049, 4), *range(2112, 8193, 64)]  # Of all pictures, where each is a convolution by itself.
 SIDES = [(s, s) for s in (224, 280, 336, 448, 560, 672, 784, 896, 1008, 1120, 1344, 1540)] + [(280, 448), (320, 448), (448, 672)]
 # Towers that people train and that are not bundled: clip (ViT-L/14, ViT-B/16 and /32) and siglip (so400m, base), by side, patch, width.
@@ -41,25 +44,33 @@ def shapes_of(config):
         if "temporal_patch_size" in seen:
             place = (3, seen["temporal_patch_size"], patch, patch)
             yield HALF, PATCHES, place, (width, *place), place[1:], (0, 0, 0)
+            if kind.startswith("glm4"):  # Behind the tower, whose own width this is.
+                beside = (seen["spatial_merge_size"],) * 2
+                own = seen["hidden_size"]
+                yield HALF, MERGED, (own, *beside), (seen["out_hidden_size"], own, *beside), beside, (0, 0)
             return
         side = seen["image_size"] if isinstance(seen["image_size"], int) else seen["image_size"][0]
         sides = SIDES if kind == "mistral3" else [(side, side)]
+        if kind == "mllama":  # Each picture is so many tiles.
+            counts = [seen["max_num_tiles"] * one for one in FEW]
+            yield ALL, counts, (3, side, side), (width, 3, patch, patch), (patch, patch), (0, 0)
+            return
         counts = FEW[:8] if kind == "mistral3" else FEW + CLASSIFIED * (kind in ("vit", "clip", "siglip"))
         for down, across in sides:
             yield ALL, counts, (3, down, across), (width, 3, patch, patch), (patch, patch), (0, 0)
 
 
-def all_shapes():
+def all_shapes(models):
     found = {}
     for path in sorted((ROOT / "models").glob("*.json")):
-        for shape in shapes_of(json.loads(path.read_text())):
+        for shape in shapes_of(json.loads(path.read_text())) if not models or path.stem in models else ():
             found[shape[2:]] = shape[:2]
-    for side, patch, width in OTHERS:
+    for side, patch, width in OTHERS if not models else ():
         found[(3, side, side), (width, 3, patch, patch), (patch, patch), (0, 0)] = (ALL, FEW + CLASSIFIED)
     return [(*how, *shape) for shape, how in sorted(found.items())]
 
 
-def measure():
+def measure(models):
     import torch
 
     def peak_over(call):
@@ -74,12 +85,14 @@ def measure():
     print(json.dumps({"cudnn": f"{cudnn // 10000}.{cudnn // 100 % 100}", "capability": device.major * 10 + device.minor,
                       "multiprocessors": device.multi_processor_count}))
     types = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
-    for names, counts, image, weight, steps, padding in all_shapes():
+    for names, counts, image, weight, steps, padding in all_shapes(models):
         for name in names:
             w = torch.empty(weight, dtype=types[name], device="cuda")
             nothing = [0] * len(steps)
             for count in counts:
                 x = torch.empty((count, *image), dtype=types[name], device="cuda")
+                if counts is MERGED:  # Whose places lie one by one: the copies that PyTorch makes are counted as well.
+                    x = x.to(memory_format=torch.channels_last)
                 how = (steps, padding, [1] * len(steps), False, nothing, 1)
                 forward = peak_over(lambda: [torch.ops.aten.convolution(x, w, None, *how)])
                 y = torch.ops.aten.convolution(x, w, None, *how)
@@ -100,9 +113,10 @@ def bases(name, count, image, weight, out):
     channels = padded(weight[1], size)
     x = count * channels * math.prod(image[1:]) * size
     w = weight[0] * channels * math.prod(weight[2:]) * size
-    y = count * weight[0] * math.prod(out) * size if math.prod(out) > 1 else 0
+    whole = count * weight[0] * math.prod(out) * size
+    y = whole if math.prod(out) > 1 else 0
     narrow = (count * math.prod(image) + math.prod(weight)) * size
-    return {"=": 0, "t": x + w + y, "v": x + w, "u": narrow}
+    return {"=": 0, "t": x + w + y, "a": x + w + whole, "v": x + w, "u": narrow}
 
 
 def runs_of(points):
@@ -110,7 +124,7 @@ def runs_of(points):
     found, at = [], 0
     while at < len(points):
         best = None
-        for letter in "=tvu":
+        for letter in "=tvua":
             end, by = at, points[at][1] - points[at][2][letter]
             step = points[at + 1][0] - points[at][0] if at + 1 < len(points) else 1
             while end + 1 < len(points) and points[end + 1][0] - points[end][0] == step and points[end + 1][1] - points[end + 1][2][letter] == by:
@@ -159,12 +173,12 @@ def write(paths):
                 others = points.setdefault(count, (bytes, bases(name, count, image, weight, out)))
                 if others[0] != bytes:
                     points[count] = (None, None)
-    told = []
+    told = {line.split(": ")[0].strip(' "'): line for line in ROWS.read_text().splitlines(True) if line.startswith('    "')}
     for key, points in sorted(rows.items()):
         known = [(count, *point) for count, point in sorted(points.items()) if point[0] is not None]
-        told.append(f'    "{key}: {runs_of(known)}",\n')
-    ROWS.write_text(HEAD + "".join(told) + TAIL)
+        told[key] = f'    "{key}: {runs_of(known)}",\n'
+    ROWS.write_text(HEAD + "".join(told[key] for key in sorted(told)) + TAIL)
 
 
 if __name__ == "__main__":
-    measure() if sys.argv[1:] == ["measure"] else write(sys.argv[2:])
+    measure(sys.argv[2:]) if sys.argv[1:2] == ["measure"] else write(sys.argv[2:])

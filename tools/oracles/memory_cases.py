@@ -347,6 +347,10 @@ STARCODER2 = {**without(config("starcoder2", vocab_size=709, bos_token_id=0, eos
 STABLELM = {**without(config("stablelm", vocab_size=719, bos_token_id=0, eos_token_id=0), "rms_norm_eps"),
             "layer_norm_eps": 1e-05}
 EXAONE4 = config("exaone4", vocab_size=727, bos_token_id=0, eos_token_id=2, sliding_window=256, **KINDS)
+EXAONE_MOE = config("exaone_moe", vocab_size=725, bos_token_id=0, eos_token_id=2, sliding_window=256, num_experts=8,
+                    num_experts_per_tok=2, moe_intermediate_size=48, num_shared_experts=1, **KINDS)
+YOUTU = config("youtu", vocab_size=723, bos_token_id=0, eos_token_id=2,
+               **{key: value for key, value in LATENT.items() if "rank" in key or "head_dim" in key or key == "num_key_value_heads"})
 NEMOTRON = {**without(config("nemotron", vocab_size=739, bos_token_id=2, eos_token_id=3, head_dim=16,
                              hidden_act="relu2"), "rms_norm_eps"), "norm_eps": 1e-05}
 ERNIE4_5 = config("ernie4_5", vocab_size=743, head_dim=32, tie_word_embeddings=True)
@@ -513,6 +517,13 @@ FAMILIES = {
     **family("stablelm", STABLELM, odd={"use_parallel_residual": True, "use_qkv_bias": True, "hidden_dropout": 0.1}),
     "stablelm-dropout": case({**STABLELM, "hidden_dropout": 0.1}, micro_batch=2, seq=64),
     **family("exaone4", EXAONE4, odd={"num_key_value_heads": 4}),
+    **family("exaone-moe", EXAONE_MOE, experts=True, odd={"num_key_value_heads": 4, "norm_topk_prob": False, "n_group": 2, "topk_group": 1}),
+    "exaone-moe-window": case({**EXAONE_MOE, "sliding_window": 32}, micro_batch=2, seq=77),
+    "exaone-moe-dense": case({**EXAONE_MOE, "mlp_layer_types": ["sparse", "dense"]}, micro_batch=2, seq=72),
+    "exaone-moe-loop": case(EXAONE_MOE, micro_batch=2, seq=72, experts="eager", routing="balanced"),
+    **without(family("youtu", YOUTU, targets=("q_b_proj", "kv_b_proj"), attention="mem-efficient",
+                     odd={"q_lora_rank": None, "v_head_dim": 32, "rope_interleave": False, "tie_word_embeddings": True}),
+              "youtu-autocast"),
     "exaone4-window": case({**EXAONE4, "sliding_window": 32}, micro_batch=2, seq=77),
     **family("nemotron", NEMOTRON, odd={"num_key_value_heads": 4, "mlp_bias": True}),
     **family("ernie4-5", ERNIE4_5, odd={"num_key_value_heads": 4, "use_bias": True}),
@@ -1027,6 +1038,8 @@ GLM4V_MOE = {"model_type": "glm4v_moe", "architectures": ["Glm4vMoeForConditiona
              "vision_config": {**GLM_VISION, "model_type": "glm4v_moe_vision"},
              "text_config": {**config("glm4v_moe_text"), **AXES, "head_dim": 16, "n_routed_experts": 8, "num_experts_per_tok": 2,
                              "moe_intermediate_size": 48, "n_shared_experts": 1, "first_k_dense_replace": 1}}
+GLM46V = {**GLM4V, "model_type": "glm46v", "architectures": ["Glm46VForConditionalGeneration"]}
+GLM46V_MOE = {**GLM4V_MOE, "model_type": "glm46v", "architectures": ["Glm46VForConditionalGeneration"]}
 GEMMA4_VISION = {"model_type": "gemma4_vision", "hidden_size": 32, "intermediate_size": 72, "num_hidden_layers": 3,
                  "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 16, "patch_size": 4, "pooling_kernel_size": 2,
                  "position_embedding_size": 64}
@@ -1189,6 +1202,11 @@ SHOWN = {
     **without(shown("glm4v-moe", GLM4V_MOE, SIZED, [], projector=SIZED + "merger.", image_size=[40, 24]),
               "glm4v-moe-autocast", "glm4v-moe-two", "glm4v-moe-accumulate"),
     "glm4v-moe-odd": case(GLM4V_MOE, micro_batch=3, seq=107, images=2, image_size=[24, 40]),
+    **{name.replace("glm4v", "glm46v"): one for name, one in shown("glm4v", GLM46V, SIZED, [], projector=SIZED + "merger.", image_size=[40, 24]).items()
+       if name not in ("glm4v-two", "glm4v-accumulate")},
+    "glm46v-moe": case(GLM46V_MOE, micro_batch=2, seq=96, images=1, image_size=[40, 24]),
+    "glm46v-moe-checkpoint": case(GLM46V_MOE, micro_batch=2, seq=107, images=2, image_size=[24, 40], checkpoint="full"),
+    "glm46v-moe-frozen": case(GLM46V_MOE, micro_batch=3, seq=96, images=1, image_size=[40, 24], freeze=[SIZED + "*"]),
     **shown("internvl", INTERNVL, TOWER, []),
     **without(shown("idefics3", IDEFICS3, SEEING, [], text="model.text_model.", projector="model.connector."),
               "idefics3-checkpoint-reentrant"),

@@ -26,8 +26,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, CONFIG_MAPPING
 FAMILIES = ("gpt2 opt bloom gpt_neox falcon llama mistral mixtral qwen2 qwen2_moe qwen3 qwen3_moe gemma gemma2 "
             "gemma3_text gemma3n_text gemma4_text phi phi3 deepseek_v2 deepseek_v3 glm4_moe_lite bert roberta xlm-roberta camembert deberta-v2 distilbert electra albert t5 mt5 vit whisper bart mbart marian m2m_100 pegasus modernbert llama4_text glm4_moe granitemoe gpt_oss "
             "dinov2 apertus nanochat phimoe gptj gpt_neo "
-            "arcee jais2 hyperclovax flex_olmo umt5 seed_oss olmo olmoe ministral ministral3 cwm glm helium dots1 solar_open hunyuan_v1_moe ernie4_5_moe minicpm3 minimax_m2 vaultgemma granitemoeshared lfm2 lfm2_moe gpt_bigcode mamba2 granitemoehybrid qwen3_next qwen3_5_text qwen3_5_moe_text nemotron_h "
-            "clip_vision_model siglip_vision_model clip_text_model siglip_text_model clip siglip llava llava_next gemma3 paligemma idefics3 smolvlm internvl llama4 mllama mistral3 gemma4 glm4v glm4v_moe qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe qwen3_5 qwen3_5_moe").split()
+            "arcee jais2 hyperclovax flex_olmo umt5 seed_oss olmo olmoe ministral ministral3 cwm glm helium dots1 solar_open hunyuan_v1_moe ernie4_5_moe minicpm3 minimax_m2 vaultgemma granitemoeshared lfm2 lfm2_moe exaone_moe youtu gpt_bigcode mamba2 granitemoehybrid qwen3_next qwen3_5_text qwen3_5_moe_text nemotron_h "
+            "clip_vision_model siglip_vision_model clip_text_model siglip_text_model clip siglip llava llava_next gemma3 paligemma idefics3 smolvlm internvl llama4 mllama glm46v mistral3 gemma4 glm4v glm4v_moe qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe qwen3_5 qwen3_5_moe").split()
 
 # Fields of every config class that move no byte of a training step.
 INERT = {"transformers_version", "architectures", "id2label", "label2id", "problem_type", "return_dict",
@@ -49,7 +49,7 @@ def model_class(config):
                 "internvl": "InternVLForConditionalGeneration", "mllama": "MllamaForConditionalGeneration", "mistral3": "Mistral3ForConditionalGeneration",
                 "gemma4": "Gemma4ForConditionalGeneration", "idefics3": "Idefics3ForConditionalGeneration",
                 "smolvlm": "SmolVLMForConditionalGeneration",
-                "glm4v": "Glm4vForConditionalGeneration", "glm4v_moe": "Glm4vMoeForConditionalGeneration",
+                "glm46v": "Glm46VForConditionalGeneration", "glm4v": "Glm4vForConditionalGeneration", "glm4v_moe": "Glm4vMoeForConditionalGeneration",
                 "qwen2_vl": "Qwen2VLForConditionalGeneration", "qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration",
                 "qwen3_vl": "Qwen3VLForConditionalGeneration", "qwen3_vl_moe": "Qwen3VLMoeForConditionalGeneration",
                 "qwen3_5": "Qwen3_5ForConditionalGeneration", "qwen3_5_moe": "Qwen3_5MoeForConditionalGeneration"}

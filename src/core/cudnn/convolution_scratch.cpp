@@ -38,7 +38,8 @@ std::int64_t product(const Shape& shape, std::uint8_t first) {
 }
 
 // What a run's letter stands for. Tensors are copied place by place, with channels filled up to 16 bytes: t, all
-// three (of one place the result lies so anyway); v, image and weight; u, those without what is filled up; =, nothing.
+// three (of one place the result lies so anyway); a, all three whatever it is; v, image and weight; u, those without
+// what is filled up; =, nothing.
 std::int64_t base_of(char letter, DType dtype, const Shape& image, const Shape& weight, const Shape& made) {
   const std::int64_t size = bytes_per_element(dtype);
   const std::int64_t few = 16 / size;
@@ -47,6 +48,7 @@ std::int64_t base_of(char letter, DType dtype, const Shape& image, const Shape& 
   const std::int64_t w = checked_mul(weight.dims[0], checked_mul(channels, product(weight, 2)));
   switch (letter) {
     case 't': return size * (x + w + (product(made, 2) > 1 ? product(made, 0) : 0));
+    case 'a': return size * (x + w + product(made, 0));
     case 'v': return size * (x + w);
     case 'u': return size * (product(image, 0) + product(weight, 0));
     default: return 0;

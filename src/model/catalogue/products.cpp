@@ -371,9 +371,18 @@ class Convolution {
  private:
   void gradient(std::size_t i, ConvolutionKernel kernel) {
     if (!w_.needs(i)) return;
-    w_.allocate_gradient(i);
+    const bool turned = i == 1 && w_.node().gradient_copied;
+    std::uint8_t by_place = 0;
+    if (turned) {
+      by_place = w_.allocate_temporary(w_.bytes_in(i), w_.in(i).dtype, Visibility::Kernel);
+    } else {
+      w_.allocate_gradient(i);
+    }
     const Bytes bytes = workspace(kernel);
     if (bytes > Bytes(0)) w_.drop(w_.allocate_temporary(bytes, DType::UInt8, Visibility::Kernel));
+    if (!turned) return;
+    w_.allocate_gradient(i);
+    w_.drop(by_place);
   }
 
   void sum() {

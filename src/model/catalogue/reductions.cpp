@@ -224,7 +224,8 @@ void safe_softmax(Writer& w) {
 }
 
 // The result may be wider than the input: float32 of bfloat16 is computed on a copy, float32 of float16 in the kernel
-// (SoftMax.cpp, softmax: only half is converted while it is read).
+// (SoftMax.cpp, softmax: only half is converted while it is read). What does not lie row by row is copied first
+// (SoftMax.cu, host_softmax).
 void softmax(Writer& w) {
   if (w.node().safe) return safe_softmax(w);
   const bool copies = w.in(0).dtype != w.out().dtype && w.in(0).dtype != DType::Float16;
@@ -232,8 +233,12 @@ void softmax(Writer& w) {
     w.forward_temporary(w.bytes_out(), w.out().dtype);
     w.kernel();
   }
+  const bool strided = w.node().op == Op::LogSoftmax && w.node().number == 1;
+  const std::uint8_t rows =
+      strided ? w.forward_temporary(w.bytes_in(0), w.in(0).dtype, Visibility::Kernel) : std::uint8_t{0};
   w.output();
   w.kernel();
+  if (strided) w.forward_drop(rows);
   w.save_output(0, "_saved_result");
   through_softmax(w, copies);
 }

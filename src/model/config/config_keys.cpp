@@ -250,6 +250,7 @@ const std::vector<ConfigKey>& later_decoder_keys() {
       {"llama4_text", "for_llm_compressor", kInert, "", kOldField},
       {"ernie4_5_moe", "moe_norm_min", kInert, "", "a bound of values"},
       {"solar_open", "partial_rotary_factor", kRefused, "1", "a part of each head that turns"},
+      {"youtu", "embedding_initializer_range", kInert, "", kValues},
       {"minicpm3", "head_dim", kInert, "", "the rotated part of a head, as qk_rope_head_dim says"},
       {"starcoder2", "mlp_type", kInert, "", kOldField},
       {"starcoder2", "norm_type", kInert, "", kOldField},
@@ -497,16 +498,16 @@ const std::vector<ConfigKey>& unread_keys() {
 const std::vector<ConfigKey>& grid_keys() {
   static constexpr std::string_view kQwen = "qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe qwen3_5 qwen3_5_moe";
   static const std::vector<ConfigKey> kRows{
-      {"glm4v glm4v_moe", "image_start_token_id", kInert, "", kToken},
-      {"glm4v glm4v_moe", "image_end_token_id", kInert, "", kToken},
-      {"glm4v glm4v_moe", "video_start_token_id", kInert, "", kToken},
-      {"glm4v glm4v_moe", "video_end_token_id", kInert, "", kToken},
-      {"glm4v glm4v_moe", "hidden_dropout_prob", kInert, "", kNoField},
+      {"glm4v glm4v_moe glm46v", "image_start_token_id", kInert, "", kToken},
+      {"glm4v glm4v_moe glm46v", "image_end_token_id", kInert, "", kToken},
+      {"glm4v glm4v_moe glm46v", "video_start_token_id", kInert, "", kToken},
+      {"glm4v glm4v_moe glm46v", "video_end_token_id", kInert, "", kToken},
+      {"glm4v glm4v_moe glm46v", "hidden_dropout_prob", kInert, "", kNoField},
       {"glm4v", "attention_bias", kInert, "", "the text's projections have biases, whatever it says"},
       {"glm4v_moe", "use_qk_norm", kInert, "", kNoField},
       {"glm4v_moe", "router_aux_loss_coef", kInert, "", "of a loss that output_router_logits would ask for"},
-      {"glm4v glm4v_moe qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe qwen3_5 qwen3_5_moe", "video_token_id", kInert, "",
-       kToken},
+      {"glm4v glm4v_moe glm46v qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe qwen3_5 qwen3_5_moe", "video_token_id", kInert,
+       "", kToken},
       {kQwen, "vision_token_id", kInert, "", kToken},
       {kQwen, "vision_start_token_id", kInert, "", kToken},
       {kQwen, "vision_end_token_id", kInert, "", kToken},
@@ -522,7 +523,8 @@ const std::vector<ConfigKey>& grid_keys() {
 const std::vector<ConfigKey>& picture_keys() {
   static const std::vector<ConfigKey> kRows{
       {"vit", "encoder_stride", kInert, "", "of masked image modelling, which `architectures` would have to name"},
-      {"clip clip_vision_model clip_text_model", "projection_dim", kInert, "", "of a projection that the class does not have"},
+      {"clip clip_vision_model clip_text_model", "projection_dim", kInert, "",
+       "of a projection that the class does not have"},
       {"clip", "logit_scale_init_value", kInert, "", kValues},
       {"clip", "text_config_dict", kInert, "", "an older form of text_config"},
       {"clip", "vision_config_dict", kInert, "", "an older form of vision_config"},

@@ -104,7 +104,18 @@ void give_shared_mlp(DecoderParts& parts);
 [[nodiscard]] ModelSpec finish_with_head(ModelBuilder& b, const Dimensions& dims, bool tied, ParameterId words,
                                          std::string_view forward, const DecoderParts& parts);
 
-// glm.cpp: deepseek_v3's experts behind the first layers, as glm4_moe has them.
+// glm.cpp: deepseek_v3's experts, as classes beside it have them, with the keys that theirs are called.
+struct RoutedDefaults {
+  std::int64_t ffn = 0;
+  bool normalised = true;
+  double scale = 1;
+  std::int64_t count = 128;
+  std::string_view key = "n_routed_experts";
+  std::string_view alias = "num_local_experts";
+  std::string_view shared_key = "n_shared_experts";
+};
+void read_routed_experts(ConfigReader& config, Decoder& decoder, const RoutedDefaults& defaults);
+// The same behind the first layers, as glm4_moe has them.
 void read_glm_mixture(ConfigReader& config, Decoder& decoder, std::string_view router);
 
 // A gated MLP's own registration: gate_proj, up_proj, down_proj, act_fn. deepseek and shared experts use it too.

@@ -293,6 +293,26 @@ ModelSpec build_glm4_moe_lite(ConfigReader& config) {
   return build(config, m);
 }
 
+// deepseek_v3's attention, and a plain MLP in every layer (Youtu-LLM).
+ModelSpec build_youtu(ConfigReader& config) {
+  DeepSeek m;
+  m.prefix = "Youtu";
+  read_deepseek(config, m,
+                {.vocab = 128256,
+                 .hidden = 2048,
+                 .ffn = 6144,
+                 .layers = 32,
+                 .heads = 16,
+                 .positions = 131072,
+                 .kv_heads = 16,
+                 .scale = 1,
+                 .tied = true});
+  m.first_dense = m.dims.layers;
+  m.parts.rotary.sorts_pairs = config.flag("rope_interleave", true);
+  config.throw_if_any();
+  return build(config, m);
+}
+
 // Llama's rotary positions and MLP around latents; factors on the embedding, on what joins the residual stream, and on
 // what the head reads.
 ModelSpec build_minicpm3(ConfigReader& config) {

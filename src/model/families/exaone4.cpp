@@ -1,5 +1,5 @@
 // exaone4: norms behind attention and MLP only, and over each head of queries and keys; windows in three layers of
-// four, and positions in those only.
+// four, and positions in those only. exaone_moe: norms before them, and deepseek_v3's experts.
 #include "core/format.h"
 #include "model/families/decoder.h"
 #include "model/families/family.h"
@@ -22,26 +22,63 @@ std::int64_t read_pattern(ConfigReader& config) {
   return 1;
 }
 
-}  // namespace
-
-ModelSpec build_exaone4(ConfigReader& config) {
-  Decoder decoder = read_decoder(config, "Exaone4", {.vocab = 102400, .ffn = 16384, .kv_heads = 32});
+Decoder read_exaone(ConfigReader& config, std::string_view prefix) {
+  Decoder decoder = read_decoder(config, prefix, {.vocab = 102400, .ffn = 16384, .kv_heads = 32});
   Dimensions& d = decoder.dims;
   d.sliding_window = config.maybe_size("sliding_window", 4096).value_or(0);
   const std::int64_t pattern = d.sliding_window > 0 ? read_pattern(config) : 1;
-  decoder.norms = {"post_attention_layernorm", "post_feedforward_layernorm"};
   DecoderParts& parts = decoder.parts;
   parts.head_norm = HeadNorm::ByHead;
-  parts.before_attention = parts.before_mlp = {};
-  parts.after_attention = "post_attention_layernorm";
-  parts.after_mlp = "post_feedforward_layernorm";
   parts.kinds = read_layer_kinds(config, d.layers, [&](std::int64_t layer) {
     return (layer + 1) % pattern != 0 ? LayerKind::Sliding : LayerKind::Full;
   });
   for (const LayerKind kind : parts.kinds) {
     parts.turned.push_back(d.sliding_window == 0 || kind == LayerKind::Sliding);
   }
+  return decoder;
+}
+
+// mlp_layer_types, else plain MLPs in the first layers.
+void read_dense(ConfigReader& config, Decoder& decoder) {
+  constexpr std::string_view kKey = "mlp_layer_types";
+  const std::int64_t layers = decoder.dims.layers;
+  const std::int64_t first = config.count("first_k_dense_replace", 1);
+  const Value* said = config.find(kKey);
+  const bool listed = said != nullptr && !said->is(Value::Kind::Null);
+  if (listed && static_cast<std::int64_t>(said->items.size()) != layers) {
+    return config.fault(*said, formatted("\"{}\" must be an array of {} strings", kKey, layers));
+  }
+  for (std::int64_t i = 0; i < layers; ++i) {
+    const Value* one = listed ? &said->items[static_cast<std::size_t>(i)] : nullptr;
+    const bool dense = one == nullptr ? i < first : one->string == "dense";
+    if (one != nullptr && !dense && one->string != "sparse") {
+      config.fault(*one, formatted("\"{}\" lists \"dense\" and \"sparse\"", kKey));
+    }
+    decoder.experts.dense.push_back(dense);
+  }
+}
+
+}  // namespace
+
+ModelSpec build_exaone4(ConfigReader& config) {
+  Decoder decoder = read_exaone(config, "Exaone4");
+  decoder.norms = {"post_attention_layernorm", "post_feedforward_layernorm"};
+  DecoderParts& parts = decoder.parts;
+  parts.before_attention = parts.before_mlp = {};
+  parts.after_attention = "post_attention_layernorm";
+  parts.after_mlp = "post_feedforward_layernorm";
   read_head(config, decoder);
+  return finish_decoder(config, decoder);
+}
+
+ModelSpec build_exaone_moe(ConfigReader& config) {
+  Decoder decoder = read_exaone(config, "ExaoneMoe");
+  read_routed_experts(
+      config, decoder,
+      {.ffn = 1024, .scale = 2.5, .count = 64, .key = "num_experts", .alias = {}, .shared_key = "num_shared_experts"});
+  decoder.experts.router_class = "ExaoneMoeTopkRouter";
+  decoder.experts.block_class = "SparseMoEBlock";
+  read_dense(config, decoder);
   return finish_decoder(config, decoder);
 }
 

@@ -127,6 +127,9 @@ struct Family {
 [[nodiscard]] ModelSpec build_llava_next(ConfigReader& config);
 [[nodiscard]] ModelSpec build_llama4(ConfigReader& config);
 [[nodiscard]] ModelSpec build_mllama(ConfigReader& config);
+[[nodiscard]] ModelSpec build_glm46v(ConfigReader& config);
+[[nodiscard]] ModelSpec build_exaone_moe(ConfigReader& config);
+[[nodiscard]] ModelSpec build_youtu(ConfigReader& config);
 [[nodiscard]] ModelSpec build_gemma3(ConfigReader& config);
 [[nodiscard]] ModelSpec build_paligemma(ConfigReader& config);
 [[nodiscard]] ModelSpec build_idefics3(ConfigReader& config);

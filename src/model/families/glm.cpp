@@ -27,25 +27,8 @@ Decoder read_glm(ConfigReader& config, std::string_view prefix, bool null_heads)
   return decoder;
 }
 
-// deepseek_v3's experts, as classes beside it have them.
 void read_routed(ConfigReader& config, Decoder& decoder, std::int64_t ffn, bool normalised) {
-  ExpertParts& experts = decoder.parts.experts;
-  experts.router = Router::Fp32Sigmoid;
-  experts.ffn = config.size("moe_intermediate_size", ffn);
-  experts.shared = SharedPlace::Behind;
-  experts.shared_module = "shared_experts";
-  experts.shared_ffn = config.times(experts.ffn, config.size("n_shared_experts", 1));
-  experts.normalised = config.flag("norm_topk_prob", normalised);
-  experts.scale = config.maybe_number("routed_scaling_factor", 1).value_or(1);
-  experts.groups = config.size("n_group", 1);
-  experts.kept_groups = config.size("topk_group", 1);
-  decoder.experts.count = config.size("n_routed_experts", 128, "num_local_experts");
-  decoder.experts.per_token = config.size("num_experts_per_tok", 8);
-  decoder.experts.router_first = false;
-  decoder.experts.block_class = "MoE";
-  config.require_at_most("num_experts_per_tok", decoder.experts.per_token, "n_routed_experts", decoder.experts.count);
-  config.require_at_most("topk_group", experts.kept_groups, "n_group", experts.groups);
-  config.require_divides("n_group", experts.groups, "n_routed_experts", decoder.experts.count);
+  read_routed_experts(config, decoder, {.ffn = ffn, .normalised = normalised});
 }
 
 void read_first_dense(ConfigReader& config, Decoder& decoder, std::int64_t fallback) {
@@ -54,6 +37,26 @@ void read_first_dense(ConfigReader& config, Decoder& decoder, std::int64_t fallb
 }
 
 }  // namespace
+
+void read_routed_experts(ConfigReader& config, Decoder& decoder, const RoutedDefaults& defaults) {
+  ExpertParts& experts = decoder.parts.experts;
+  experts.router = Router::Fp32Sigmoid;
+  experts.ffn = config.size("moe_intermediate_size", defaults.ffn);
+  experts.shared = SharedPlace::Behind;
+  experts.shared_module = "shared_experts";
+  experts.shared_ffn = config.times(experts.ffn, config.size(defaults.shared_key, 1));
+  experts.normalised = config.flag("norm_topk_prob", defaults.normalised);
+  experts.scale = config.maybe_number("routed_scaling_factor", defaults.scale).value_or(1);
+  experts.groups = config.size("n_group", 1);
+  experts.kept_groups = config.size("topk_group", 1);
+  decoder.experts.count = config.size(defaults.key, defaults.count, defaults.alias);
+  decoder.experts.per_token = config.size("num_experts_per_tok", 8);
+  decoder.experts.router_first = false;
+  decoder.experts.block_class = "MoE";
+  config.require_at_most("num_experts_per_tok", decoder.experts.per_token, defaults.key, decoder.experts.count);
+  config.require_at_most("topk_group", experts.kept_groups, "n_group", experts.groups);
+  config.require_divides("n_group", experts.groups, defaults.key, decoder.experts.count);
+}
 
 void read_glm_mixture(ConfigReader& config, Decoder& decoder, std::string_view router) {
   read_routed(config, decoder, 1408, true);

@@ -266,13 +266,27 @@ TensorId GraphBuilder::binary(Op op, TensorId a, TensorId b) {
   return make(op, result, promoted(graph_.tensor(a), graph_.tensor(b)), {a, b}, true);
 }
 
+namespace {
+
+// Of operands that autocast has seen; their references are used up.
+TensorId product_of(GraphBuilder& g, Product kind, TensorId x, TensorId weight, TensorId bias, std::int64_t features) {
+  Shape made = g.shape(x);
+  made.dims[made.rank - 1U] = features;
+  const TensorId out = g.product(kind, {x, weight, bias}, made, g.dtype(x));
+  g.drop({x, weight});
+  if (bias != kNone) g.drop({bias});
+  return out;
+}
+
+}  // namespace
+
 TensorId GraphBuilder::linear(TensorId x, TensorId weight, TensorId bias, std::int64_t features) {
   const Product kind = options_->stage3_linear ? Product::Function : Product::Transposed;
   // C++ evaluates the casts of linear(x, weight, bias) from the last argument to the first.
   const TensorId low_bias = lowered(bias);
   const TensorId low_weight = lowered(weight);
   const TensorId low_x = lowered(x);
-  return product_of(kind, low_x, low_weight, low_bias, features);
+  return product_of(*this, kind, low_x, low_weight, low_bias, features);
 }
 
 // addmm(bias, x, weight).
@@ -280,16 +294,7 @@ TensorId GraphBuilder::conv1d(TensorId x, TensorId weight, TensorId bias, std::i
   const TensorId low_weight = lowered(weight);
   const TensorId low_x = lowered(x);
   const TensorId low_bias = lowered(bias);
-  return product_of(Product::Direct, low_x, low_weight, low_bias, features);
-}
-
-TensorId GraphBuilder::product_of(Product kind, TensorId x, TensorId weight, TensorId bias, std::int64_t features) {
-  Shape made = shape(x);
-  made.dims[made.rank - 1U] = features;
-  const TensorId out = product(kind, {x, weight, bias}, made, dtype(x));
-  drop({x, weight});
-  if (bias != kNone) drop({bias});
-  return out;
+  return product_of(*this, Product::Direct, low_x, low_weight, low_bias, features);
 }
 
 TensorId GraphBuilder::product(Product kind, std::initializer_list<TensorId> operands, const Shape& made, DType dtype,
@@ -507,6 +512,8 @@ TensorId picked(GraphBuilder& g, TensorId x, TensorId index, std::int8_t axis) {
   return out;
 }
 
+TensorId log_softmax(GraphBuilder& g, TensorId x, bool strided) { return g.unary(Op::LogSoftmax, x, strided ? 1 : 0); }
+
 TensorId layer_norm(GraphBuilder& g, TensorId x, TensorId weight, TensorId bias, bool strided) {
   const TensorId wide_bias = g.widened(bias);
   const TensorId wide_weight = g.widened(weight);
@@ -530,7 +537,7 @@ void keep_for_next(GraphBuilder& g, TensorId tensor) {
 
 void instruct(GraphBuilder& g, Instruction::Kind kind, TensorId about) { g.graph_.program.push_back({kind, about}); }
 
-TensorId convolution(GraphBuilder& g, const Shape& made, TensorId x, bool turned) {
+TensorId convolution(GraphBuilder& g, const Shape& made, TensorId x, bool turned, bool by_place) {
   const TensorId bias = g.parameter("bias");
   const TensorId low_bias = g.lowered(bias);
   const TensorId low_weight = g.lowered(g.parameter("weight"));
@@ -538,6 +545,7 @@ TensorId convolution(GraphBuilder& g, const Shape& made, TensorId x, bool turned
   const TensorId out = g.make(Op::Conv2d, made, g.dtype(low_weight), {low_x, low_weight, low_bias}, true,
                               static_cast<double>(cudnn_with(g.options().torch)));
   g.graph_.nodes.back().by_head = turned;  // The gradient comes so.
+  g.graph_.nodes.back().gradient_copied = by_place;
   g.drop({low_x, low_weight});
   if (low_bias != kNone) g.drop({low_bias});
   return out;

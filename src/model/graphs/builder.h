@@ -41,8 +41,8 @@ struct GraphOptions {
   bool counts_on_device = false;  // Its number of tokens that count: one rank does not bring it to the host.
   bool copies_outputs = false;    // DistributedDataParallel's _DDPSink, which looks for unused parameters.
   AttentionKernel attention = AttentionKernel::Flash;
-  bool eager_attention = false;       // Composed of products and softmax: `attention` plays no part.
-  bool math_attention = false;        // PyTorch's math kernel: operators as well.
+  bool eager_attention = false;  // Composed of products and softmax: `attention` plays no part.
+  bool math_attention = false;   // PyTorch's math kernel: operators as well.
   // Beside math: `attention` has t5's decoder read the encoder, and looks at mllama's pictures.
   bool fused_between_stacks = false;
   ExpertsImplementation experts = ExpertsImplementation::GroupedMm;
@@ -251,7 +251,7 @@ class GraphBuilder {
   friend TensorId counted(GraphBuilder& g, std::int64_t count, DType dtype, std::int64_t first, std::int64_t step);
   friend TensorId picked(GraphBuilder& g, TensorId x, TensorId index, std::int8_t axis);
   friend TensorId layer_norm(GraphBuilder& g, TensorId x, TensorId weight, TensorId bias, bool strided);
-  friend TensorId convolution(GraphBuilder& g, const Shape& made, TensorId x, bool turned);
+  friend TensorId convolution(GraphBuilder& g, const Shape& made, TensorId x, bool turned, bool by_place);
   friend TensorId average_pool(GraphBuilder& g, TensorId x, std::int64_t side, bool turned);
   friend void keep_for_next(GraphBuilder& g, TensorId tensor);
   friend void instruct(GraphBuilder& g, Instruction::Kind kind, TensorId about);
@@ -268,8 +268,6 @@ class GraphBuilder {
   TensorId output_of(NodeId node, TensorId out);
   NodeId add_node(Op op, std::span<const TensorId> inputs, bool differentiable);
   void run(NodeId node);
-  // Of operands that autocast has seen; their references are used up.
-  TensorId product_of(Product kind, TensorId x, TensorId weight, TensorId bias, std::int64_t features);
   const ModelSpec& model_;
   const GraphOptions* options_;
   const Dimensions* dims_;
@@ -291,6 +289,8 @@ class GraphBuilder {
                                  std::int64_t padding = -1);
 // `strided`: x does not lie row by row.
 [[nodiscard]] TensorId layer_norm(GraphBuilder& g, TensorId x, TensorId weight, TensorId bias, bool strided = false);
+// Over the last dimension. `strided`: x does not lie row by row, and the kernel copies it.
+[[nodiscard]] TensorId log_softmax(GraphBuilder& g, TensorId x, bool strided = false);
 // torch.arange(first, ..., step).
 [[nodiscard]] TensorId counted(GraphBuilder& g, std::int64_t count, DType dtype, std::int64_t first, std::int64_t step);
 // x[:, .., index, :]: of dimension `axis`, what one line of indices picks.
@@ -306,8 +306,8 @@ inline void replace(GraphBuilder& g, TensorId buffer) { instruct(g, Instruction:
 // A container that every layer is given takes the tensor, in the place of what it had of it.
 inline void share(GraphBuilder& g, TensorId tensor) { instruct(g, Instruction::Kind::Share, tensor); }
 // A convolution module's call, the current module's: weight and, where it has one, bias. `turned`: the gradient lies
-// place by place.
-[[nodiscard]] TensorId convolution(GraphBuilder& g, const Shape& made, TensorId x, bool turned);
+// place by place. `by_place`: x does.
+[[nodiscard]] TensorId convolution(GraphBuilder& g, const Shape& made, TensorId x, bool turned, bool by_place = false);
 // Of pictures [B, C, H, W], to `side` by `side`. `turned`: the gradient lies place by place.
 [[nodiscard]] TensorId average_pool(GraphBuilder& g, TensorId x, std::int64_t side, bool turned);
 // Tensor parallelism; on one rank the tensor itself, with one more reference. Then the softmax over all words, in place

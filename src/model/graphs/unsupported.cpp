@@ -388,6 +388,33 @@ std::optional<std::string> autocast_unsupported(const TowerParts& tower) {
   return "autocast of siglip's hidden states, which lie column by column, under a projector";
 }
 
+// Texts that ask for pictures: paligemma's, and mllama's, whose layers look at tiles of them.
+std::optional<std::string> crossing_unsupported(const TowerParts& tower, const Training& training) {
+  if (tower.shows_prefix && training.images == 0) return "paligemma without pictures";
+  if (tower.tiles == 0) return std::nullopt;
+  const std::vector<CheckpointGroup>& groups = training.checkpoint.groups;
+  const auto nested = [](const CheckpointGroup& group) { return group.kind != CheckpointKind::NonReentrant; };
+  if (std::any_of(groups.begin(), groups.end(), nested)) {
+    return "reentrant checkpoints of mllama, whose layers are given pictures as keywords: nothing there gets a "
+           "gradient";
+  }
+  if (training.attention == Attention::Math) {
+    return formatted("math attention of mllama's masks ({} is modelled)", name(Attention::MathOrEfficient));
+  }
+  return training.images == 0 ? std::optional<std::string>("mllama without pictures") : std::nullopt;
+}
+
+// CLIPModel, SiglipModel, and what the pooling head of siglip's tower adds.
+std::optional<std::string> contrasted_unsupported(const ModelSpec& model, const TowerParts& tower,
+                                                  const Training& training) {
+  if (tower.pools && !contrasts(model)) return "the pooling head of siglip's tower: \"vision_use_head\": false";
+  if (contrasts(model) && training.transformers < kWitnessTransformers) {
+    return formatted("{} before transformers {}", model.graph_class, kWitnessTransformers.text());
+  }
+  if (tower.pools && training.autocast) return "autocast of the pooling head of siglip's tower";
+  return std::nullopt;
+}
+
 // What a tower adds to what its language model asks of kernels. An operator joins no more than 64 pictures.
 std::optional<std::string> tower_unsupported(const ModelSpec& model, const Training& training) {
   const TowerParts* tower = model.parts == nullptr ? nullptr : model.parts->tower.get();
@@ -396,6 +423,7 @@ std::optional<std::string> tower_unsupported(const ModelSpec& model, const Train
     if (!activation.empty() && !activation_has_graph(activation)) return formatted("the activation {}", activation);
   }
   if (tower->merge > 0) return sized_unsupported(*tower, training);
+  if (const auto crossing = crossing_unsupported(*tower, training)) return crossing;
   const std::vector<CheckpointGroup>& groups = training.checkpoint.groups;
   const auto nested = [](const CheckpointGroup& group) { return group.kind != CheckpointKind::NonReentrant; };
   const bool adapted = tower->projection == ProjectorKind::Adapted;
@@ -404,14 +432,6 @@ std::optional<std::string> tower_unsupported(const ModelSpec& model, const Train
            "a "
            "gradient";
   }
-  if (tower->tiles > 0 && std::any_of(groups.begin(), groups.end(), nested)) {
-    return "reentrant checkpoints of mllama, whose layers are given pictures as keywords: nothing there gets a "
-           "gradient";
-  }
-  if (tower->tiles > 0 && training.attention == Attention::Math) {
-    return formatted("math attention of mllama's masks ({} is modelled)", name(Attention::MathOrEfficient));
-  }
-  if (tower->tiles > 0 && training.images == 0) return "mllama without pictures";
   if (adapted && has_adapters_of_patches(model)) return "adapters of the product of patches";
   if (!tower->class_token && std::any_of(groups.begin(), groups.end(), nested)) {
     return "reentrant checkpoints of siglip's layers, whose hidden states lie column by column";
@@ -420,13 +440,8 @@ std::optional<std::string> tower_unsupported(const ModelSpec& model, const Train
   if (tower->sees_itself && tower->image_token >= model.dims.vocab) {
     return "a picture's token that is no word of the vocabulary";
   }
-  if (tower->shows_prefix && training.images == 0) return "paligemma without pictures";
   const bool alone = !tower->beside_text();
-  if (tower->pools && !contrasts(model)) return "the pooling head of siglip's tower: \"vision_use_head\": false";
-  if (contrasts(model) && training.transformers < kWitnessTransformers) {
-    return formatted("{} before transformers {}", model.graph_class, kWitnessTransformers.text());
-  }
-  if (tower->pools && training.autocast) return "autocast of the pooling head of siglip's tower";
+  if (const auto contrasted = contrasted_unsupported(model, *tower, training)) return contrasted;
   if (training.attention == Attention::CuDnn && tower->dims.head_dim > 256) {
     return "cuDNN's attention takes no heads wider than 256";
   }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "model/parts.h"
+#include "model/traits.h"
 
 namespace dsplan::detail {
 namespace {
@@ -59,7 +60,7 @@ bool middle_alike(const std::vector<T>& five) {
 
 std::optional<FewLayers> few_layers(const ModelSpec& model, const std::function<ModelSpec(std::int64_t)>& with_layers) {
   if (!with_layers || model.dims.layers <= kFew || model.dims.sliding_window > 0) return std::nullopt;
-  if (model.dims.decoder_layers > 0) return std::nullopt;                           // Layers of two kinds.
+  if (model.dims.decoder_layers > 0 || contrasts(model)) return std::nullopt;       // Layers of two kinds.
   if (model.parts != nullptr && !model.parts->turned.empty()) return std::nullopt;  // Positions in some layers only.
   const auto layers = by_layer(model);
   if (layers[1].empty()) return std::nullopt;

@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "core/format.h"
 #include "core/text/whole_numbers.h"
+#include "model/traits.h"
 
 namespace dsplan {
 namespace {
@@ -262,7 +263,8 @@ bool stands_alone(const Hardware* hardware) {
 }
 
 // fully_shard beside ZeRO, unless the user's own configuration is DeepSpeed's; replicas where there are several nodes;
-// on one GPU also what `simulate` takes there, PyTorch alone.
+// on one GPU also what `simulate` takes there, PyTorch alone, and on more of them its replicas where the others refuse a
+// parameter (clip's scale).
 std::vector<std::string> own_states(const SearchInputs& inputs, Objective objective) {
   std::vector<std::string> values = {"0", "1", "2", "3"};
   const Request& request = inputs.request;
@@ -272,7 +274,7 @@ std::vector<std::string> own_states(const SearchInputs& inputs, Objective object
   if (deepspeed) return values;
   values.emplace_back("fsdp2");
   const std::int64_t usual = objective != Objective::Gpus && stands_alone(inputs.hardware) ? 1 : kMostGpus;
-  if (gpus_of(inputs).value_or(usual) == 1) values.emplace_back("pytorch");
+  if (gpus_of(inputs).value_or(usual) == 1 || contrasts(inputs.model)) values.emplace_back("pytorch");
   if (gpus_of(inputs).value_or(kMostGpus) > per_node_of(inputs)) values.emplace_back("hsdp");
   return values;
 }

@@ -521,7 +521,9 @@ std::optional<Answers> answers_of(const ModelSpec& model, const Training& t) {
   if (is("ForQuestionAnswering")) return Answers{last_tokens(t), d.labels, false};
   if (is("ForTokenClassification"))
     return Answers{last_tokens(t), d.labels, model.parts != nullptr && !modern && !apart};
-  if (contrasts(model)) return Answers{};  // Its labels are the batch's own order.
+  if (contrasts(model)) {  // Labels are the batch's own order; siglip's signs of pairs are in fp32.
+    return Answers{0, 0, model.family == "siglip"};
+  }
   if (d.decoder_layers > 0) return Answers{checked_mul(t.micro_batch, t.target_seq), d.vocab, false};
   if (is("ForSequenceClassification") && apart) {
     return Answers{t.micro_batch, d.labels, !model.parts->disentangled.names_problem};

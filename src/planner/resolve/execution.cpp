@@ -178,9 +178,7 @@ Kernel torchtitan_kernel(const Resolver& resolver) {
           asks ? "16 bits, in heads that cuDNN does not take" : "16 bits, which torchtitan asks first"};
 }
 
-bool mixes_kernels(const Resolver& resolver) {
-  return has_strided_bias(resolver) || looks_at_pictures(resolver.model);
-}
+bool mixes_kernels(const Resolver& resolver) { return has_strided_bias(resolver) || looks_at_pictures(resolver.model); }
 
 Kernel sdpa_kernel(const Resolver& resolver) {
   if (resolver.model.code == ModelCode::Torchtitan) return torchtitan_kernel(resolver);

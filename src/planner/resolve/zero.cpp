@@ -320,8 +320,25 @@ void check_rules_of_version(Resolver& resolver, const DeepSpeedInput& ds) {
 
 }  // namespace
 
+namespace {
+
+// engine.py, _broadcast_model: p.data.view(torch.uint8), which PyTorch refuses of a tensor without dimensions.
+void check_scalars_as_bytes(Resolver& resolver) {
+  const Training& training = resolver.training();
+  if (training.deepspeed < Version{0, 19, 8} || training.zero.stage == 3) return;
+  for (const Parameter& parameter : resolver.model.parameters) {
+    if (parameter.shape.rank > 0 || parameter.tied_to != kNone) continue;
+    return resolver.fault(option("--deepspeed"), formatted("{} has no dimensions", parameter.name),
+                          formatted("DeepSpeed {} broadcasts parameters as bytes, which PyTorch refuses of a scalar",
+                                    training.deepspeed.text()));
+  }
+}
+
+}  // namespace
+
 void resolve_zero(Resolver& resolver) {
   if (!resolver.deepspeed()) return;
+  check_scalars_as_bytes(resolver);
   Zero& zero = resolver.training().zero;
   zero = usual_zero(resolver.training().deepspeed, zero.stage);
   if (resolver.ds == nullptr) return resolve_immediate_updates(resolver);

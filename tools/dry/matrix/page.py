@@ -45,7 +45,7 @@ REASONS = [
         "not traced: what the tower makes of its class token, 2 KiB a square, lives on under ZeRO-3 until the forward ends",
     ),
     (
-        r"/(pictures|chance-6|families)-(llava|mistral-small-3|glm-4.[15]v)",
+        r"/(pictures|chance-6|families)-(llava|mistral-small-3|glm-4.[156]v)",
         "the dry device runs operators on small whole numbers a second time where a model sees pictures, and holds an operator's operands "
         "until it has returned: into which free blocks tensors are put",
     ),

@@ -12,11 +12,16 @@ def batch(config, training, rows, dtype):
 
     seen = config.get("vision_config", config)
     images = training.get("images", 1)
+    if "text_config" in config and "images" not in training and "For" not in config["architectures"][0]:  # Compared with texts.
+        side, shape = seen["image_size"], (rows, training["seq"])
+        return {"input_ids": there(shape), "pixel_values": there((rows, 3, side, side), torch.float32)}
     if "images" not in training:  # A classifier of pictures.
         side = seen["image_size"]
         if config["model_type"] == "dinov2":  # Of as many patches as the sequence has, beside a class token.
             side = round((training["seq"] - 1) ** 0.5) * config["patch_size"]
         return {"pixel_values": there((rows, 3, side, side), torch.float32), "labels": there((rows,))}
+    if config["model_type"] == "mllama":
+        return tiled(seen, training, rows, there)
     ids, types = tokens(config, training, rows)
     made = {"input_ids": ids.to("cuda"), "labels": there(tuple(ids.shape))}
     if "image_size" in training:
@@ -37,6 +42,21 @@ def batch(config, training, rows, dtype):
     if config["model_type"] in ("gemma3", "paligemma"):
         made["token_type_ids"] = types.to("cuda")
     return made
+
+
+def tiled(seen, training, rows, there):
+    """mllama's: tiles of each picture, the number of its shape, which tiles it has, and which of them each token sees."""
+    import torch
+
+    images, tiles, side, seq = training["images"], seen["max_num_tiles"], seen["image_size"], training["seq"]
+    return {
+        "input_ids": there((rows, seq)),
+        "labels": there((rows, seq)),
+        "pixel_values": there((rows, images, tiles, 3, side, side), torch.float32),
+        "aspect_ratio_ids": there((rows, images)),
+        "aspect_ratio_mask": there((rows, images, tiles)),
+        "cross_attention_mask": there((rows, seq, images, tiles)),
+    }
 
 
 def followed_ones(shape):
@@ -140,6 +160,8 @@ def layers_of(model):
     lists = {}
     for name, module in model.named_modules():
         inside = any(name.startswith(outer + ".") for outer in lists)
+        if name.endswith(("vision_model.transformer.layers", "vision_model.global_transformer.layers")):
+            continue  # mllama's, which no checkpoint runs.
         if isinstance(module, torch.nn.ModuleList) and name.endswith((".layers", ".layer", ".blocks")) and not inside:
             lists[name] = module
     return [layer for module in lists.values() for layer in module]

@@ -1792,6 +1792,82 @@ def convolved():
         yield one(world=8, rank=3, deepspeed=engine(3), model_init="host", name="convolved-zero3")
 
 
+def contrasted():
+    """clip and siglip, whose loss compares all texts of a batch with all pictures."""
+    for model, seq, batch in (("clip-vit-base-patch32", 77, 128), ("clip-vit-large-patch14", 77, 16),
+                              ("siglip-base-patch16-224", 64, 32), ("siglip-so400m-patch14-384", 64, 6)):
+        one = functools.partial(job, "pictures", model, seq, batch, attention=None)
+        yield one(name="contrasted")
+        yield one(checkpoint="full", name="contrasted-full")
+        yield one(freeze=["vision_model.*"], grad_accum=2, name="contrasted-texts-accum2")
+        yield one(lora={"r": 8, "targets": ["q_proj", "v_proj"]}, checkpoint="full", name="contrasted-lora-full")
+        yield one(holds_outputs=True, name="contrasted-held")
+        yield one(device="a100-sxm-80", dtype="fp32", name="contrasted-fp32-a100")
+        if model.startswith("clip"):
+            yield one(dtype="fp32", autocast="bf16", name="contrasted-autocast")
+        yield one(ddp={}, world=8, rank=3, name="contrasted-ddp")
+        if model.startswith("siglip"):  # DeepSpeed stops at clip's scalar.
+            yield one(world=8, rank=3, deepspeed=engine(1), name="contrasted-zero1")
+            yield one(world=8, rank=3, deepspeed=engine(2, accum=2), name="contrasted-zero2-accum2")
+
+
+def crossing_pictures():
+    """mllama, of which some layers of the text look at tiles of pictures."""
+    model, tower = "llama-3.2-11b-vision", ["model.vision_model.*"]
+    change = {"text_config": {"num_hidden_layers": 6, "cross_attention_layers": [1, 4]},
+              "vision_config": {"num_hidden_layers": 6, "num_global_layers": 2, "intermediate_layers_indices": [1, 3, 4], "vision_output_dim": 5120}}
+    text = [f"language_model.layers.{at}.self_attn.{one}_proj" for at in (0, 2, 3, 5) for one in "qv"]
+    one = functools.partial(job, "pictures", model, change=change, attention=None, images=1)
+    yield one(1024, 1, name="crossing")
+    yield one(777, 2, checkpoint="full", name="crossing-full")
+    yield one(1024, 2, freeze=tower, name="crossing-frozen")
+    yield one(2048, 1, freeze=tower, checkpoint="full", grad_accum=2, name="crossing-frozen-full-accum2")
+    yield one(1024, 1, lora={"r": 8, "targets": text}, checkpoint="full", name="crossing-lora-full")
+    yield one(600, 2, lora={"r": 16, "targets": ALL_LINEARS}, name="crossing-lora-all")
+    yield one(512, 1, device="a100-sxm-80", holds_outputs=True, name="crossing-held-a100")
+    yield one(512, 1, device="a100-sxm-80", dtype="fp32", name="crossing-fp32-a100")
+    yield one(640, 1, dtype="fp32", autocast="bf16", name="crossing-autocast")
+    yield one(512, 1, world=8, rank=3, ddp={}, name="crossing-ddp")
+    yield one(512, 1, world=8, rank=3, deepspeed=engine(1), name="crossing-zero1")
+    yield one(512, 1, world=8, rank=3, deepspeed=engine(2, accum=2), freeze=tower, name="crossing-zero2-accum2")
+    yield job("pictures", model, 512, 2, change=change, attention=None, images=2, name="crossing-two")
+
+
+def mixing_convolutions():
+    """lfm2_moe, whose layers have experts behind a short convolution or attention."""
+    change = {"num_hidden_layers": 6, "layer_types": ["conv", "conv", "full_attention", "conv", "conv", "full_attention"]}
+    one = functools.partial(job, "families", "lfm2-8b-a1b", attention=None, change=change)
+    yield one(1024, 2)
+    yield one(2048, 1, checkpoint="full", name="full")
+    yield one(500, 2, grad_accum=2, name="accum2")
+    yield one(1024, 1, lora={"r": 8, "targets": ["q_proj", "v_proj"]}, name="lora")
+    yield one(1024, 1, device="a100-sxm-80", name="a100")
+    yield one(1024, 1, experts="batched_mm", name="batched")
+    yield one(1024, 1, world=8, rank=3, deepspeed=engine(2), name="zero2")
+    yield one(1024, 1, world=8, rank=3, deepspeed=engine(1, accum=2), name="zero1-accum2")
+    yield one(1024, 1, world=8, rank=3, runtime="fsdp2", name="fsdp2")
+
+
+def later_families():
+    """exaone_moe, youtu, and glm46v of either kind."""
+    exaone = {"num_hidden_layers": 4, "num_experts": 16, "mlp_layer_types": ["dense", "sparse", "sparse", "sparse"],
+              "layer_types": ["sliding_attention"] * 3 + ["full_attention"]}
+    flash = {"text_config": {"num_hidden_layers": 6}, "vision_config": {"depth": 4}}
+    mixed = {"text_config": {"num_hidden_layers": 3, "n_routed_experts": 16}, "vision_config": {"depth": 4}}
+    for model, change, more in (("k-exaone-236b-a23b", exaone, {}), ("youtu-llm-2b", {}, {}),
+                                ("glm-4.6v-flash", flash, {"images": 1, "image_size": [448, 672]}),
+                                ("glm-4.6v", mixed, {"images": 1, "image_size": [336, 336]})):
+        one = functools.partial(job, "pictures" if more else "families", model, attention=None, change=change, whole=True, **more)
+        yield one(1024, 2, name="later")
+        yield one(2048, 1, checkpoint="full", grad_accum=2, name="later-full-accum2")
+        yield one(777, 1, device="a100-sxm-80", name="later-a100")
+        yield one(1024, 1, world=8, rank=3, deepspeed=engine(2), name="later-zero2")
+        # Others' constructors stop under zero.Init: they set the padding's row of a table that is not there.
+        init = {} if model.startswith("youtu") else {"model_init": "host"}
+        yield one(1024, 1, world=8, rank=3, deepspeed=engine(3), name="later-zero3", **init)
+        yield one(1024, 1, world=8, rank=3, runtime="fsdp2", name="later-fsdp2")
+
+
 def gathered_albert():
     """albert, whose layers are one, where each of their calls gathers its weights."""
     for model, seq, batch in (("albert-base", 512, 4), ("albert-xxlarge", 384, 2)):
@@ -1923,6 +1999,10 @@ def jobs():
         *pictures(),
         *padded_pictures(),
         *convolved(),
+        *contrasted(),
+        *crossing_pictures(),
+        *mixing_convolutions(),
+        *later_families(),
         *gathered_albert(),
         *gathered_towers(),
         *tiled_pictures(),

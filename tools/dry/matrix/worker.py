@@ -201,7 +201,7 @@ class Worker:
         config.use_cache = False
         named = self.trained_class()
         made = AutoModelForCausalLM.from_config
-        if named.endswith(("ForMaskedLM", "ForConditionalGeneration", "Classification", "MTModel")):
+        if self.contrasts() or named.endswith(("ForMaskedLM", "ForConditionalGeneration", "Classification", "MTModel")):
             import transformers
 
             made = getattr(transformers, named)._from_config
@@ -310,7 +310,7 @@ class Worker:
                 target_modules=lora["targets"],
                 modules_to_save=lora.get("save"),
                 use_dora=lora.get("dora", False),
-                task_type="CAUSAL_LM",
+                task_type=None if self.contrasts() else "CAUSAL_LM",
             ),
             autocast_adapter_dtype=lora.get("dtype", "fp32") == "fp32",
         )
@@ -408,7 +408,7 @@ class Worker:
         import torch
 
         rows, sound = self.micro_batch(), self.job["config"]["model_type"] == "whisper"
-        if "images" in self.training or self.trained_class().endswith("ForImageClassification"):
+        if "images" in self.training or self.trained_class().endswith("ForImageClassification") or self.contrasts():
             return pictures.batch(self.job["config"], self.training, rows, self.types[self.dtype()])
         batch = {}
         if self.training.get("loss") == "trl":
@@ -423,6 +423,9 @@ class Worker:
             shape = (rows,) if name == "labels" and self.trained_class().endswith("ForSequenceClassification") else (rows, length)
             batch[name] = torch.zeros(shape, dtype=torch.int64).to("cuda")
         return batch
+
+    def contrasts(self):
+        return self.trained_class() in ("CLIPModel", "SiglipModel")
 
     def trained_class(self):
         return (self.job["config"].get("architectures") or [""])[0]
@@ -450,6 +453,8 @@ class Worker:
                 logits.view(-1, logits.shape[-1]), labels.view(-1), ignore_index=-100
             )
         told = {"use_cache": self.training.get("use_cache", False)} if "input_ids" in self.held else {}
+        if self.contrasts():
+            told = {"return_loss": True}
         if self.job.get("holds_outputs"):
             self.outputs = self.net(**self.held, **told)
             return self.outputs.loss

@@ -147,8 +147,9 @@ Decoder read_glm4v_moe_text(ConfigReader& text) {
   return decoder;
 }
 
+// `whole`: the prefix of what holds both, where it has another.
 ModelSpec build_glm_shown(ConfigReader& config, const GlmNames& names, Decoder (*read)(ConfigReader& text),
-                          std::string_view family, std::int64_t image_token) {
+                          std::string_view family, std::int64_t image_token, std::string_view whole = {}) {
   ConfigReader vision(part_of(config, "vision_config"));
   TowerParts tower = read_glm_tower(vision);
   const bool bias = vision.flag("attention_bias", false);
@@ -177,19 +178,48 @@ ModelSpec build_glm_shown(ConfigReader& config, const GlmNames& names, Decoder (
   ModelSpec words = finish_decoder(text, decoder);
   const ModuleId last = words.child(words.child(0, "model"), "norm");  // Of the tower's class.
   words.modules[static_cast<std::size_t>(last)].type = formatted("{}RMSNorm", names.prefix);
-  const std::string root = formatted("{}ForConditionalGeneration", names.prefix);
-  const std::string body = formatted("{}Model", names.prefix);
+  const std::string_view prefix = whole.empty() ? names.prefix : whole;
+  const std::string root = formatted("{}ForConditionalGeneration", prefix);
+  const std::string body = formatted("{}Model", prefix);
   return compose({root, body, "", tied}, seen, words, std::move(tower), nullptr);
+}
+
+constexpr GlmNames kGlm4v{"Glm4v", "Glm4VisionMlp"};
+constexpr GlmNames kGlm4vMoe{"Glm4vMoe", "Glm4vMoeisionMlp"};
+
+// What a part of glm46v says it is.
+std::string_view type_of_part(ConfigReader& config, std::string_view part, std::string_view plain,
+                              std::string_view mixture) {
+  const Value* inside = config.find(part);
+  const Value* type = inside == nullptr ? nullptr : inside->find("model_type");
+  if (type == nullptr || type->string == plain) return plain;
+  if (type->string == mixture) return mixture;
+  config.fault(*type, formatted("\"{}\" of model_type \"{}\" is not modelled yet", part, type->string),
+               formatted("here it is {} or {}", plain, mixture));
+  return plain;
 }
 
 }  // namespace
 
 ModelSpec build_glm4v(ConfigReader& config) {
-  return build_glm_shown(config, {"Glm4v", "Glm4VisionMlp"}, read_glm4v_text, "glm4v", 151343);
+  return build_glm_shown(config, kGlm4v, read_glm4v_text, "glm4v", 151343);
 }
 
 ModelSpec build_glm4v_moe(ConfigReader& config) {
-  return build_glm_shown(config, {"Glm4vMoe", "Glm4vMoeisionMlp"}, read_glm4v_moe_text, "glm4v_moe", 151363);
+  return build_glm_shown(config, kGlm4vMoe, read_glm4v_moe_text, "glm4v_moe", 151363);
+}
+
+// Either of the two, by what its parts are (GLM-4.6V, GLM-4.6V-Flash).
+ModelSpec build_glm46v(ConfigReader& config) {
+  const bool mixes = type_of_part(config, "text_config", "glm4v_text", "glm4v_moe_text") == "glm4v_moe_text";
+  const bool other = type_of_part(config, "vision_config", "glm4v_vision", "glm4v_moe_vision") == "glm4v_moe_vision";
+  if (mixes != other) {
+    config.fault("vision_config",
+                 "a tower of one of glm4v and glm4v_moe beside the text of the other is not modelled yet");
+  }
+  config.throw_if_any();
+  if (mixes) return build_glm_shown(config, kGlm4vMoe, read_glm4v_moe_text, "glm4v_moe", 151343, "Glm46V");
+  return build_glm_shown(config, kGlm4v, read_glm4v_text, "glm4v", 151343, "Glm46V");
 }
 
 }  // namespace dsplan

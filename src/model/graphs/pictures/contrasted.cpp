@@ -176,17 +176,18 @@ class ContrastedGraph {
   }
 
   // cross_entropy(logits, arange(len(logits))).
-  TensorId one_way(TensorId logits) {
+  TensorId one_way(TensorId logits, bool strided = false) {
     const TensorId numbers = arange(g_, g_.shape(logits).dims[0]);
-    const TensorId loss = class_loss(g_, logits, numbers);
-    g_.drop({numbers});
+    const TensorId log_probabilities = log_softmax(g_, logits, strided);
+    const TensorId loss = g_.nll_loss(log_probabilities, numbers, Reduction::Mean).first;
+    g_.drop({log_probabilities, numbers});
     return loss;
   }
 
   TensorId two_ways_loss(TensorId logits) {
     const TensorId captions = one_way(logits);
     const TensorId turned = g_.view(logits, g_.shape(logits), {step_swap(0, 1)});
-    const TensorId pictures = one_way(turned);
+    const TensorId pictures = one_way(turned, true);
     g_.drop({turned});
     const TensorId sum = g_.binary(Op::Add, captions, pictures);
     const TensorId loss = g_.unary(Op::DivScalar, sum, 2);

@@ -75,7 +75,7 @@ TensorId downsampled(GraphBuilder& g, const TowerParts& tower, ModuleId module, 
   const Shape turned{places, tower.dims.hidden, tower.merge, tower.merge};
   const TensorId seen = g.view_copied_back(hidden, turned, {step_reshape(squares), step_swap(1, 3), step_swap(2, 3)});
   g.enter(module);
-  const TensorId made = convolution(g, Shape{places, tower.merged, 1, 1}, seen, false);
+  const TensorId made = convolution(g, Shape{places, tower.merged, 1, 1}, seen, true, true);
   g.drop({seen});
   g.exit(module);
   const TensorId out = g.view(made, Shape{places, tower.merged});

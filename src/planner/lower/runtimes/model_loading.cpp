@@ -421,6 +421,7 @@ void ModelLoading::build_on_device(const ModelSpec& model, const BuffersOf& buff
     make_waiting(waiting, next, [&](ModuleId due) { tables.construct(due, buffers_of); });
     weights.construct_waiting(next);
     tables.leave(module);
+    if (module == kNone) weights.construct_root();
     weights.tie_outside(module);
     if (module == kNone) break;
     if (late.with == module) make_late(eager_, late.triangle, [&] { buffers_of(late.of); });

@@ -62,7 +62,14 @@ ConstructedWeights::ConstructedWeights(const ModelSpec& model, const Version& tr
 
 void ConstructedWeights::construct_waiting(std::size_t next) {
   for (const ParameterId id : order_[next]) {
-    if (model_.parameters[at(id)].module != static_cast<ModuleId>(next)) construct(id);
+    const ModuleId module = model_.parameters[at(id)].module;
+    if (module != static_cast<ModuleId>(next) && module != 0) construct(id);
+  }
+}
+
+void ConstructedWeights::construct_root() {
+  for (const ParameterId id : order_.back()) {
+    if (model_.parameters[at(id)].module == 0) construct(id);
   }
 }
 
@@ -78,14 +85,26 @@ void ConstructedWeights::tie_outside(ModuleId next) {
   }
 }
 
-// A scale is ones, times a number.
+namespace {
+
+// Made of another tensor as large, times a number (modeling_dinov2.py, Dinov2LayerScale; modeling_mllama.py).
+bool is_scaled(const ModelSpec& model, const Parameter& parameter) {
+  const std::string_view type = model.modules[at(parameter.module)].type;
+  const std::string_view leaf = std::string_view(parameter.name).substr(parameter.name.rfind('.') + 1);
+  if (leaf.starts_with("lambda")) return true;
+  if (type == "MllamaVisionModel") return leaf == "class_embedding";
+  if (type == "MllamaPrecomputedPositionEmbedding") return leaf == "embedding";
+  return type == "MllamaVisionEncoderLayer" && leaf.starts_with("gate_");
+}
+
+}  // namespace
+
 void ConstructedWeights::construct(ParameterId id) {
   constexpr What kTied{Role::Parameters, "weight of its own, until it is tied", "modeling_utils.py, tie_weights"};
-  constexpr What kOnes{Role::Temporaries, "ones of a scale", "modeling_dinov2.py, Dinov2LayerScale"};
+  constexpr What kOnes{Role::Temporaries, "what a parameter is a multiple of", "its class's constructor"};
   const Parameter& parameter = model_.parameters[at(id)];
-  const std::string_view leaf = std::string_view(parameter.name).substr(parameter.name.rfind('.') + 1);
   Variable ones;
-  if (leaf.starts_with("lambda")) {
+  if (is_scaled(model_, parameter)) {
     ones = make_(id, kOnes);
     ones.mark_scratch();
   }

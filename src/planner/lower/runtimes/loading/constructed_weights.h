@@ -22,6 +22,8 @@ class ConstructedWeights {
   // own.
   void construct_waiting(std::size_t next);
   void construct_own(std::size_t next);
+  // The root's own that waited for all inside of it, which is whole then.
+  void construct_root();
   // `next` is about to be made, kNone: nothing is. Models that it does not lie in are whole, and tie their weights.
   void tie_outside(ModuleId next);
 

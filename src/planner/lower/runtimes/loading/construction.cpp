@@ -27,6 +27,13 @@ constexpr Late kLate[] = {
     {"InternVLVisionEmbeddings", "position_embeddings", "dropout"},
     {"InternVLVisionLayer", "lambda_", "dropout"},
     {"Llama4VisionModel", "", "rotary_embedding"},
+    {"CLIPModel", "", ""},
+    {"SiglipModel", "", ""},
+    {"MllamaVisionModel", "class_embedding", "gated_positional_embedding"},
+    {"MllamaPrecomputedAspectRatioEmbedding", "gate", ""},
+    {"MllamaVisionEncoderLayer", "gate_", ""},
+    {"MllamaCrossAttentionDecoderLayer", "cross_attn_attn_gate", "mlp"},
+    {"MllamaCrossAttentionDecoderLayer", "cross_attn_mlp_gate", ""},
     {"Gemma4TextRouter", "", ""},
     {"Gemma4VisionPatchEmbedder", "", ""},
 };
