@@ -661,7 +661,7 @@ TEST_CASE("a change of any size rule of the lowering is noticed") {
   labels.insert("weight with its factors");
   labels.insert("factor in fp32");
   // Of dinov2's init: the dry device's receipts hold it.
-  labels.insert("ones of a scale");
+  labels.insert("what a parameter is a multiple of");
   std::string never;
   for (const std::string& label : labels_of_sources()) never += labels.contains(label) ? "" : label + "; ";
   CHECK(never == "");

@@ -63,7 +63,8 @@ ConstructedWeights::ConstructedWeights(const ModelSpec& model, const Version& tr
 void ConstructedWeights::construct_waiting(std::size_t next) {
   for (const ParameterId id : order_[next]) {
     const ModuleId module = model_.parameters[at(id)].module;
-    if (module != static_cast<ModuleId>(next) && module != 0) construct(id);
+    const bool of_root = module == 0 && next + 1 == order_.size();
+    if (module != static_cast<ModuleId>(next) && !of_root) construct(id);
   }
 }
 
