@@ -72,7 +72,7 @@ enum class Op : std::uint8_t {
   Clamp,  // Node::bounds says which bounds there are.
 
   // Elementwise, of one tensor.
-  Neg,
+  Neg,  // With Node::number, what is taken from: number - x.
   Abs,
   Exp,
   Expm1,
@@ -139,7 +139,7 @@ enum class Op : std::uint8_t {
   // Attention, normalisation, pooling, loss.
   Attention,   // The kernel is Node::attention.
   Softmax,     // Over one dimension; the dtype of the output may be wider than the input's.
-  LogSoftmax,  // Likewise.
+  LogSoftmax,  // Likewise. Node::number 1: its input does not lie row by row.
   LayerNorm,
   GroupNorm,  // Node::number is how many groups.
   BatchNorm,  // In training. Input, weight, bias, running mean, running variance.
@@ -270,7 +270,7 @@ struct Node {
   bool filled = false;          // Arange only: each element is `number`.
   bool full_attention = false;  // Attention only: each query sees every key; otherwise it is causal.
   // Attention: queries lie head by head, and so does what is made like them. Embedding: its gradient comes in a layout
-  // of which rows are no view. LayerNorm, LogSoftmax: the input lies so. AvgPool2d: its gradient comes so.
+  // of which rows are no view. LayerNorm: its input lies so. AvgPool2d: its gradient comes so.
   bool by_head = false;
   std::uint8_t padding = 0;               // Attention only: columns of each head, its last, that are zeros.
   Reduction reduction = Reduction::Mean;  // Losses only.
