@@ -337,6 +337,8 @@ TEST_CASE("each fault of a model of several parts has its place") {
     1 | {"model_type": "llava", "vision_config": {"hidden_size": 100}}
       |                                          ^
 )"},
+      {R"({"model_type": "mllama", "vision_config": {"hidden_sizes": 1}, "text_config": {"hidden_layers": 2, "heads": 4}})",
+       R"(X)"},
       {R"({"model_type": "llava", "vision_config": {}, "vision_feature_layer": [-2, -5]})",
        R"(config.json:1:70: error: "vision_feature_layer": several layers joined are not modelled yet
     1 | {"model_type": "llava", "vision_config": {}, "vision_feature_layer": [-2, -5]}

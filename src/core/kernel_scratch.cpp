@@ -220,10 +220,6 @@ Bytes drawn_beforehand(const AttentionSizes& sizes) {
   return Bytes(checked_mul(checked_mul(sizes.batch, sizes.heads), weights / 8));
 }
 
-}  // namespace
-
-namespace {
-
 constexpr std::int64_t kCopyThreads = 128;             // Of one block.
 constexpr std::int64_t kCopyTile = kCopyThreads * 16;  // Bytes that it copies at a time.
 

@@ -19,6 +19,12 @@ const TowerParts* sized_tower(const ModelSpec& model) {
   return tower == nullptr || !tower->any_size() ? nullptr : tower;
 }
 
+const Parameter* first_scalar(const ModelSpec& model) {
+  const auto scalar = [](const Parameter& one) { return one.shape.rank == 0 && one.tied_to == kNone; };
+  const auto found = std::find_if(model.parameters.begin(), model.parameters.end(), scalar);
+  return found == model.parameters.end() ? nullptr : &*found;
+}
+
 std::span<const std::string_view> unread_ends(const ModelSpec& model) {
   // Read where patches are masked, as no classifier's are.
   static constexpr std::array<std::string_view, 1> kMasked{"mask_token"};

@@ -64,6 +64,8 @@ namespace dsplan {
 [[nodiscard]] std::int64_t picture_tokens(const ModelSpec& model, const std::vector<std::int64_t>& image_size);
 // The tower of a model whose pictures may have any size; else null.
 [[nodiscard]] const TowerParts* sized_tower(const ModelSpec& model);
+// The first parameter without dimensions, which no library cuts into shards or bytes; null: all have some.
+[[nodiscard]] const Parameter* first_scalar(const ModelSpec& model);
 // How the names end of parameters that the forward of the family's class never reads.
 [[nodiscard]] std::span<const std::string_view> unread_ends(const ModelSpec& model);
 // Parameters that are trained though no loss reaches them get no gradient: those of a tower, given which are trained,

@@ -770,7 +770,6 @@ std::vector<UnknownKey> judge_other_keys(ConfigReader& reader, std::string_view 
       reader.fault(member->value, formatted("\"{}\": {} is not modelled yet", member->key, row->reason));
     }
   }
-  reader.throw_if_any();
   unknown.insert(unknown.end(), reader.unknown_inside.begin(), reader.unknown_inside.end());
   return unknown;
 }

@@ -44,8 +44,8 @@ void check_rotary(ConfigReader& reader);
 void check_architectures(const ConfigReader& reader, std::string_view built,
                          const std::vector<std::string_view>& others);
 
-// After `reader`'s builder has asked for what it knows: judges the other keys of the file. Throws a Refusal for those
-// whose value is not built and for those that nobody knows, notes the reader's gaps for those that no graph models.
+// After `reader`'s builder has asked for what it knows: judges the other keys of the file. Faults are those whose value
+// is not built and those that nobody knows; the reader's gaps are those that no graph models.
 // Returns the unknown ones that switch nothing on (null, false, 0, empty).
 [[nodiscard]] std::vector<UnknownKey> judge_other_keys(ConfigReader& reader, std::string_view family);
 

@@ -98,6 +98,11 @@ void ConfigReader::throw_if_any() const {
   throw Refusal(std::move(faults));
 }
 
+void ConfigReader::take_faults(ConfigReader& inner) {
+  for (const Diagnostic& one : inner.diagnostics_.list()) diagnostics_.add(one);
+  inner.diagnostics_ = {};
+}
+
 void ConfigReader::refuse_null(std::string_view key, std::string_view wanted) {
   if (is_null(key)) fault(key, formatted("\"{}\" must be {}, not null", key, wanted));
 }
@@ -290,6 +295,15 @@ std::int64_t read_label_count(ConfigReader& config) {
     return 2;
   }
   return static_cast<std::int64_t>(names->members.size());
+}
+
+std::optional<std::string> read_problem_type(ConfigReader& config, std::int64_t labels) {
+  std::optional<std::string> problem = config.maybe_string("problem_type");
+  const std::string_view usual = labels == 1 ? "regression" : "single_label_classification";
+  if (problem && *problem != usual) {
+    config.gaps.push_back({config.find("problem_type"), "problem_type", "another loss than that of one class"});
+  }
+  return problem;
 }
 
 }  // namespace dsplan

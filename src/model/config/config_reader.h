@@ -77,8 +77,11 @@ class ConfigReader {
   void fault(std::string_view key, std::string message, std::string hint = {});
   void fault(const Value& value, std::string message, std::string hint = {});
   [[nodiscard]] bool sound(std::string_view key) const;
+  [[nodiscard]] bool any_fault() const noexcept { return diagnostics_.any(); }
   // All faults together, in the order of the file.
   void throw_if_any() const;
+  // Faults of an object inside become this one's, to be thrown with them.
+  void take_faults(ConfigReader& inner);
   // A refusal at the value of `key` (at the object where it is absent).
   [[noreturn]] void refuse(std::string_view key, std::string message, std::string hint = {}) const;
   // A refusal of something that grew too large, at the largest size that was read.
@@ -113,6 +116,9 @@ class ConfigReader {
 
 // How many classes a head tells apart: id2label, else num_labels, else 2.
 [[nodiscard]] std::int64_t read_label_count(ConfigReader& config);
+// `problem_type` of a text's class. A gap where the loss is neither that of one class among `labels` nor that of one
+// number.
+std::optional<std::string> read_problem_type(ConfigReader& config, std::int64_t labels);
 
 // The torch.nn or transformers class behind an activation's name (ACT2CLS of transformers 5.17.0); empty where there
 // is none, or where it has parameters of its own.

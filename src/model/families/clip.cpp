@@ -208,9 +208,7 @@ Texts read_texts(ConfigReader& config, bool siglip) {
   config.throw_if_any();
   d.head_dim = d.hidden / d.heads;
   if (siglip) {
-    const Value* width = config.find("projection_size");
-    texts.projected =
-        width == nullptr || width->is(Value::Kind::Null) ? d.hidden : config.size("projection_size", d.hidden);
+    texts.projected = config.maybe_size("projection_size").value_or(d.hidden);
     return texts;
   }
   const Value* end = config.find("eos_token_id");
@@ -265,60 +263,82 @@ std::string part_name(ConfigReader& config, std::string_view part) {
   return said != nullptr && !said->is(Value::Kind::Null) ? older : std::string(part);
 }
 
-// CLIPModel, SiglipModel.
-ModelSpec build_both(ConfigReader& config, const TowerDefaults& defaults) {
+// What CLIPModel and SiglipModel are made of.
+struct BothTowers {
+  TowerParts pictures;
+  Texts texts;
+  std::int64_t projected = 0;  // What CLIP projects both to.
+};
+
+// The object that CLIPConfig or SiglipConfig describes a tower by.
+const Document& tower_config(ConfigReader& config, std::string_view part, bool siglip) {
+  (void)config.find(part);  // Where the older name goes before it.
+  return part_of(config, siglip ? std::string(part) : part_name(config, part));
+}
+
+BothTowers read_both(ConfigReader& config, const TowerDefaults& defaults) {
   const bool siglip = defaults.siglip;
-  for (const std::string_view part : {"text_config", "vision_config"}) (void)config.find(part);
-  const std::string seen_part = siglip ? "vision_config" : part_name(config, "vision_config");
-  const std::string read_part = siglip ? "text_config" : part_name(config, "text_config");
-  ConfigReader seen(part_of(config, seen_part));
-  ConfigReader read(part_of(config, read_part));
+  ConfigReader seen(tower_config(config, "vision_config", siglip));
+  ConfigReader read(tower_config(config, "text_config", siglip));
   for (ConfigReader* part : {&seen, &read}) {
     (void)part->find("model_type");
     (void)part->dtype();
   }
-  TowerParts tower = read_tower(seen, defaults);
-  const Texts texts = read_texts(read, siglip);
+  BothTowers both{read_tower(seen, defaults), read_texts(read, siglip), 0};
   take_remarks(config, seen, siglip ? "siglip_vision_model" : "clip_vision_model");
   take_remarks(config, read, siglip ? "siglip_text_model" : "clip_text_model");
-  const std::int64_t width = siglip ? 0 : config.size("projection_dim", 512);
-  const std::int64_t said = tower.dims.hidden;
-  if (siglip && (!tower.pools || texts.projected != said)) {
-    config.fault(config.root(), formatted("texts are {} wide and pictures {}: they cannot be compared", texts.projected,
-                                          tower.pools ? std::to_string(said) : "have no head (\"vision_use_head\")"));
+  if (!siglip) both.projected = config.size("projection_dim", 512);
+  const std::int64_t width = both.pictures.dims.hidden;
+  if (siglip && (!both.pictures.pools || both.texts.projected != width)) {
+    config.fault(config.root(),
+                 formatted("texts are {} wide and pictures {}: they cannot be compared", both.texts.projected,
+                           both.pictures.pools ? std::to_string(width) : "have no head (\"vision_use_head\")"));
   }
   config.throw_if_any();
-  ModelBuilder b(config, formatted("{}Model", defaults.prefix));
+  return both;
+}
+
+// Layers are counted as they are called: pictures come first.
+ModelSpec register_both(ModelBuilder& b, const TowerDefaults& defaults, const BothTowers& both) {
+  const bool siglip = defaults.siglip;
   b.parameter("logit_scale", siglip ? Shape{1} : Shape(), Split::Unknown);
   if (siglip) b.parameter("logit_bias", {1}, Split::Unknown);
   std::string of_texts;
   std::string of_pictures;
   {
     const auto body = b.module("text_model", formatted("{}TextModel", defaults.prefix));
-    of_texts = register_texts(b, defaults, texts);
+    of_texts = register_texts(b, defaults, both.texts);
   }
   {
     const auto body = b.module("vision_model", formatted("{}VisionModel", defaults.prefix));
-    of_pictures = register_tower(b, defaults, tower);
+    of_pictures = register_tower(b, defaults, both.pictures);
   }
   if (!siglip) {
-    b.linear("visual_projection", width, said, false, Cut::Unknown);
-    b.linear("text_projection", width, texts.dims.hidden, false, Cut::Unknown);
+    b.linear("visual_projection", both.projected, both.pictures.dims.hidden, false, Cut::Unknown);
+    b.linear("text_projection", both.projected, both.texts.dims.hidden, false, Cut::Unknown);
   }
   const auto behind = [&](std::string_view projection) { return siglip ? std::string_view() : projection; };
   ModelSpec spec = b.finish(formatted("vision_model({}){} text_model({}){}", of_pictures, behind(" visual_projection"),
                                       of_texts, behind(" text_projection")));
-  count_as_called(spec, texts.dims.layers, tower.dims.layers);
-  spec.dims = texts.dims;
-  spec.dims.layers += tower.dims.layers;
-  tower.module = "vision_model";
-  tower.projection = ProjectorKind::Contrasted;
-  tower.end_token = texts.end_token;
-  DecoderParts parts = layer_parts(siglip);
-  parts.full = siglip;
+  count_as_called(spec, both.texts.dims.layers, both.pictures.dims.layers);
+  return spec;
+}
+
+// CLIPModel, SiglipModel.
+ModelSpec build_both(ConfigReader& config, const TowerDefaults& defaults) {
+  BothTowers both = read_both(config, defaults);
+  ModelBuilder b(config, formatted("{}Model", defaults.prefix));
+  ModelSpec spec = register_both(b, defaults, both);
+  spec.dims = both.texts.dims;
+  spec.dims.layers += both.pictures.dims.layers;
+  both.pictures.module = "vision_model";
+  both.pictures.projection = ProjectorKind::Contrasted;
+  both.pictures.end_token = both.texts.end_token;
+  DecoderParts parts = layer_parts(defaults.siglip);
+  parts.full = defaults.siglip;
   parts.body = "text_model";
-  parts.kinds.assign(static_cast<std::size_t>(texts.dims.layers), LayerKind::Full);
-  parts.tower = std::make_shared<const TowerParts>(std::move(tower));
+  parts.kinds.assign(static_cast<std::size_t>(both.texts.dims.layers), LayerKind::Full);
+  parts.tower = std::make_shared<const TowerParts>(std::move(both.pictures));
   spec.parts = std::make_shared<const DecoderParts>(std::move(parts));
   return spec;
 }

@@ -22,7 +22,8 @@ namespace dsplan {
 [[nodiscard]] ModelSpec build_part(ConfigReader& config, std::string_view key, std::string_view usual,
                                    const std::vector<std::string_view>& known);
 
-// What was noticed of a part becomes the whole's: keys that nobody knows of the family, and gaps.
+// What was noticed of a part becomes the whole's: keys that nobody knows of the family, faults and gaps. Throws where
+// the part had a fault before, which makes what was read of it worthless.
 void take_remarks(ConfigReader& config, ConfigReader& inner, std::string_view family);
 
 // clip.cpp: the tower of idefics3 or smolvlm, which no model_type names by itself.

@@ -415,11 +415,7 @@ void read_head(ConfigReader& config, Decoder& decoder, std::optional<std::int64_
     d.classifier_dropout = config.maybe_number("classifier_dropout").value_or(0.1);
     return;
   }
-  const std::optional<std::string> problem = config.maybe_string("problem_type");
-  const std::string_view usual = d.labels == 1 ? "regression" : "single_label_classification";
-  if (problem.value_or(std::string(usual)) == usual) return;
-  config.gaps.push_back(
-      {config.find("problem_type"), "problem_type", "another loss than that of one class among several"});
+  read_problem_type(config, d.labels);
 }
 
 std::vector<bool> read_dense_layers(ConfigReader& config, std::int64_t layers, std::int64_t experts) {
@@ -427,6 +423,32 @@ std::vector<bool> read_dense_layers(ConfigReader& config, std::int64_t layers, s
   std::vector<bool> dense(static_cast<std::size_t>(layers));
   for (std::int64_t i = 0; i < layers; ++i) dense[static_cast<std::size_t>(i)] = experts == 0 || (i + 1) % step != 0;
   for (const std::int64_t i : config.indices("mlp_only_layers", layers)) dense[static_cast<std::size_t>(i)] = true;
+  return dense;
+}
+
+std::vector<bool> read_first_dense(ConfigReader& config, std::int64_t layers, std::int64_t fallback,
+                                   std::string_view key) {
+  const std::int64_t first = config.count(key, fallback);
+  std::vector<bool> dense;
+  for (std::int64_t i = 0; i < layers; ++i) dense.push_back(i < first);
+  return dense;
+}
+
+std::vector<bool> read_mlp_types(ConfigReader& config, std::int64_t layers, std::int64_t fallback) {
+  constexpr std::string_view kKey = "mlp_layer_types";
+  std::vector<bool> dense = read_first_dense(config, layers, fallback);
+  const Value* const said = config.find(kKey);
+  if (said == nullptr || said->is(Value::Kind::Null)) return dense;
+  if (said->items.size() != dense.size()) {
+    config.fault(*said, formatted("\"{}\" must be an array of {} strings", kKey, layers));
+    return dense;
+  }
+  for (std::size_t i = 0; i < dense.size(); ++i) {
+    const std::string& word = said->items[i].string;
+    dense[i] = word == "dense";
+    if (word == "dense" || word == "sparse") continue;
+    config.fault(said->items[i], formatted("\"{}\" lists \"dense\" and \"sparse\"", kKey));
+  }
   return dense;
 }
 

@@ -1,6 +1,7 @@
 // deepseek_v2, deepseek_v3, glm4_moe_lite and minicpm3: attention through low-rank latents (MLA). Of the first two the
 // first layers with a plain MLP and the others with routed and shared experts. The multi-token-prediction layers of the
 // published checkpoints are no part of the model that transformers builds.
+#include <algorithm>
 #include <cmath>
 
 #include "core/format.h"
@@ -238,27 +239,16 @@ ModelSpec build_deepseek_v3(ConfigReader& config) {
 
 namespace {
 
-// mlp_layer_types, or first_k_dense_replace of older files: so many plain MLPs, then experts.
-std::int64_t read_first_dense(ConfigReader& config, std::int64_t layers) {
-  const Value* said = config.find("mlp_layer_types");
-  const std::int64_t older = config.count("first_k_dense_replace", 1);
-  if (said == nullptr || said->is(Value::Kind::Null)) return older;
-  const auto kind = [&](std::size_t at) {
-    return said->items[at].is(Value::Kind::String) ? said->items[at].string : "";
-  };
-  if (!said->is(Value::Kind::Array) || static_cast<std::int64_t>(said->items.size()) != layers) {
-    config.fault(*said, formatted("\"mlp_layer_types\" must be an array of {} strings", layers));
-    return older;
-  }
-  std::size_t first = 0;
-  while (first < said->items.size() && kind(first) == "dense") ++first;
-  for (std::size_t at = first; at < said->items.size(); ++at) {
-    if (kind(at) == "sparse") continue;
-    config.fault(said->items[at],
+// So many plain MLPs, then experts.
+std::int64_t read_leading_dense(ConfigReader& config, std::int64_t layers) {
+  const std::vector<bool> dense = read_mlp_types(config, layers, 1);
+  const auto first = std::find(dense.begin(), dense.end(), false);
+  const auto later = std::find(first, dense.end(), true);
+  if (later != dense.end()) {
+    config.fault(config.find("mlp_layer_types")->items[static_cast<std::size_t>(later - dense.begin())],
                  "\"mlp_layer_types\": layers without experts behind layers with them are not modelled yet");
-    break;
   }
-  return static_cast<std::int64_t>(first);
+  return first - dense.begin();
 }
 
 }  // namespace
@@ -284,7 +274,7 @@ ModelSpec build_glm4_moe_lite(ConfigReader& config) {
                  .kv_heads = 20,
                  .scale = 1.8,
                  .latent = {.query_rank = 768, .key_rank = 512, .nope = 192, .rope = 64, .value = 256}});
-  m.first_dense = read_first_dense(config, m.dims.layers);
+  m.first_dense = read_leading_dense(config, m.dims.layers);
   read_groups(config, m, 1, 1);
   m.parts.experts.router = Router::Fp32Sigmoid;
   m.parts.experts.normalised = config.flag("norm_topk_prob", true);

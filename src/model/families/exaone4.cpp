@@ -38,26 +38,6 @@ Decoder read_exaone(ConfigReader& config, std::string_view prefix) {
   return decoder;
 }
 
-// mlp_layer_types, else plain MLPs in the first layers.
-void read_dense(ConfigReader& config, Decoder& decoder) {
-  constexpr std::string_view kKey = "mlp_layer_types";
-  const std::int64_t layers = decoder.dims.layers;
-  const std::int64_t first = config.count("first_k_dense_replace", 1);
-  const Value* said = config.find(kKey);
-  const bool listed = said != nullptr && !said->is(Value::Kind::Null);
-  if (listed && static_cast<std::int64_t>(said->items.size()) != layers) {
-    return config.fault(*said, formatted("\"{}\" must be an array of {} strings", kKey, layers));
-  }
-  for (std::int64_t i = 0; i < layers; ++i) {
-    const Value* one = listed ? &said->items[static_cast<std::size_t>(i)] : nullptr;
-    const bool dense = one == nullptr ? i < first : one->string == "dense";
-    if (one != nullptr && !dense && one->string != "sparse") {
-      config.fault(*one, formatted("\"{}\" lists \"dense\" and \"sparse\"", kKey));
-    }
-    decoder.experts.dense.push_back(dense);
-  }
-}
-
 }  // namespace
 
 ModelSpec build_exaone4(ConfigReader& config) {
@@ -78,7 +58,7 @@ ModelSpec build_exaone_moe(ConfigReader& config) {
       {.ffn = 1024, .scale = 2.5, .count = 64, .key = "num_experts", .alias = {}, .shared_key = "num_shared_experts"});
   decoder.experts.router_class = "ExaoneMoeTopkRouter";
   decoder.experts.block_class = "SparseMoEBlock";
-  read_dense(config, decoder);
+  decoder.experts.dense = read_mlp_types(config, decoder.dims.layers, 1);
   return finish_decoder(config, decoder);
 }
 

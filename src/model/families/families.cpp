@@ -282,6 +282,7 @@ ModelSpec build_model(const Document& config, std::string name, ConfigRemarks& r
   if (remarks.packing && !remarks.packing->kind.empty()) check_unpacked(reader, spec);
   check_architectures(reader, spec.graph_class, family.other_classes);
   const std::vector<UnknownKey> unknown = judge_other_keys(reader, family.model_type);
+  reader.throw_if_any();
   for (const UnknownKey& key : unknown) {
     remarks.unknown.push_back({key.member->key, key.member->key_offset, std::string(key.nearest)});
   }

@@ -27,15 +27,6 @@ Decoder read_glm(ConfigReader& config, std::string_view prefix, bool null_heads)
   return decoder;
 }
 
-void read_routed(ConfigReader& config, Decoder& decoder, std::int64_t ffn, bool normalised) {
-  read_routed_experts(config, decoder, {.ffn = ffn, .normalised = normalised});
-}
-
-void read_first_dense(ConfigReader& config, Decoder& decoder, std::int64_t fallback) {
-  const std::int64_t dense = config.count("first_k_dense_replace", fallback);
-  for (std::int64_t i = 0; i < decoder.dims.layers; ++i) decoder.experts.dense.push_back(i < dense);
-}
-
 }  // namespace
 
 void read_routed_experts(ConfigReader& config, Decoder& decoder, const RoutedDefaults& defaults) {
@@ -59,10 +50,10 @@ void read_routed_experts(ConfigReader& config, Decoder& decoder, const RoutedDef
 }
 
 void read_glm_mixture(ConfigReader& config, Decoder& decoder, std::string_view router) {
-  read_routed(config, decoder, 1408, true);
+  read_routed_experts(config, decoder, {.ffn = 1408});
   decoder.experts.router_class = router;
   decoder.experts.wide_correction = true;
-  read_first_dense(config, decoder, 1);
+  decoder.experts.dense = read_first_dense(config, decoder.dims.layers, 1);
 }
 
 ModelSpec build_glm(ConfigReader& config) {
@@ -101,7 +92,7 @@ ModelSpec build_solar_open(ConfigReader& config) {
       read_decoder(config, "SolarOpen",
                    {.vocab = 196608, .layers = 48, .heads = 64, .kv_heads = 8, .head_dim = 128, .positions = 131072});
   decoder.qkv_bias = config.flag("attention_bias", false);
-  read_routed(config, decoder, 1280, true);
+  read_routed_experts(config, decoder, {.ffn = 1280});
   decoder.experts.router_class = "SolarOpenTopkRouter";
   decoder.experts.wide_correction = true;
   return finish_decoder(config, decoder);
@@ -124,9 +115,9 @@ ModelSpec build_dots1(ConfigReader& config) {
   } else {
     decoder.parts.kinds.clear();
   }
-  read_routed(config, decoder, 1408, false);
+  read_routed_experts(config, decoder, {.ffn = 1408, .normalised = false});
   decoder.experts.router_class = "Dots1TopkRouter";
-  read_first_dense(config, decoder, 0);
+  decoder.experts.dense = read_first_dense(config, decoder.dims.layers, 0);
   return finish_decoder(config, decoder);
 }
 

@@ -91,10 +91,6 @@ std::int64_t read_tokens(ConfigReader& config, const TowerParts& tower) {
   return tokens;
 }
 
-}  // namespace
-
-namespace {
-
 ModelSpec build_two_linears(ConfigReader& config, bool cuts) {
   if (config.find("vision_config") == nullptr) {
     config.refuse("vision_config", "\"vision_config\" is missing: it describes the tower");

@@ -148,10 +148,7 @@ class Bloom {
 
   TensorId body(TensorId ids) {
     g_.enter(model_);
-    const ModuleId table = g_.child(model_, "word_embeddings");
-    g_.enter(table);
-    const TensorId words = vocabulary_embedding(g_, g_.parameter("weight"), ids);
-    g_.exit(table);
+    const TensorId words = words_module(g_, g_.child(model_, "word_embeddings"), ids);
     if (g_.options().inputs_require_grad) g_.require_grad(words);
     TensorId hidden = norm(model_, "word_embeddings_layernorm", words);
     const TensorId ones = g_.filled(g_.shape(ids), DType::Float32, 1);

@@ -140,13 +140,6 @@ TensorId end_inside(GraphBuilder& g, TensorId hidden, TensorId labels, const std
   return returned_loss(g, logits, labels, locals, others);
 }
 
-TensorId words(GraphBuilder& g, ModuleId module, TensorId ids) {
-  g.enter(module);
-  const TensorId out = vocabulary_embedding(g, g.parameter("weight"), ids);
-  g.exit(module);
-  return out;
-}
-
 // fully_shard casts what floats of what a layer is given, inside its checkpoint (_fsdp_state.py, _pre_forward), and the
 // layer's frame holds it. Complex tables have no second one.
 Waves narrowed(GraphBuilder& g, const Waves& given) {
@@ -430,7 +423,7 @@ class DecoderGraph {
 
   TensorId embed(TensorId ids) {
     const ModuleId module = g_.child(model_, p_.embedding);
-    const TensorId out = p_.scaled_embedding ? scaled_words(g_, module, ids) : words(g_, module, ids);
+    const TensorId out = p_.scaled_embedding ? scaled_words(g_, module, ids) : words_module(g_, module, ids);
     if (g_.options().inputs_require_grad) g_.require_grad(out);
     return p_.multiplies_late ? out : multiplied(out);
   }

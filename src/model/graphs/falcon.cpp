@@ -215,10 +215,7 @@ class Falcon {
 
   TensorId body(TensorId ids) {
     g_.enter(model_);
-    const ModuleId table = g_.child(model_, "word_embeddings");
-    g_.enter(table);
-    const TensorId words = vocabulary_embedding(g_, g_.parameter("weight"), ids);
-    g_.exit(table);
+    const TensorId words = words_module(g_, g_.child(model_, "word_embeddings"), ids);
     if (g_.options().inputs_require_grad) g_.require_grad(words);
     const Given given = given_to_layers(ids);
     const TensorId hidden = run_layers(

@@ -264,10 +264,6 @@ TensorId all_tokens(GraphBuilder& g, TensorId hidden) {
   return seen;
 }
 
-}  // namespace
-
-namespace {
-
 // _build_flat_valids: the places of labels whose next one counts, which all do. [B, S - 1], then one number each.
 TensorId counted_places(GraphBuilder& g, TensorId labels) {
   const std::int64_t batch = g.shape(labels).dims[0];

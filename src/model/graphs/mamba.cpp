@@ -383,10 +383,7 @@ class Mamba2Graph {
 
   TensorId body(TensorId ids) {
     g_.enter(body_);
-    const ModuleId words = g_.child(body_, "embeddings");
-    g_.enter(words);
-    const TensorId embedded = vocabulary_embedding(g_, g_.parameter("weight"), ids);
-    g_.exit(words);
+    const TensorId embedded = words_module(g_, g_.child(body_, "embeddings"), ids);
     if (g_.options().inputs_require_grad) g_.require_grad(embedded);
     const auto nothing = [](std::size_t) { return std::vector<TensorId>{}; };
     const TensorId hidden = run_layers(g_, g_.child(body_, "layers"), g_.keep(embedded), nothing,

@@ -36,10 +36,7 @@ class ModernBertGraph {
   TensorId embeddings(TensorId ids) {
     const ModuleId module = g_.child(body_, "embeddings");
     g_.enter(module);
-    const ModuleId table = g_.child(module, "tok_embeddings");
-    g_.enter(table);
-    const TensorId words = embedding(g_, g_.parameter("weight"), ids, false, g_.dims().padding);
-    g_.exit(table);
+    const TensorId words = table_module(g_, g_.child(module, "tok_embeddings"), ids, g_.dims().padding);
     if (g_.options().inputs_require_grad) g_.require_grad(words);
     const TensorId normed = norm_module(g_, p_.norm, g_.child(module, "norm"), words);
     g_.drop({words});

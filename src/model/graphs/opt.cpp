@@ -112,11 +112,7 @@ class Opt {
 
   TensorId embed(const char* table, TensorId ids, bool words) {
     const ModuleId module = g_.child(decoder_, table);
-    g_.enter(module);
-    const TensorId weight = g_.parameter("weight");
-    const TensorId out = words ? vocabulary_embedding(g_, weight, ids) : embedding(g_, weight, ids);
-    g_.exit(module);
-    return out;
+    return words ? words_module(g_, module, ids) : table_module(g_, module, ids);
   }
 
   // (cumsum(ones) * ones - 1).long(), then [:, 0:].

@@ -179,6 +179,20 @@ TensorId norm_module(GraphBuilder& g, NormKind kind, ModuleId module, TensorId x
   return out;
 }
 
+TensorId table_module(GraphBuilder& g, ModuleId module, TensorId ids, std::int64_t padding, bool turned) {
+  g.enter(module);
+  const TensorId out = embedding(g, g.parameter("weight"), ids, turned, padding);
+  g.exit(module);
+  return out;
+}
+
+TensorId words_module(GraphBuilder& g, ModuleId module, TensorId ids) {
+  g.enter(module);
+  const TensorId out = vocabulary_embedding(g, g.parameter("weight"), ids);
+  g.exit(module);
+  return out;
+}
+
 TensorId scaled_words(GraphBuilder& g, ModuleId module, TensorId ids) {
   g.enter(module);
   const TensorId found = vocabulary_embedding(g, g.parameter("weight"), ids);

@@ -23,6 +23,11 @@ namespace dsplan {
 using Positions = std::function<TensorId()>;
 [[nodiscard]] TensorId behind_class_token(GraphBuilder& g, const Dimensions& d, ModuleId module, TensorId places,
                                           const Positions& positions = {});
+// An Embedding module's call; `padding` and `turned` as of embedding.
+[[nodiscard]] TensorId table_module(GraphBuilder& g, ModuleId module, TensorId ids, std::int64_t padding = -1,
+                                    bool turned = false);
+// The same of words, whose table tensor-parallel ranks cut along the vocabulary.
+[[nodiscard]] TensorId words_module(GraphBuilder& g, ModuleId module, TensorId ids);
 // A table of words, times a buffer of its own (gemma).
 [[nodiscard]] TensorId scaled_words(GraphBuilder& g, ModuleId module, TensorId ids);
 // A Dropout module's call; `module` kNone: nothing, the same tensor with one more reference.

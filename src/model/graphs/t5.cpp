@@ -179,9 +179,7 @@ class T5Graph {
     const ModuleId table = g_.child(attention, "relative_attention_bias");
     const std::int64_t count = g_.shape(g_.parameter_of(table, "weight")).dims[0];
     const TensorId buckets = Buckets(g_, Shape{queries, keys}, count, both_sides, own_tables_).of(relative);
-    g_.enter(table);
-    const TensorId values = embedding(g_, g_.parameter("weight"), buckets, d_.heads > 1);
-    g_.exit(table);
+    const TensorId values = table_module(g_, table, buckets, -1, d_.heads > 1);
     const Shape by_head{1, d_.heads, queries, keys};
     const TensorId out = g_.view(values, by_head, {step_swap(1, 2), step_swap(0, 1), step_reshape(by_head)});
     g_.drop({values, buckets, relative, columns, rows});
@@ -288,10 +286,7 @@ class T5Graph {
     const ModuleId module = g_.child(g_.causal(), name);
     mask_free_ = encoded == kNone;
     g_.enter(module);
-    const ModuleId table = g_.child(module, "embed_tokens");
-    g_.enter(table);
-    const TensorId words = embedding(g_, g_.parameter("weight"), ids);
-    g_.exit(table);
+    const TensorId words = table_module(g_, g_.child(module, "embed_tokens"), ids);
     if (options_.inputs_require_grad) g_.require_grad(words);
     Given given;
     given.encoded = encoded;

@@ -38,10 +38,7 @@ class TorchtitanGraph {
 
  private:
   TensorId forward(TensorId ids) {
-    const ModuleId table = g_.child(0, "tok_embeddings");
-    g_.enter(table);
-    TensorId hidden = vocabulary_embedding(g_, g_.parameter("weight"), ids);
-    g_.exit(table);
+    TensorId hidden = words_module(g_, g_.child(0, "tok_embeddings"), ids);
     const TensorId turns = g_.buffer(qwen_ ? "rope_cache" : "freqs_cis");
     // fully_shard casts what floats of what a layer is given, before its checkpoint takes it (_fsdp_state.py,
     // _pre_forward). Complex numbers do not.

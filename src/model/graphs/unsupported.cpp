@@ -27,6 +27,13 @@ std::optional<std::string> version_unsupported(const ModelSpec& model, const Tra
   return std::nullopt;
 }
 
+// torch.utils.checkpoint with use_reentrant, or DeepSpeed's.
+bool checkpoints_reentrantly(const Training& training) {
+  const std::vector<CheckpointGroup>& groups = training.checkpoint.groups;
+  return std::any_of(groups.begin(), groups.end(),
+                     [](const CheckpointGroup& group) { return group.kind != CheckpointKind::NonReentrant; });
+}
+
 std::int64_t shortest_rows(const Training& training) {
   return training.target_seq > 0 ? std::min(training.seq, training.target_seq) : training.seq;
 }
@@ -389,12 +396,10 @@ std::optional<std::string> autocast_unsupported(const TowerParts& tower) {
 }
 
 // Texts that ask for pictures: paligemma's, and mllama's, whose layers look at tiles of them.
-std::optional<std::string> crossing_unsupported(const TowerParts& tower, const Training& training) {
+std::optional<std::string> shown_unsupported(const TowerParts& tower, const Training& training) {
   if (tower.shows_prefix && training.images == 0) return "paligemma without pictures";
   if (tower.tiles == 0) return std::nullopt;
-  const std::vector<CheckpointGroup>& groups = training.checkpoint.groups;
-  const auto nested = [](const CheckpointGroup& group) { return group.kind != CheckpointKind::NonReentrant; };
-  if (std::any_of(groups.begin(), groups.end(), nested)) {
+  if (checkpoints_reentrantly(training)) {
     return "reentrant checkpoints of mllama, whose layers are given pictures as keywords: nothing there gets a "
            "gradient";
   }
@@ -423,17 +428,14 @@ std::optional<std::string> tower_unsupported(const ModelSpec& model, const Train
     if (!activation.empty() && !activation_has_graph(activation)) return formatted("the activation {}", activation);
   }
   if (tower->merge > 0) return sized_unsupported(*tower, training);
-  if (const auto crossing = crossing_unsupported(*tower, training)) return crossing;
-  const std::vector<CheckpointGroup>& groups = training.checkpoint.groups;
-  const auto nested = [](const CheckpointGroup& group) { return group.kind != CheckpointKind::NonReentrant; };
+  if (const auto crossing = shown_unsupported(*tower, training)) return crossing;
   const bool adapted = tower->projection == ProjectorKind::Adapted;
-  if (adapted && std::any_of(groups.begin(), groups.end(), nested)) {
+  if (adapted && checkpoints_reentrantly(training)) {
     return "reentrant checkpoints of llama4's tower, whose layers are called with keywords alone: nothing inside gets "
-           "a "
-           "gradient";
+           "a gradient";
   }
   if (adapted && has_adapters_of_patches(model)) return "adapters of the product of patches";
-  if (!tower->class_token && std::any_of(groups.begin(), groups.end(), nested)) {
+  if (!tower->class_token && checkpoints_reentrantly(training)) {
     return "reentrant checkpoints of siglip's layers, whose hidden states lie column by column";
   }
   if (const auto other = training.autocast ? autocast_unsupported(*tower) : std::nullopt) return other;
@@ -585,9 +587,7 @@ std::optional<std::string> sharing_unsupported(const ModelSpec& model, const Tra
   if (training.transformers < kWitnessTransformers) {
     return formatted("{} before transformers {}", model.family, kWitnessTransformers.text());
   }
-  const std::vector<CheckpointGroup>& groups = training.checkpoint.groups;
-  const auto nested = [](const CheckpointGroup& group) { return group.kind != CheckpointKind::NonReentrant; };
-  if (std::any_of(groups.begin(), groups.end(), nested)) {
+  if (checkpoints_reentrantly(training)) {
     return "reentrant checkpoints of layers that share keys and values, which get no gradient through them";
   }
   if (training.attention == Attention::Math) return "math attention with heads of two widths";
@@ -599,10 +599,8 @@ std::optional<std::string> sharing_unsupported(const ModelSpec& model, const Tra
 // so that each layer's backward goes through that norm again.
 std::optional<std::string> distances_unsupported(const ModelSpec& model, const Training& training) {
   if (model.parts == nullptr || !model.parts->disentangled.relative) return std::nullopt;
-  const std::vector<CheckpointGroup>& groups = training.checkpoint.groups;
-  const auto nested = [](const CheckpointGroup& group) { return group.kind != CheckpointKind::NonReentrant; };
   const bool normed = model.child(model.child(model.child(model.causal, "deberta"), "encoder"), "LayerNorm") != kNone;
-  if (normed && std::any_of(groups.begin(), groups.end(), nested)) {
+  if (normed && checkpoints_reentrantly(training)) {
     return "reentrant checkpoints of layers that share normed distances, whose norm PyTorch would go backward through "
            "twice, and stops";
   }

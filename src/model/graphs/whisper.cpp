@@ -121,10 +121,7 @@ class WhisperGraph final : Sublayers {
     const Shape by_frame{options_.micro_batch, options_.seq, d_.hidden};
     const TensorId frames = rebound(g_, second, g_.view(second, by_frame, {step_swap(1, 2)}));
     const TensorId numbers = arange(g_, options_.seq);
-    const ModuleId table = g_.child(module, "embed_positions");
-    g_.enter(table);
-    const TensorId positions = embedding(g_, g_.parameter("weight"), numbers);
-    g_.exit(table);
+    const TensorId positions = table_module(g_, g_.child(module, "embed_positions"), numbers);
     const TensorId placed = g_.binary(Op::Add, frames, positions);
     g_.drop({positions});
     const TensorId hidden = rebound(g_, placed, g_.dropout(placed, d_.embedding_dropout));
@@ -138,10 +135,7 @@ class WhisperGraph final : Sublayers {
     const ModuleId module = g_.child(body_, "decoder");
     g_.enter(module);
     encodes_ = false;
-    const ModuleId words = g_.child(module, "embed_tokens");
-    g_.enter(words);
-    const TensorId embedded = embedding(g_, g_.parameter("weight"), ids, false, g_.model().dims.padding);
-    g_.exit(words);
+    const TensorId embedded = table_module(g_, g_.child(module, "embed_tokens"), ids, g_.model().dims.padding);
     const TensorId position_ids = numbered_rows();
     const ModuleId table = g_.child(module, "embed_positions");
     g_.enter(table);

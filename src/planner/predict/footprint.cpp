@@ -558,8 +558,8 @@ Bytes shown_bytes(const ModelSpec& model, const Training& t, Bytes tokens) {
     const Elements numbers(checked_mul(tower.channels, area));
     return (storage(numbers, DType::Float32) + storage(Elements(2), DType::Int64)) * pictures;
   }
-  if (tower.projection ==
-      ProjectorKind::Crossed) {  // Tiles, a shape, which tiles there are, and which tokens see them.
+  // Tiles, a shape, which tiles there are, and which tokens see them.
+  if (tower.projection == ProjectorKind::Crossed) {
     const std::int64_t tiles = checked_mul(pictures, tower.tiles);
     const Bytes pixels = storage(pixels_of(model, t), DType::Float32) * tiles;
     return pixels + storage(Elements(pictures + tiles + checked_mul(tiles, t.seq)), DType::Int64);
@@ -672,10 +672,6 @@ void add_scalars(const Job& job, Footprint& result) {
     result.persistent[Role::Temporaries] += Bytes(4);
   }
 }
-
-}  // namespace
-
-namespace {
 
 // Keys and values of every layer, which the outputs hold as well.
 Bytes held_cache(const ModelSpec& model, const Training& t) {

@@ -8,6 +8,7 @@
 #include "core/format.h"
 #include "core/text/whole_numbers.h"
 #include "model/quantized.h"
+#include "model/traits.h"
 #include "planner/fsdp/fsdp_facts.h"
 #include "planner/resolve/resolver.h"
 
@@ -307,16 +308,15 @@ void check_adapters(Resolver& resolver, const Place& place) {
   resolver.fault(place, "\"fsdp.wrap\": adapters of a model that has none", "say lora, or leave \"adapters\" out");
 }
 
-// FullyShardedDataParallel: which of its strategies, and when units are gathered ahead.
 // Both FSDPs refuse a parameter without a dimension (_fsdp_param.py; _flat_param.py, _validate_tensors_to_flatten).
 void check_scalars(Resolver& resolver, const Place& place) {
-  for (const Parameter& parameter : resolver.model.parameters) {
-    if (parameter.shape.rank > 0 || parameter.tied_to != kNone) continue;
-    return resolver.fault(place, formatted("{} has no dimension to shard", parameter.name),
-                          "PyTorch's FSDP refuses scalar parameters");
-  }
+  const Parameter* const scalar = first_scalar(resolver.model);
+  if (scalar == nullptr) return;
+  resolver.fault(place, formatted("{} has no dimension to shard", scalar->name),
+                 "PyTorch's FSDP refuses scalar parameters");
 }
 
+// FullyShardedDataParallel: which of its strategies, and when units are gathered ahead.
 void resolve_flattened(Resolver& resolver) {
   refuse_keys(resolver,
               {"fsdp.reshard_root", "fsdp.reshard_tail", "fsdp.reshard_last", "fsdp.output_dtype", "fsdp.ignored",

@@ -5,6 +5,7 @@
 #include <variant>
 
 #include "core/format.h"
+#include "model/traits.h"
 #include "planner/resolve/resolver.h"
 #include "planner/zero/zero_facts.h"
 
@@ -318,20 +319,15 @@ void check_rules_of_version(Resolver& resolver, const DeepSpeedInput& ds) {
   if (removes) check_grad_norm(resolver, ds);
 }
 
-}  // namespace
-
-namespace {
-
 // engine.py, _broadcast_model: p.data.view(torch.uint8), which PyTorch refuses of a tensor without dimensions.
 void check_scalars_as_bytes(Resolver& resolver) {
   const Training& training = resolver.training();
   if (training.deepspeed < Version{0, 19, 8} || training.zero.stage == 3) return;
-  for (const Parameter& parameter : resolver.model.parameters) {
-    if (parameter.shape.rank > 0 || parameter.tied_to != kNone) continue;
-    return resolver.fault(option("--deepspeed"), formatted("{} has no dimensions", parameter.name),
-                          formatted("DeepSpeed {} broadcasts parameters as bytes, which PyTorch refuses of a scalar",
-                                    training.deepspeed.text()));
-  }
+  const Parameter* const scalar = first_scalar(resolver.model);
+  if (scalar == nullptr) return;
+  resolver.fault(option("--deepspeed"), formatted("{} has no dimensions", scalar->name),
+                 formatted("DeepSpeed {} broadcasts parameters as bytes, which PyTorch refuses of a scalar",
+                           training.deepspeed.text()));
 }
 
 }  // namespace

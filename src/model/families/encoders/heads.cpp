@@ -25,15 +25,6 @@ std::string encoder_class(std::string_view prefix, EncoderHead head) {
   return {};
 }
 
-std::optional<std::string> read_problem_type(ConfigReader& config, std::int64_t labels) {
-  std::optional<std::string> problem = config.maybe_string("problem_type");
-  const std::string_view usual = labels == 1 ? "regression" : "single_label_classification";
-  if (problem && *problem != usual) {
-    config.gaps.push_back({config.find("problem_type"), "problem_type", "another loss than that of one class"});
-  }
-  return problem;
-}
-
 void register_output(ModelBuilder& b, const std::string& type, std::int64_t out, std::int64_t in, Cut cut) {
   const auto output = b.module("output", type);
   b.linear("dense", out, in, true, cut);

@@ -18,9 +18,6 @@ enum class EncoderHead : std::uint8_t { None, MaskedLm, Text, Token, Answer };
 [[nodiscard]] EncoderHead read_encoder_head(ConfigReader& config, std::string_view prefix, bool answers = false);
 // "BertForMaskedLM"; "BertModel" without a head.
 [[nodiscard]] std::string encoder_class(std::string_view prefix, EncoderHead head);
-// `problem_type` of a text's class. A gap where the loss is neither that of one class
-// among `labels` nor that of one number.
-std::optional<std::string> read_problem_type(ConfigReader& config, std::int64_t labels);
 
 // Projection, norm and dropout behind attention and MLP alike.
 void register_output(ModelBuilder& b, const std::string& type, std::int64_t out, std::int64_t in, Cut cut);

@@ -29,9 +29,7 @@ void read_lfm2_experts(ConfigReader& config, Decoder& decoder) {
   experts.corrected = config.flag("use_expert_bias", true);
   experts.normalised = config.flag("norm_topk_prob", true);
   experts.scale = config.maybe_number("routed_scaling_factor", 1).value_or(1);
-  const std::int64_t dense = config.count("num_dense_layers", 2);
-  decoder.experts.dense.resize(static_cast<std::size_t>(d.layers));
-  for (std::int64_t i = 0; i < d.layers; ++i) decoder.experts.dense[static_cast<std::size_t>(i)] = i < dense;
+  decoder.experts.dense = read_first_dense(config, d.layers, 2, "num_dense_layers");
   decoder.parts.rotary_module = "pos_emb";
 }
 

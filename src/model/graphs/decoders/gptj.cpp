@@ -192,12 +192,8 @@ class Eleuther {
 
   TensorId embed(const char* table, TensorId ids) {
     const ModuleId module = g_.child(model_, table);
-    g_.enter(module);
-    const TensorId weight = g_.parameter("weight");
     const bool words = std::string_view(table) == "wte";
-    const TensorId out = words ? vocabulary_embedding(g_, weight, ids) : embedding(g_, weight, ids);
-    g_.exit(module);
-    return out;
+    return words ? words_module(g_, module, ids) : table_module(g_, module, ids);
   }
 
   TensorId body(TensorId ids) {

@@ -261,11 +261,7 @@ class DebertaGraph {
   [[nodiscard]] ModuleId root(std::string_view name) const { return g_.child(g_.causal(), name); }
 
   TensorId table(ModuleId parent, std::string_view name, TensorId ids) {
-    const ModuleId module = g_.child(parent, name);
-    g_.enter(module);
-    const TensorId out = embedding(g_, g_.parameter("weight"), ids);
-    g_.exit(module);
-    return out;
+    return table_module(g_, g_.child(parent, name), ids);
   }
 
   // Zeros in the place of positions that nobody learned live as long as positions would.

@@ -10,18 +10,6 @@
 #include "model/traits.h"
 
 namespace dsplan {
-namespace {
-
-TensorId table_module(GraphBuilder& g, ModuleId parent, std::string_view name, TensorId ids, bool pads) {
-  const ModuleId module = g.child(parent, name);
-  g.enter(module);
-  const TensorId out = embedding(g, g.parameter("weight"), ids, false, pads ? g.dims().padding : -1);
-  g.exit(module);
-  return out;
-}
-
-}  // namespace
-
 // Of a mask in int32, in which all tokens count.
 TensorId counted_positions(GraphBuilder& g, TensorId ids) {
   const Shape shape = g.shape(ids);
@@ -82,16 +70,19 @@ TensorId loss_of_text(GraphBuilder& g, const TextBatch& batch, TensorId logits, 
 TensorId embedded_text(GraphBuilder& g, ModuleId module, TensorId ids, TextTables tables) {
   const bool typed = tables != TextTables::WithoutTypes;
   const bool counted = tables == TextTables::Counted;
+  const auto looked_up = [&](std::string_view name, TensorId rows, bool pads) {
+    return table_module(g, g.child(module, name), rows, pads ? g.dims().padding : -1);
+  };
   g.enter(module);
-  TensorId words = typed ? kNone : table_module(g, module, "word_embeddings", ids, true);
+  TensorId words = typed ? kNone : looked_up("word_embeddings", ids, true);
   const TensorId positions =
       counted ? counted_positions(g, ids) : g.slice(g.buffer("position_ids"), 1, 0, g.options().seq);
   const TensorId types = typed ? token_types(g, positions, g.shape(ids)) : kNone;
-  if (typed) words = table_module(g, module, "word_embeddings", ids, true);
+  if (typed) words = looked_up("word_embeddings", ids, true);
   if (g.options().inputs_require_grad) g.require_grad(words);
-  const TensorId kinds = typed ? table_module(g, module, "token_type_embeddings", types, false) : kNone;
+  const TensorId kinds = typed ? looked_up("token_type_embeddings", types, false) : kNone;
   const TensorId sum = typed ? g.binary(Op::Add, words, kinds) : g.keep(words);
-  const TensorId places = table_module(g, module, "position_embeddings", positions, counted);
+  const TensorId places = looked_up("position_embeddings", positions, counted);
   TensorId x = rebound(g, sum, g.binary(Op::Add, sum, places));
   x = rebound(g, x, norm_module(g, NormKind::Layer, g.child(module, "LayerNorm"), x));
   x = rebound(g, x, dropout_module(g, g.child(module, "dropout"), x, g.dims().embedding_dropout));

@@ -58,16 +58,9 @@ class ContrastedGraph {
     g_.enter(module);
     const Shape places{1, g_.options().seq};
     const TensorId numbers = g_.view(g_.buffer("position_ids"), places, {step_narrow(1, 0, places.dims[1])});
-    const auto looked_up = [&](std::string_view name, TensorId index) {
-      const ModuleId table = g_.child(module, name);
-      g_.enter(table);
-      const TensorId rows = embedding(g_, g_.parameter("weight"), index);
-      g_.exit(table);
-      return rows;
-    };
-    const TensorId words = looked_up("token_embedding", ids);
+    const TensorId words = table_module(g_, g_.child(module, "token_embedding"), ids);
     if (g_.options().inputs_require_grad) g_.require_grad(words);
-    const TensorId positions = looked_up("position_embedding", numbers);
+    const TensorId positions = table_module(g_, g_.child(module, "position_embedding"), numbers);
     const TensorId out = g_.binary(Op::Add, words, positions);
     g_.drop({words, positions, numbers});
     g_.exit(module);

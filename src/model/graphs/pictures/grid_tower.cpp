@@ -69,9 +69,7 @@ TensorId lengths_of_windows(GraphBuilder& g, const TowerParts& tower, const Grid
 // (pos_embed(indices) * weights).sum(1), in fp32.
 TensorId resampled(GraphBuilder& g, ModuleId module, const Taps& taps) {
   const Shape shape = g.shape(taps.weights);
-  g.enter(module);
-  const TensorId read = embedding(g, g.parameter("weight"), taps.indices);
-  g.exit(module);
+  const TensorId read = table_module(g, module, taps.indices);
   const TensorId weights = g.view(taps.weights, Shape{shape.dims[0], shape.dims[1], 1});
   const TensorId weighed = g.binary(Op::Mul, read, weights);
   const Shape places{shape.dims[0], g.shape(read).dims[2]};

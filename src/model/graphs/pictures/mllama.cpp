@@ -5,6 +5,7 @@
 
 #include "model/graphs/linear.h"
 #include "model/graphs/masks.h"
+#include "model/graphs/pieces.h"
 
 namespace dsplan {
 namespace {
@@ -13,6 +14,22 @@ constexpr std::int64_t kEights = 8;  // Rows of a tile are filled up to a multip
 
 // 1 - x, as one operator: Node::number says what is taken from.
 TensorId one_without(GraphBuilder& g, TensorId x) { return g.unary(Op::Neg, x, 1); }
+
+TensorId tanh_of(GraphBuilder& g, ModuleId module, std::string_view gate) {
+  return g.unary(Op::Tanh, g.parameter_of(module, gate));
+}
+
+// residual + gate * branch. Uses up `branch` and `gate`. `rebinds`: the branch's own variable takes the product, before
+// the sum.
+TensorId gated_sum(GraphBuilder& g, TensorId residual, TensorId branch, TensorId gate, bool rebinds) {
+  const TensorId gated = g.binary(Op::Mul, gate, branch);
+  g.drop({gate});
+  if (rebinds) g.drop({branch});
+  const TensorId sum = g.binary(Op::Add, residual, gated);
+  g.drop({gated});
+  if (!rebinds) g.drop({branch});
+  return sum;
+}
 
 class TileTower {
  public:
@@ -73,29 +90,19 @@ class TileTower {
     return out;
   }
 
-  TensorId tanh_of(ModuleId module, std::string_view gate) { return g_.unary(Op::Tanh, g_.parameter_of(module, gate)); }
-
   // MllamaPrecomputedAspectRatioEmbedding: a number for each tile of a picture of that shape.
   TensorId beside_table(std::string_view name, TensorId hidden, TensorId ids) {
     const ModuleId module = g_.child(module_, name);
     g_.enter(module);
-    TensorId rows = looked_up(module, "embedding", ids);
+    TensorId rows = table_module(g_, g_.child(module, "embedding"), ids);
     rows = rebound(g_, rows, g_.view(rows, Shape{pictures_, t_.tiles, 1, d_.hidden}));
-    const TensorId gate = tanh_of(module, "gate");
+    const TensorId gate = tanh_of(g_, module, "gate");
     const TensorId gated = g_.binary(Op::Mul, rows, gate);
     g_.drop({gate, rows});
     const TensorId out = g_.binary(Op::Add, hidden, gated);
     g_.drop({gated});
     g_.exit(module);
     return out;
-  }
-
-  TensorId looked_up(ModuleId module, std::string_view name, TensorId ids) {
-    const ModuleId table = g_.child(module, name);
-    g_.enter(table);
-    const TensorId rows = embedding(g_, g_.parameter("weight"), ids);
-    g_.exit(table);
-    return rows;
   }
 
   TensorId behind_class(TensorId hidden) {
@@ -113,7 +120,7 @@ class TileTower {
   TensorId placed(TensorId hidden, TensorId ids) {
     const ModuleId module = g_.child(module_, "gated_positional_embedding");
     g_.enter(module);
-    const TensorId closed = tanh_of(module, "gate");
+    const TensorId closed = tanh_of(g_, module, "gate");
     const TensorId rest = one_without(g_, closed);
     g_.drop({closed});
     const TensorId positions = g_.binary(Op::Mul, rest, g_.parameter_of(module, "embedding"));
@@ -121,9 +128,9 @@ class TileTower {
     const TensorId seen = g_.view(positions, Shape{1, 1, places_of_tile(), d_.hidden});
     TensorId out = g_.binary(Op::Add, hidden, seen);
     g_.drop({seen});
-    TensorId tiles = looked_up(module, "tile_embedding", ids);
+    TensorId tiles = table_module(g_, g_.child(module, "tile_embedding"), ids);
     tiles = rebound(g_, tiles, g_.view(tiles, g_.shape(hidden)));
-    const TensorId gate = tanh_of(module, "gate");
+    const TensorId gate = tanh_of(g_, module, "gate");
     const TensorId gated = g_.binary(Op::Mul, gate, tiles);
     g_.drop({gate});
     out = rebound(g_, out, g_.binary(Op::Add, out, gated));
@@ -174,22 +181,14 @@ class TileTower {
   TensorId gated_layer(ModuleId module, TensorId hidden, const LayerInputs& given) {
     const DecoderParts& p = t_.layers;
     g_.enter(module);
-    const auto added = [&](TensorId residual, TensorId branch, std::string_view gate) {
-      const TensorId open = tanh_of(module, gate);
-      const TensorId gated = g_.binary(Op::Mul, open, branch);
-      g_.drop({open, branch});
-      const TensorId sum = g_.binary(Op::Add, residual, gated);
-      g_.drop({gated});
-      return sum;
-    };
     const TensorId normed = norm_module(g_, p.norm, g_.child(module, p.before_attention), hidden);
     const Attended attended = attention_module(g_, p, g_.child(module, p.attention), normed, given);
     g_.drop({normed});
-    const TensorId middle = added(hidden, attended.flat, "gate_attn");
+    const TensorId middle = gated_sum(g_, hidden, attended.flat, tanh_of(g_, module, "gate_attn"), true);
     const TensorId second = norm_module(g_, p.norm, g_.child(module, p.before_mlp), middle);
     const TensorId fed = mlp_module(g_, p, g_.child(module, p.feed_forward), second, d_.ffn);
     g_.drop({second});
-    const TensorId out = added(middle, fed, "gate_ffn");
+    const TensorId out = gated_sum(g_, middle, fed, tanh_of(g_, module, "gate_ffn"), true);
     g_.drop({middle});
     if (attended.weights != kNone) g_.drop({attended.weights});
     g_.exit(module);
@@ -341,25 +340,17 @@ void let_go(GraphBuilder& g, const Crossed& crossed) {
 
 TensorId crossing_layer(GraphBuilder& g, const DecoderParts& p, ModuleId module, TensorId hidden,
                         const Crossed& crossed) {
-  const auto added = [&](TensorId residual, TensorId branch, std::string_view gate) {
-    const TensorId open = g.unary(Op::Tanh, g.parameter_of(module, gate));
-    const TensorId gated = g.binary(Op::Mul, open, branch);
-    g.drop({open});
-    const TensorId sum = g.binary(Op::Add, residual, gated);
-    g.drop({gated, branch});
-    return sum;
-  };
   const TensorId normed = norm_module(g, p.norm, g.child(module, p.before_attention), hidden);
   const Attended attended = tile_attention(g, p, g.child(module, "cross_attn"), normed, crossed);
   g.drop({normed});
-  const TensorId middle = added(hidden, attended.flat, "cross_attn_attn_gate");
+  const TensorId middle = gated_sum(g, hidden, attended.flat, tanh_of(g, module, "cross_attn_attn_gate"), false);
   const TensorId second = norm_module(g, p.norm, g.child(module, p.before_mlp), middle);
   const TensorId fed = mlp_module(g, p, g.child(module, p.feed_forward), second, g.dims().ffn);
   g.drop({second});
   const TensorId column = g.view(crossed.rows, Shape{g.options().micro_batch, g.options().seq, 1});
   const TensorId marked = g.binary(Op::Mul, column, fed);
   g.drop({column, fed});
-  const TensorId out = added(middle, marked, "cross_attn_mlp_gate");
+  const TensorId out = gated_sum(g, middle, marked, tanh_of(g, module, "cross_attn_mlp_gate"), false);
   g.drop({middle});
   if (attended.weights != kNone) g.drop({attended.weights});
   return out;

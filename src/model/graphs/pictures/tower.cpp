@@ -88,10 +88,7 @@ class TowerGraph {
     }
     std::vector<TensorId> held;
     const TensorId ids = flags_ == kNone ? g_.buffer("position_ids") : places_in_picture(g_, t_, flags_, held);
-    const ModuleId table = g_.child(module, "position_embedding");
-    g_.enter(table);
-    const TensorId positions = embedding(g_, g_.parameter("weight"), ids);
-    g_.exit(table);
+    const TensorId positions = table_module(g_, g_.child(module, "position_embedding"), ids);
     const TensorId out = g_.binary(Op::Add, joint, positions);
     g_.drop({positions, joint, seen});
     if (spread != kNone) g_.drop({spread});

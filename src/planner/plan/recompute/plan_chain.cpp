@@ -192,10 +192,6 @@ std::unique_ptr<Solver> solver_of(const Chain& chain, const ChainCosts& costs, c
   refuse(formatted("no method \"{}\"", method.name), std::move(hint));
 }
 
-}  // namespace
-
-namespace {
-
 // The plan as found, replayed.
 void take(const Chain& chain, Found found, ChainPlan& plan) {
   plan.feasible = true;

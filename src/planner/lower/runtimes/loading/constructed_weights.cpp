@@ -50,6 +50,16 @@ std::vector<std::vector<ParameterId>> by_maker(const ModelSpec& model) {
   return order;
 }
 
+// Made of another tensor as large, times a number (modeling_dinov2.py, Dinov2LayerScale; modeling_mllama.py).
+bool is_scaled(const ModelSpec& model, const Parameter& parameter) {
+  const std::string_view type = model.modules[at(parameter.module)].type;
+  const std::string_view leaf = std::string_view(parameter.name).substr(parameter.name.rfind('.') + 1);
+  if (leaf.starts_with("lambda")) return true;
+  if (type == "MllamaVisionModel") return leaf == "class_embedding";
+  if (type == "MllamaPrecomputedPositionEmbedding") return leaf == "embedding";
+  return type == "MllamaVisionEncoderLayer" && leaf.starts_with("gate_");
+}
+
 }  // namespace
 
 ConstructedWeights::ConstructedWeights(const ModelSpec& model, const Version& transformers, std::vector<Variable>& made,
@@ -85,20 +95,6 @@ void ConstructedWeights::tie_outside(ModuleId next) {
     if (next == kNone || !model_.lies_in(next, scope)) tie(weights);
   }
 }
-
-namespace {
-
-// Made of another tensor as large, times a number (modeling_dinov2.py, Dinov2LayerScale; modeling_mllama.py).
-bool is_scaled(const ModelSpec& model, const Parameter& parameter) {
-  const std::string_view type = model.modules[at(parameter.module)].type;
-  const std::string_view leaf = std::string_view(parameter.name).substr(parameter.name.rfind('.') + 1);
-  if (leaf.starts_with("lambda")) return true;
-  if (type == "MllamaVisionModel") return leaf == "class_embedding";
-  if (type == "MllamaPrecomputedPositionEmbedding") return leaf == "embedding";
-  return type == "MllamaVisionEncoderLayer" && leaf.starts_with("gate_");
-}
-
-}  // namespace
 
 void ConstructedWeights::construct(ParameterId id) {
   constexpr What kTied{Role::Parameters, "weight of its own, until it is tied", "modeling_utils.py, tie_weights"};
