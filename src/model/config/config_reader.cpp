@@ -297,6 +297,18 @@ std::int64_t read_label_count(ConfigReader& config) {
   return static_cast<std::int64_t>(names->members.size());
 }
 
+bool read_picture_classifier(ConfigReader& config, std::string_view prefix) {
+  const Value* classes = config.find("architectures");
+  if (classes == nullptr || !classes->is(Value::Kind::Array) || classes->items.empty()) return true;
+  const std::string body = formatted("{}Model", prefix);
+  const std::string classifier = formatted("{}ForImageClassification", prefix);
+  const Value& named = classes->items.front();
+  if (named.string != body && named.string != classifier) {
+    config.fault(named, formatted("\"{}\" is not modelled yet; {} and {} are", named.string, classifier, body));
+  }
+  return named.string != body;
+}
+
 std::optional<std::string> read_problem_type(ConfigReader& config, std::int64_t labels) {
   std::optional<std::string> problem = config.maybe_string("problem_type");
   const std::string_view usual = labels == 1 ? "regression" : "single_label_classification";

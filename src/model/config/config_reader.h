@@ -116,6 +116,9 @@ class ConfigReader {
 
 // How many classes a head tells apart: id2label, else num_labels, else 2.
 [[nodiscard]] std::int64_t read_label_count(ConfigReader& config);
+// Whether `architectures` names the class of pictures with a classifier, "ViTForImageClassification"; false: its body,
+// "ViTModel". Another class is a fault; without the key it is the classifier. `prefix`: "ViT".
+[[nodiscard]] bool read_picture_classifier(ConfigReader& config, std::string_view prefix);
 // `problem_type` of a text's class. A gap where the loss is neither that of one class among `labels` nor that of one
 // number.
 std::optional<std::string> read_problem_type(ConfigReader& config, std::int64_t labels);

@@ -69,6 +69,8 @@ struct DecoderDefaults {
   bool head_dim_may_be_null = false;
   bool ffn_by_layer = false;  // `ffn` is what was read of intermediate_size already.
 };
+// gemma.cpp: Gemma2Config's, and those of the configurations that were made after it.
+[[nodiscard]] DecoderDefaults gemma2_defaults(std::int64_t vocab, std::int64_t layers, std::int64_t positions);
 // By which function the tables of rotary frequencies are scaled that are: there is one at most.
 void read_rotary_scaling(ConfigReader& config, RotaryParts& rotary);
 [[nodiscard]] Decoder read_decoder(ConfigReader& config, std::string_view prefix, const DecoderDefaults& defaults);

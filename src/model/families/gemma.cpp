@@ -29,19 +29,26 @@ void read_gemma(ConfigReader& config, Decoder& decoder) {
   decoder.parts.scaled_embedding = true;
 }
 
+}  // namespace
+
+DecoderDefaults gemma2_defaults(std::int64_t vocab, std::int64_t layers, std::int64_t positions) {
+  return {.vocab = vocab,
+          .hidden = 2304,
+          .ffn = 9216,
+          .layers = layers,
+          .heads = 8,
+          .kv_heads = 4,
+          .head_dim = 256,
+          .positions = positions,
+          .activation = "gelu_pytorch_tanh",
+          .activation_key = "hidden_activation",
+          .tied = true};
+}
+
+namespace {
+
 Decoder read_gemma2(ConfigReader& config, std::string_view prefix) {
-  Decoder decoder = read_decoder(config, prefix,
-                                 {.vocab = 256000,
-                                  .hidden = 2304,
-                                  .ffn = 9216,
-                                  .layers = 26,
-                                  .heads = 8,
-                                  .kv_heads = 4,
-                                  .head_dim = 256,
-                                  .positions = 8192,
-                                  .activation = "gelu_pytorch_tanh",
-                                  .activation_key = "hidden_activation",
-                                  .tied = true});
+  Decoder decoder = read_decoder(config, prefix, gemma2_defaults(256000, 26, 8192));
   Dimensions& d = decoder.dims;
   config.require_divides("num_attention_heads", d.heads, "hidden_size", d.hidden);
   read_gemma(config, decoder);
@@ -90,18 +97,7 @@ ModelSpec build_vaultgemma(ConfigReader& config) {
 }
 
 ModelSpec build_gemma3_text(ConfigReader& config) {
-  Decoder decoder = read_decoder(config, "Gemma3",
-                                 {.vocab = 262208,
-                                  .hidden = 2304,
-                                  .ffn = 9216,
-                                  .layers = 26,
-                                  .heads = 8,
-                                  .kv_heads = 4,
-                                  .head_dim = 256,
-                                  .positions = 131072,
-                                  .activation = "gelu_pytorch_tanh",
-                                  .activation_key = "hidden_activation",
-                                  .tied = true});
+  Decoder decoder = read_decoder(config, "Gemma3", gemma2_defaults(262208, 26, 131072));
   Dimensions& d = decoder.dims;
   config.require_divides("num_attention_heads", d.heads, "hidden_size", d.hidden);
   read_gemma(config, decoder);

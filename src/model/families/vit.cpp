@@ -16,17 +16,6 @@ struct Vit {
   bool classifier = true;
 };
 
-bool read_classifier(ConfigReader& config) {
-  const Value* classes = config.find("architectures");
-  if (classes == nullptr || !classes->is(Value::Kind::Array) || classes->items.empty()) return true;
-  const std::string& name = classes->items.front().string;
-  if (name != "ViTModel" && name != "ViTForImageClassification") {
-    config.fault(classes->items.front(),
-                 formatted("\"{}\" is not modelled yet; ViTForImageClassification and ViTModel are", name));
-  }
-  return name != "ViTModel";
-}
-
 Vit read_vit(ConfigReader& config) {
   Vit vit;
   Dimensions& d = vit.dims;
@@ -43,7 +32,7 @@ Vit read_vit(ConfigReader& config) {
   vit.channels = config.size("num_channels", 3);
   vit.pooler = config.maybe_size("pooler_output_size").value_or(d.hidden);
   vit.pooler_activation = config.activation("pooler_act", "tanh");
-  vit.classifier = read_classifier(config);
+  vit.classifier = read_picture_classifier(config, "ViT");
   d.labels = read_label_count(config);
   d.image = config.size("image_size", 224);
   config.require_divides("num_attention_heads", d.heads, "hidden_size", d.hidden);

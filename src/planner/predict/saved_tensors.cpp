@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "model/graphs/graphs.h"
+#include "planner/lower/autograd/graph_facts.h"
 #include "planner/lower/lower.h"
 #include "planner/lower/unsupported.h"
 #include "planner/predict/live_buffers.h"
@@ -16,7 +17,7 @@ class Lister {
  public:
   Lister(const ModelSpec& model, const Graph& graph, const RecipeBook& recipes, std::span<const std::string> names)
       : model_(model), graph_(graph), recipes_(recipes), names_(names), seen_(graph.storages.size(), false) {
-    find_wanted();
+    wanted_ = wanted_nodes(graph);
   }
 
   std::vector<SavedTensor> list(const Checkpointing& checkpoint) {
@@ -39,22 +40,6 @@ class Lister {
   }
 
  private:
-  void find_wanted() {
-    Indexed<TensorId, bool> tensors(graph_.tensors.size(), false);
-    if (graph_.loss != kNone) tensors[graph_.loss] = true;
-    for (TensorId id : graph_.outputs) tensors[id] = graph_.tensor(id).requires_grad;
-    wanted_.assign(graph_.nodes.size(), false);
-    for (const NodeId id : graph_.nodes.ids().reversed()) {
-      const Node& node = graph_.nodes[id];
-      if (!node.requires_grad) continue;
-      for (TensorId out : graph_.out(node)) wanted_[id] = wanted_[id] || tensors[out];
-      if (!wanted_[id]) continue;
-      for (TensorId input : graph_.in(node)) {
-        if (graph_.tensor(input).requires_grad) tensors[input] = true;
-      }
-    }
-  }
-
   [[nodiscard]] std::string name_of(TensorId id) const {
     return id.index() < names_.size() ? names_[id.index()] : std::string();
   }

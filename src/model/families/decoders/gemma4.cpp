@@ -129,18 +129,7 @@ void take_proportional(ConfigReader& config) {
 
 Decoder read_gemma4(ConfigReader& config) {
   take_proportional(config);
-  Decoder decoder = read_decoder(config, "Gemma4",
-                                 {.vocab = 262144,
-                                  .hidden = 2304,
-                                  .ffn = 9216,
-                                  .layers = 30,
-                                  .heads = 8,
-                                  .kv_heads = 4,
-                                  .head_dim = 256,
-                                  .positions = 131072,
-                                  .activation = "gelu_pytorch_tanh",
-                                  .activation_key = "hidden_activation",
-                                  .tied = true});
+  Decoder decoder = read_decoder(config, "Gemma4", gemma2_defaults(262144, 30, 131072));
   DecoderParts& parts = decoder.parts;
   decoder.qkv_bias = decoder.output_bias = config.flag("attention_bias", false);
   parts.norm = NormKind::RmsPower;

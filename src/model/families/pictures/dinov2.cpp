@@ -14,18 +14,6 @@ struct Dinov2 {
   bool qkv_bias = true, mask_token = true, gated = false, drops_paths = false;
 };
 
-// False: the body alone.
-bool read_patches_classifier(ConfigReader& config) {
-  const Value* classes = config.find("architectures");
-  if (classes == nullptr || !classes->is(Value::Kind::Array) || classes->items.empty()) return true;
-  const std::string& name = classes->items.front().string;
-  if (name != "Dinov2Model" && name != "Dinov2ForImageClassification") {
-    config.fault(classes->items.front(),
-                 formatted("\"{}\" is not modelled yet; Dinov2ForImageClassification and Dinov2Model are", name));
-  }
-  return name != "Dinov2Model";
-}
-
 Dinov2 read_dinov2(ConfigReader& config) {
   Dinov2 made;
   Dimensions& d = made.dims;
@@ -129,7 +117,7 @@ void register_body(ModelBuilder& b, const Dinov2& made, std::string_view layer_f
 
 ModelSpec build_dinov2(ConfigReader& config) {
   Dinov2 made = read_dinov2(config);
-  const bool classifies = read_patches_classifier(config);
+  const bool classifies = read_picture_classifier(config, "Dinov2");
   config.throw_if_any();
   Dimensions& d = made.dims;
   d.head_dim = d.hidden / d.heads;

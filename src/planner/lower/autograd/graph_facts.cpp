@@ -5,11 +5,31 @@
 
 namespace dsplan {
 
+// Against the program's order.
+Indexed<NodeId, bool> wanted_nodes(const Graph& graph) {
+  Indexed<NodeId, bool> nodes(graph.nodes.size(), false);
+  Indexed<TensorId, bool> tensors(graph.tensors.size(), false);
+  if (graph.loss != kNone) tensors[graph.loss] = true;
+  for (TensorId output : graph.outputs) {
+    if (graph.tensor(output).requires_grad) tensors[output] = true;
+  }
+  for (const NodeId at : graph.nodes.ids().reversed()) {
+    const Node& node = graph.nodes[at];
+    const std::span<const TensorId> out = graph.out(node);
+    nodes[at] = node.requires_grad && std::any_of(out.begin(), out.end(), [&](TensorId id) { return tensors[id]; });
+    if (!nodes[at]) continue;
+    for (TensorId input : graph.in(node)) {
+      if (graph.tensor(input).requires_grad) tensors[input] = true;
+    }
+  }
+  return nodes;
+}
+
 GraphFacts::GraphFacts(const ModelSpec& model, const Graph& graph, const RecipeBook& recipes)
     : model_(model),
       graph_(graph),
       recipes_(recipes),
-      wanted_(graph.nodes.size(), false),
+      wanted_(wanted_nodes(graph)),
       read_(graph.storages.size(), false),
       called_(model.modules.size(), false),
       has_gradient_(model.modules.size(), false),
@@ -18,7 +38,6 @@ GraphFacts::GraphFacts(const ModelSpec& model, const Graph& graph, const RecipeB
     if (instruction.kind == Instruction::Kind::Enter) called_[static_cast<std::size_t>(instruction.module())] = true;
   }
   find_head();
-  find_wanted();
   find_read();
   find_beginnings();
   find_passing();
@@ -37,24 +56,6 @@ void GraphFacts::find_head() {
     if (graph_.node(id).module == outermost) continue;
     head_ = id;
     return;
-  }
-}
-
-// From the loss, or the outputs, against the program's order.
-void GraphFacts::find_wanted() {
-  Indexed<TensorId, bool> wanted(graph_.tensors.size(), false);
-  if (graph_.loss != kNone) wanted[graph_.loss] = true;
-  for (TensorId output : graph_.outputs) {
-    if (graph_.tensor(output).requires_grad) wanted[output] = true;
-  }
-  for (const NodeId at : graph_.nodes.ids().reversed()) {
-    const Node& node = graph_.nodes[at];
-    const std::span<const TensorId> out = graph_.out(node);
-    wanted_[at] = node.requires_grad && std::any_of(out.begin(), out.end(), [&](TensorId id) { return wanted[id]; });
-    if (!wanted_[at]) continue;
-    for (TensorId input : graph_.in(node)) {
-      if (graph_.tensor(input).requires_grad) wanted[input] = true;
-    }
   }
 }
 

@@ -10,6 +10,9 @@
 
 namespace dsplan {
 
+// Whether a gradient of one of a node's outputs is wanted: it lies on a way from the loss, or an output, to a leaf.
+[[nodiscard]] Indexed<NodeId, bool> wanted_nodes(const Graph& graph);
+
 class GraphFacts {
  public:
   // All references must outlive this.
@@ -44,7 +47,6 @@ class GraphFacts {
     return model_.modules[static_cast<std::size_t>(module)].parent;
   }
   void find_head();
-  void find_wanted();
   void find_read();
   void find_beginnings();
   void find_ends();

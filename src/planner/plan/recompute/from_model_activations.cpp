@@ -7,6 +7,7 @@
 
 #include "model/graphs/graphs.h"
 #include "planner/lower/autograd/activation_profile.h"
+#include "planner/lower/autograd/graph_facts.h"
 #include "planner/lower/lower.h"
 #include "planner/lower/runtimes/named_parameters.h"
 #include "planner/plan/recompute/from_model.h"
@@ -43,7 +44,7 @@ class ActivationWalk {
   }
 
   ActivationBytes run() {
-    find_wanted();
+    wanted_ = wanted_nodes(graph_);
     for (TensorId leaf : graph_.leaves) hold(graph_.tensor(leaf).storage, false);  // Until the loss goes.
     for (const Instruction& instruction : graph_.program) {
       switch (instruction.kind) {
@@ -77,25 +78,6 @@ class ActivationWalk {
     StorageId storage;
     bool checkpointed;
   };
-
-  // As the tape finds them: what lies on a way from the loss to a leaf.
-  void find_wanted() {
-    Indexed<TensorId, bool> tensors(graph_.tensors.size(), false);
-    if (graph_.loss != kNone) tensors[graph_.loss] = true;
-    for (TensorId id : graph_.outputs) tensors[id] = graph_.tensor(id).requires_grad;
-    wanted_.assign(graph_.nodes.size(), false);
-    for (const NodeId id : graph_.nodes.ids().reversed()) {
-      const Node& node = graph_.nodes[id];
-      if (!node.requires_grad) continue;
-      bool wanted = false;
-      for (TensorId out : graph_.out(node)) wanted = wanted || tensors[out];
-      if (!wanted) continue;
-      wanted_[id] = true;
-      for (TensorId input : graph_.in(node)) {
-        if (graph_.tensor(input).requires_grad) tensors[input] = true;
-      }
-    }
-  }
 
   void begin(std::int32_t region) {
     region_ = region;
