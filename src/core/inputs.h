@@ -334,6 +334,7 @@ struct Request {
   Setting<bool> labels_are_ids;                    // (labels_are_ids); also --set
   Setting<bool> cast_model;                        // (cast_model); also --set
   Setting<bool> input_require_grads;               // (input_require_grads)
+  Setting<bool> layers_require_grads;              // (layers_require_grads)
   Setting<std::string> attention;                  // --attention eager|math|flash|mem-efficient|cudnn|sdpa
   Setting<std::string> loss;                       // --loss hf
   Setting<std::string> loop;                       // --loop trainer|minimal|loss|script|torchtitan

@@ -62,6 +62,7 @@ struct Parameter {
   std::uint8_t split_dim = 0;
   std::optional<DType> dtype = {};  // Of its own, whatever the model's: adapters.
   bool made_by_class = false;       // That dtype is what its class asks for: zero.Init casts it all the same.
+  bool kept_as_made = false;        // Of an adapter over packed weights: peft casts it to fp32 at no time.
   ModuleId maker = kNone;           // Whose constructor made it, where that is not `module`'s: of a tied weight.
   std::int32_t behind = 0;          // Of a recording: so many of the maker's children are there before it.
 };
@@ -156,6 +157,11 @@ struct ModelSpec {
 
   [[nodiscard]] ModuleId child(ModuleId parent, std::string_view name) const;         // kNone where there is none.
   [[nodiscard]] ParameterId parameter(ModuleId module, std::string_view leaf) const;  // "weight", "bias"; or kNone.
+  // Of an id that is there.
+  [[nodiscard]] const Module& module_at(ModuleId id) const { return modules[static_cast<std::size_t>(id)]; }
+  [[nodiscard]] Module& module_at(ModuleId id) { return modules[static_cast<std::size_t>(id)]; }
+  [[nodiscard]] const Parameter& parameter_at(ParameterId id) const { return parameters[static_cast<std::size_t>(id)]; }
+  [[nodiscard]] Parameter& parameter_at(ParameterId id) { return parameters[static_cast<std::size_t>(id)]; }
   // It is `outer` or inside of it.
   [[nodiscard]] bool lies_in(ModuleId module, ModuleId outer) const;
 };

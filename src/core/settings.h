@@ -110,6 +110,8 @@ enum class Line : std::uint8_t {
   ModelCode,
   Torchtitan,
   InputRequireGrads,
+  LayersRequireGrads,
+  WindowsInKernel,
   Count,  // Of the lines above; none itself.
 };
 

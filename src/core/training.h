@@ -399,6 +399,8 @@ struct Training {
   Checkpointing checkpoint;
   ModelInit model_init = ModelInit::ZeroInit;  // Below ZeRO-3 as Device.
   Attention attention = Attention::Flash;
+  // flash_attention_2, whose kernel sees to a sliding window itself: transformers makes no mask for it.
+  bool windows_in_kernel = false;
   ExpertsImplementation experts = ExpertsImplementation::GroupedMm;
   Routing routing;  // ExpertsImplementation::Loop only: of no other do sizes depend on it.
   Loss loss = Loss::HuggingFace;
@@ -408,6 +410,8 @@ struct Training {
   bool cast_model = false;      // model.to(dtype) after it was made: with it all buffers that float.
   // model.enable_input_require_grads() was called, as axolotl does for adapters; checkpoints do so by themselves.
   bool input_require_grads = false;
+  // Instead a layer of which something is trained does so to what it is given, as LLaMA-Factory's checkpoints do.
+  bool layers_require_grads = false;
   bool use_cache = false;  // The model keeps keys and values as for generation, and gives them back (DynamicCache).
   ParamGroups param_groups = ParamGroups::Single;
   bool zero_grad_to_none = true;  // Plain PyTorch, as is the next.

@@ -61,6 +61,9 @@ class Packer {
       const bool adapter = module.path.find(".lora_") != std::string::npos;
       if (module.type == "Linear" && !adapter && !is_head(static_cast<ModuleId>(at))) pack(static_cast<ModuleId>(at));
     }
+    for (Parameter& parameter : spec_.parameters) {
+      if (!parameter.dtype) keep_as_made(parameter);
+    }
     return std::move(spec_);
   }
 
@@ -73,6 +76,19 @@ class Packer {
     if (weight == kNone) return true;
     const Parameter& parameter = spec_.parameters[static_cast<std::size_t>(weight)];
     return parameter.tied_to != kNone || (module.layer == kNone && parameter.shape.dims[0] == spec_.dims.vocab);
+  }
+
+  // autocast_adapter_dtype=False: a factor stays as it is made, in the dtype of 4-bit products, beside 8-bit weights in
+  // fp32 (peft: tuners_utils.py, _get_base_layer_device_and_dtype).
+  void keep_as_made(Parameter& parameter) {
+    const std::size_t factor = parameter.name.find(".lora_");
+    if (factor == std::string::npos) return;
+    parameter.kept_as_made = true;
+    const std::string base = parameter.name.substr(0, factor) + ".base_layer";
+    const auto found = std::find_if(spec_.modules.begin(), spec_.modules.end(),
+                                    [&](const Module& module) { return module.path == base; });
+    if (found == spec_.modules.end() || found->type != type_) return;
+    parameter.dtype = quantization_.eight_bits() ? DType::Float32 : quantization_.compute;
   }
 
   void add(std::string name, Shape shape, DType dtype, ModuleId module) {

@@ -68,7 +68,7 @@ constexpr DialectKey kAxolotlHonoured[] = {
     honoured("max_grad_norm", "max_grad_norm", kSays<&Request::max_grad_norm>,
              kTrainer<&TrainingArguments::max_grad_norm>),
     honoured("bf16", "autocast, dtype", kTrainer<&TrainingArguments::bf16>, Reading::OnOrAuto),
-    honoured("bfloat16", "dtype", kOther<&ForeignInput::pure_bf16>),
+    honoured("bfloat16", "as bf16", kOther<&ForeignInput::also_bf16>),
     honoured("fp16", "autocast, dtype", kTrainer<&TrainingArguments::fp16>, Reading::On),
     honoured("auto_find_batch_size", "compared with the DeepSpeed JSON",
              kTrainer<&TrainingArguments::auto_find_batch_size>),

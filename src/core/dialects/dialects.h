@@ -82,6 +82,7 @@ struct ForeignInput {
   Setting<std::string> bits_storage;
   Setting<bool> bits_nested;
   Setting<bool> pure_bf16;     // Trains in bf16 throughout, without autocast.
+  Setting<bool> also_bf16;     // Says what bf16 says.
   Setting<bool> freeze_tower;  // Of a model that is shown pictures, as are the next two.
   Setting<bool> freeze_projector;
   Setting<bool> freeze_language;

@@ -41,8 +41,9 @@ struct GraphOptions {
   bool counts_on_device = false;  // Its number of tokens that count: one rank does not bring it to the host.
   bool copies_outputs = false;    // DistributedDataParallel's _DDPSink, which looks for unused parameters.
   AttentionKernel attention = AttentionKernel::Flash;
-  bool eager_attention = false;  // Composed of products and softmax: `attention` plays no part.
-  bool math_attention = false;   // PyTorch's math kernel: operators as well.
+  bool eager_attention = false;    // Composed of products and softmax: `attention` plays no part.
+  bool math_attention = false;     // PyTorch's math kernel: operators as well.
+  bool windows_in_kernel = false;  // Training's.
   // Beside math: `attention` has t5's decoder read the encoder, and looks at mllama's pictures.
   bool fused_between_stacks = false;
   ExpertsImplementation experts = ExpertsImplementation::GroupedMm;
@@ -56,6 +57,7 @@ struct GraphOptions {
   Version torch = kWitnessTorch;
   Version transformers = kWitnessTransformers;
   bool inputs_require_grad = false;  // transformers' enable_input_require_grads.
+  bool layers_require_grad = false;  // Layers of which something is trained make what they are given a leaf.
   bool holds_outputs = false;        // The training loop has a variable for them.
   bool use_cache = false;            // Keys and values are outputs, too.
   bool labels_are_ids = false;       // One tensor of the batch is both.

@@ -408,7 +408,7 @@ TensorId mask_of_places(GraphBuilder& g, TensorId counts, bool all) {
 TensorId attention_mask(GraphBuilder& g, TensorId position_ids, TensorId ones, std::optional<std::int64_t> window) {
   const GraphOptions& options = g.options();
   // The fused kernels need no mask as long as the window reaches over all tokens; eager attention always adds one.
-  const bool windowed = window && (options.eager_attention || options.seq >= *window);
+  const bool windowed = window && !options.windows_in_kernel && (options.eager_attention || options.seq >= *window);
   if (ones != kNone && options.eager_attention) {
     const TensorId counted = g.cast(ones, DType::Bool);
     const TensorId flags = flags_of(g, false, 0, counted);

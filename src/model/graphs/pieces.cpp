@@ -263,6 +263,14 @@ std::vector<ModuleId> modules_of(const ModelSpec& model, ModuleId parent) {
   return found;
 }
 
+void lead_in(GraphBuilder& g, ModuleId layer, TensorId hidden) {
+  if (!g.options().layers_require_grad) return;
+  const std::vector<bool>& trainable = g.options().trainable;
+  for (std::size_t id = 0; id < trainable.size(); ++id) {
+    if (trainable[id] && g.model().lies_in(g.model().parameters[id].module, layer)) return g.require_grad(hidden);
+  }
+}
+
 TensorId run_layers(GraphBuilder& g, ModuleId list, TensorId hidden, const Keywords& keywords, const LayerCall& call) {
   return run_layers(g, list, hidden, keywords, call, [](std::size_t, TensorId x) { return x; });
 }
@@ -273,6 +281,7 @@ TensorId run_layers(GraphBuilder& g, ModuleId list, TensorId hidden, const Keywo
   for (const ModuleId module : modules_of(g.model(), list)) {
     std::vector<TensorId> given = keywords(layer);
     std::erase(given, kNone);
+    lead_in(g, module, hidden);
     const std::int32_t region = g.begin_region({{hidden}, std::move(given), {}, {}});
     const TensorId out = call(module, layer, hidden);
     g.end_region(region);

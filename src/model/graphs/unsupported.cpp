@@ -38,16 +38,21 @@ std::int64_t shortest_rows(const Training& training) {
   return training.target_seq > 0 ? std::min(training.seq, training.target_seq) : training.seq;
 }
 
+// transformers makes a mask of the window.
+bool masks_window(const ModelSpec& model, const Training& training, std::int64_t seq) {
+  return !training.windows_in_kernel && reaches_window(model, seq);
+}
+
 // Of some layers that have key-value heads of their own.
-bool text_lacks_mask(const ModelSpec& model, std::int64_t seq) {
+bool text_lacks_mask(const ModelSpec& model, const Training& training) {
   const bool all = masks_pictures(model) && model.parts->tower->projection != ProjectorKind::Embedded;
-  return !reaches_window(model, seq) || (masks_some_layers(model) && !all);
+  return !masks_window(model, training, training.seq) || (masks_some_layers(model) && !all);
 }
 
 // The memory-efficient kernel and cuDNN take a mask, flash and cuDNN take grouped heads.
 std::optional<std::string> kernel_unsupported(const ModelSpec& model, const Training& training, std::int64_t tp) {
-  const bool windowed = reaches_window(model, training.seq);
-  const bool without_mask = text_lacks_mask(model, training.seq);
+  const bool windowed = masks_window(model, training, training.seq);
+  const bool without_mask = text_lacks_mask(model, training);
   const bool grouped = groups_heads(model, tp) && keeps_heads_grouped(training.transformers, training.torch);
   switch (training.attention) {
     case Attention::Flash:
@@ -176,7 +181,7 @@ std::optional<std::string> biased_unsupported(const ModelSpec& model, const Trai
 
 std::optional<std::string> attention_unsupported(const ModelSpec& model, const Training& training, std::int64_t tp) {
   const bool eager = training.attention == Attention::Eager;
-  const bool windowed = reaches_window(model, training.seq);
+  const bool windowed = masks_window(model, training, training.seq);
   if (always_masked(model)) return always_masked_unsupported(model, training);
   if (biases_positions(model)) return biased_unsupported(model, training);
   if (eager) return std::nullopt;
@@ -184,7 +189,7 @@ std::optional<std::string> attention_unsupported(const ModelSpec& model, const T
   if (eager_alone(model)) return formatted("{} has eager attention alone", model.graph_class);
   if (windowed && training.transformers < Version{5, 0, 0}) return "a window's mask under transformers 4";
   for (const std::int64_t seq : training.seq_list) {
-    if (windowed != reaches_window(model, seq)) return "lengths on both sides of a sliding window";
+    if (windowed != masks_window(model, training, seq)) return "lengths on both sides of a sliding window";
   }
   if (model.dims.head_dim > 256 && groups_heads(model, tp)) return "grouped heads wider than 256";
   // How flags become an added mask has changed between releases (convert_boolean_attn_mask).

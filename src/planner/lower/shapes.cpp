@@ -59,6 +59,7 @@ GraphOptions graph_options(const ModelSpec& model, const Job& job) {
   options.casts_given = options.casts_inputs && wide && shards_decoder_layers(model, job.training.fsdp);
   options.casts_loss = is_fsdp(job.training.runtime) && job.training.fsdp.casts_outputs;
   options.eager_attention = job.training.attention == Attention::Eager;
+  options.windows_in_kernel = job.training.windows_in_kernel;
   options.fused_between_stacks = takes_two_kernels(job.training.attention);
   options.math_attention = options.fused_between_stacks || job.training.attention == Attention::Math;
   options.experts = job.training.experts;
@@ -70,8 +71,9 @@ GraphOptions graph_options(const ModelSpec& model, const Job& job) {
   options.torch = job.training.torch;
   options.transformers = job.training.transformers;
   // PreTrainedModel.gradient_checkpointing_enable does so for whatever it embeds, since transformers 5.
-  options.inputs_require_grad = job.training.input_require_grads || (!job.training.checkpoint.groups.empty() &&
-                                                                     job.training.transformers >= Version{5, 0, 0});
+  options.layers_require_grad = job.training.layers_require_grads && !job.training.checkpoint.groups.empty();
+  const bool checkpoints = !job.training.checkpoint.groups.empty() && job.training.transformers >= Version{5, 0, 0};
+  options.inputs_require_grad = job.training.input_require_grads || (checkpoints && !job.training.layers_require_grads);
   options.attention = kernel_of(job.training.attention, options.inputs_require_grad);
   options.narrow_tables = job.training.under_zero_init();
   options.labels_are_ids = job.training.labels_are_ids;

@@ -219,6 +219,9 @@ constexpr CanonicalLine kLines[] = {
     {Line::Torchtitan, "torchtitan", [](const Job& j) { return j.training.torchtitan != kWitnessTorchtitan; }},
     {Line::InputRequireGrads, "input_require_grads 1", [](const Job& j) { return j.training.input_require_grads; },
      true},
+    {Line::WindowsInKernel, "windows_in_kernel 1", [](const Job& j) { return j.training.windows_in_kernel; }, true},
+    {Line::LayersRequireGrads, "layers_require_grads 1", [](const Job& j) { return j.training.layers_require_grads; },
+     true},
 };
 
 // A field as one word of its line.

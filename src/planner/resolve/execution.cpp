@@ -204,6 +204,13 @@ Kernel sdpa_kernel(const Resolver& resolver) {
   return {Attention::Math, reason + " and grouped heads"};
 }
 
+// flash-attn's kernel is told of a window, where transformers would make a mask of it.
+bool sees_to_window(const ModelSpec& model, std::int64_t seq) {
+  const DecoderParts* parts = model.parts.get();
+  if (parts == nullptr || parts->chunked || parts->full || masks_pictures(model) || always_masked(model)) return false;
+  return reaches_window(model, seq);
+}
+
 // Of a mixer without attention: whether its packages are installed decides what transformers runs.
 void assume_mixer(Resolver& resolver) {
   const DecoderParts* parts = resolver.model.parts.get();
@@ -237,6 +244,7 @@ void resolve_attention(Resolver& resolver) {
     resolver.announce(wished.place, formatted("\"{}\" is predicted as sdpa's own flash kernel, which keeps the same "
                                               "tensors; flash-attn itself was not measured",
                                               text));
+    training.windows_in_kernel = sees_to_window(resolver.model, training.seq);
     text = "flash";
   }
   if (text.starts_with("flash_attention_") || text == "flex_attention" || text.starts_with("fa3")) {
@@ -400,10 +408,13 @@ void resolve_loss_and_loop(Resolver& resolver) {
     resolver.training().labels_are_ids = *one;
     resolver.given("labels_are_ids", *one ? "true" : "false", one.place, "--set labels_are_ids");
   }
-  if (const Setting<bool>& wanted = resolver.request.input_require_grads; wanted.given()) {
-    resolver.training().input_require_grads = *wanted;
-    resolver.given("input_require_grads", *wanted ? "true" : "false", wanted.place, "the training file");
-  }
+  const auto take = [&](const Setting<bool>& wanted, const char* key, bool& into) {
+    if (!wanted.given()) return;
+    into = *wanted;
+    resolver.given(key, *wanted ? "true" : "false", wanted.place, "the training file");
+  };
+  take(resolver.request.input_require_grads, "input_require_grads", resolver.training().input_require_grads);
+  take(resolver.request.layers_require_grads, "layers_require_grads", resolver.training().layers_require_grads);
   const Setting<std::string>& loop = resolver.request.loop;
   if (!loop.given()) return check_torchtitan_length(resolver);
   constexpr std::array kLoops{LoopKind::Trainer, LoopKind::Minimal, LoopKind::Loss, LoopKind::Script,

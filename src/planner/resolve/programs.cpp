@@ -307,14 +307,7 @@ void add_not_modelled(const Request& request, Diagnostics& faults) {
   }
 }
 
-// It checkpoints layers of which something is trained, and makes what they are given require gradients
-// (model/model_utils/checkpointing.py).
-void check_adapted_tower(const ForeignInput& foreign, const Request& request, Diagnostics& faults) {
-  if (request.checkpoint.given()) {
-    faults.add(foreign.adapters.place.says(
-        "LLaMA-Factory's checkpoints of a text beside a tower without any are not modelled yet",
-        "disable_gradient_checkpointing: true"));
-  }
+void check_adapted_tower(const ForeignInput& foreign, Diagnostics& faults) {
   for (const Setting<bool>* one : {&foreign.freeze_tower, &foreign.freeze_projector}) {
     if (one->value_or(true)) continue;
     faults.add(one->place.says("adapters of LLaMA-Factory in a tower or its projector are not modelled yet",
@@ -450,6 +443,7 @@ class OfProgram {
     judge_training(foreign_, own(), request_);
     expand_segments(foreign_, request_);
     freeze_shown();
+    checkpoint_trained();
     size_shown(foreign_, base_, own(), request_);
     if (runs_deepspeed()) return;
     const bool pure = foreign_.pure_bf16.value_or(false);
@@ -459,6 +453,25 @@ class OfProgram {
     request_.torch_dtype = {whole ? "float32" : computed, own()};
   }
 
+  // Layers of which something is trained are checkpointed, and make what they are given require gradients
+  // (model/model_utils/checkpointing.py, get_custom_gradient_checkpointing_func).
+  void checkpoint_trained() {
+    const TowerParts* tower = base_.parts == nullptr ? nullptr : base_.parts->tower.get();
+    if (tower == nullptr || request_.checkpoint.value_or("none") != "full") return;
+    usually(request_.layers_require_grads, true);
+    const bool pictures = !*foreign_.adapters && !foreign_.freeze_tower.value_or(true);
+    const bool text = *foreign_.adapters || !foreign_.freeze_language.value_or(false);
+    std::vector<std::string> trained;
+    const std::vector<ModuleId> lists = lists_of_layers(base_);
+    for (std::size_t layer = 0; layer < lists.size(); ++layer) {
+      const std::string& list = base_.modules[static_cast<std::size_t>(lists[layer])].path;
+      const bool seen = list.find(formatted("{}.", tower->module)) != std::string::npos;
+      if (seen ? pictures : text) trained.push_back(std::to_string(layer));
+    }
+    if (trained.size() == lists.size()) return;
+    request_.checkpoint = {trained.empty() ? "none" : formatted("groups:{}", joined(trained, ",")), own()};
+  }
+
   // get_forbidden_modules (model/model_utils/visual.py): tower and projector are frozen unless a key says otherwise.
   void freeze_shown() {
     const bool shown = base_.parts != nullptr && base_.parts->tower != nullptr && base_.parts->tower->beside_text();
@@ -466,7 +479,7 @@ class OfProgram {
       if (!foreign_.freeze_language.value_or(false)) return;
       return faults_.add(foreign_.freeze_language.place.says("a frozen language model that reads no pictures"));
     }
-    if (*foreign_.adapters) return check_adapted_tower(foreign_, request_, faults_);  // What has no adapters is frozen.
+    if (*foreign_.adapters) return check_adapted_tower(foreign_, faults_);  // What has no adapters is frozen.
     std::vector<std::string> globs = request_.freeze.value_or({});
     const TowerParts& tower = *base_.parts->tower;
     const bool apart = tower.projection != ProjectorKind::Merged;
@@ -492,8 +505,10 @@ class OfProgram {
     if (foreign_.image_sides.given() && sized_tower(base_) != nullptr && !request_.image_size.given()) {
       request_.image_size = foreign_.image_sides;
     }
-    const bool pure = foreign_.pure_bf16.value_or(false);
-    if (!arguments.fp16.value_or(false) && !pure) usually(arguments.bf16, true);
+    if (foreign_.also_bf16.value_or(false) && !arguments.bf16.value_or(false)) {
+      arguments.bf16 = foreign_.also_bf16;  // core/builders/base.py, _configure_precision_settings
+    }
+    if (!arguments.fp16.value_or(false)) usually(arguments.bf16, true);
     if (request_.checkpoint.given()) usually(request_.checkpoint_impl, std::string("reentrant"));
     judge_class(foreign_, request_);
     take_axolotl_pairs(foreign_, request_, faults_);
@@ -510,7 +525,7 @@ class OfProgram {
     pack_rows(foreign_, request_);
     if (runs_deepspeed()) return;
     const bool half = arguments.fp16.value_or(false);
-    const bool bf16 = arguments.bf16.value_or(false) || pure;
+    const bool bf16 = arguments.bf16.value_or(false);
     request_.torch_dtype = {bf16 ? "bfloat16" : (half ? "float16" : "float32"), own()};
     const std::string attention = request_.attention.value_or("sdpa");
     const std::string runtime = request_.runtime.value_or({});

@@ -180,13 +180,14 @@ void add_execution(const ModelSpec& model, const Job& job, Json& json) {
   if (const ResolvedInput* lora = input_of(job, "lora")) json.set("lora", lora->value);
   if (const std::optional<Quantization> packing = packing_of(model)) add_packing(*packing, json);
   if (!t.freeze.empty()) json.set("freeze", t.freeze);
-  json.set("attention", name(t.attention));
+  json.set("attention", t.windows_in_kernel ? "flash_attention_2" : name(t.attention));
   json.set("loss", loss_text(t));
   json.set("loop", name(t.loop));
   if (t.use_cache) json.set("use_cache", true);
   if (t.labels_are_ids) json.set("labels_are_ids", true);
   if (t.cast_model) json.set("cast_model", true);
   if (t.input_require_grads) json.set("input_require_grads", true);
+  if (t.layers_require_grads) json.set("layers_require_grads", true);
   add_checkpointing(t.checkpoint, model.dims.layers, json);
   json.set("model_init", name(t.model_init));
   if (t.level == Level::Dispatch) json.set("level", "dispatch");

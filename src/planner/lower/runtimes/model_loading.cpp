@@ -497,7 +497,7 @@ void ModelLoading::make_adapters(const ModelSpec& model, DType beside, DType bes
   }
   if (packing) {  // Before a program casts them to what it trains in.
     each([&](const Parameter& parameter, ParameterId id) {
-      if (!is_copy(parameter)) cast(id, DType::Float32);
+      if (!is_copy(parameter) && !parameter.kept_as_made) cast(id, DType::Float32);
     });
   }
   each([&](const Parameter& parameter, ParameterId id) {
