@@ -42,9 +42,10 @@ ForeignInput overlay(const ForeignInput& below, const ForeignInput& above) {
       &ForeignInput::trains, &ForeignInput::segments, &ForeignInput::packs, &ForeignInput::bits,
       &ForeignInput::bits_kind, &ForeignInput::bits_storage, &ForeignInput::bits_nested, &ForeignInput::pure_bf16,
       &ForeignInput::also_bf16, &ForeignInput::freeze_tower, &ForeignInput::freeze_projector,
-      &ForeignInput::freeze_language, &ForeignInput::image_pixels, &ForeignInput::image_sides, &ForeignInput::all_rows,
-      &ForeignInput::flavor, &ForeignInput::shards, &ForeignInput::replicas, &ForeignInput::offload,
-      &ForeignInput::every_nth, &ForeignInput::distribution, &ForeignInput::launch_file);
+      &ForeignInput::freeze_language, &ForeignInput::freeze_shown, &ForeignInput::trained_names,
+      &ForeignInput::image_pixels, &ForeignInput::image_sides, &ForeignInput::all_rows, &ForeignInput::flavor,
+      &ForeignInput::shards, &ForeignInput::replicas, &ForeignInput::offload, &ForeignInput::every_nth,
+      &ForeignInput::distribution, &ForeignInput::launch_file);
   all.launched = overlay(below.launched, above.launched);
   all.trainers = overlay(below.trainers, above.trainers);
   return all;

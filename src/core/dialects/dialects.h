@@ -86,11 +86,13 @@ struct ForeignInput {
   Setting<bool> freeze_tower;  // Of a model that is shown pictures, as are the next two.
   Setting<bool> freeze_projector;
   Setting<bool> freeze_language;
-  Setting<std::int64_t> image_pixels;  // image_max_pixels: of a picture, at most.
-  Setting<std::string> image_sides;    // axolotl's image_size, as HEIGHTxWIDTH.
-  Setting<std::int64_t> all_rows;      // global_batch_size: of all ranks, in one step; -1: as many as they have.
-  Setting<std::string> flavor;         // torchtitan's, which names a model together with model.name.
-  Setting<std::int64_t> shards;        // data_parallel_shard_degree; -1: all ranks that replicas leave.
+  Setting<bool> freeze_shown;                       // freeze_mm_modules
+  Setting<std::vector<std::string>> trained_names;  // unfrozen_parameters, by patterns.
+  Setting<std::int64_t> image_pixels;               // image_max_pixels: of a picture, at most.
+  Setting<std::string> image_sides;                 // axolotl's image_size, as HEIGHTxWIDTH.
+  Setting<std::int64_t> all_rows;  // global_batch_size: of all ranks, in one step; -1: as many as they have.
+  Setting<std::string> flavor;     // torchtitan's, which names a model together with model.name.
+  Setting<std::int64_t> shards;    // data_parallel_shard_degree; -1: all ranks that replicas leave.
   Setting<std::int64_t> replicas;
   Setting<bool> offload;              // enable_cpu_offload
   Setting<std::string> every_nth;     // selective_ac_option: a number of layers, or "op".

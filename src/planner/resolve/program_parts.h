@@ -19,6 +19,11 @@ struct AdapterWords {
 // Adapters that a file describes become Request::lora.
 void complete_adapters(const AdapterWords& words, Request& request, Diagnostics& faults);
 
+// axolotl's unfrozen_parameters: what no pattern names is frozen.
+void freeze_unnamed(const ForeignInput& foreign, const ModelSpec& base, Request& request, Diagnostics& faults);
+// Its freeze_mm_modules: towers and what leads from them to the text.
+void freeze_beside_language(const ForeignInput& foreign, const ModelSpec& base, Request& request);
+
 // torchtitan 0.2.2 (config/job_config.py; models/llama3/infra/parallelize.py; distributed/activation_checkpoint.py;
 // train.py): the mesh decides between FSDP2, HSDP, DDP and one device under autocast; checkpoints are every n-th
 // layer's.

@@ -495,6 +495,17 @@ class OfProgram {
     if (!globs.empty()) request_.freeze = {std::move(globs), own()};
   }
 
+  // utils/config/__init__.py, normalize_config; core/builders/base.py, _configure_gradient_checkpointing.
+  void choose_axolotl_checkpoints() {
+    if (base_.family == "gemma4") {
+      usually(request_.ddp.find_unused_parameters, true);
+      if (request_.checkpoint.given()) request_.checkpoint_impl = {"non_reentrant", own()};
+    }
+    if (!request_.checkpoint.given()) return;
+    const bool plain = !foreign_.trainer.given() && !foreign_.trained_names.given();
+    usually(request_.checkpoint_impl, std::string(plain ? "reentrant" : "non_reentrant"));
+  }
+
   // Weights are loaded in the dtype of autocast. Norms and embeddings of what has no adapters stay in fp32, unless
   // flash attention, which wants 16 bits, brings them back.
   void axolotl() {
@@ -509,7 +520,9 @@ class OfProgram {
       arguments.bf16 = foreign_.also_bf16;  // core/builders/base.py, _configure_precision_settings
     }
     if (!arguments.fp16.value_or(false)) usually(arguments.bf16, true);
-    if (request_.checkpoint.given()) usually(request_.checkpoint_impl, std::string("reentrant"));
+    choose_axolotl_checkpoints();
+    freeze_unnamed(foreign_, base_, request_, faults_);
+    freeze_beside_language(foreign_, base_, request_);
     judge_class(foreign_, request_);
     take_axolotl_pairs(foreign_, request_, faults_);
     judge_plugins(foreign_, request_);
