@@ -118,6 +118,7 @@ std::string beside(Dialect dialect, std::string_view path) {
     return std::string(replicas ? "  parallelism_config_dp_shard_size: 2\n" : "") + "fsdp_config:\n  fsdp_version: 2\n";
   }
   if ((dialect == Dialect::Trl || dialect == Dialect::Axolotl) && bits) return "load_in_4bit: true\n";
+  if (path == "bfloat16") return "bf16: false\n";
   if (path == "sample_packing") return "flash_attention: true\nmicro_batch_size: 2\n";
   if (path == "pref_loss") return "stage: dpo\n";
   if (path == "cpo_alpha") return "rl: simpo\n";
@@ -361,6 +362,7 @@ const std::map<std::string_view, std::pair<std::string, std::string>>& own_value
   static const std::map<std::string_view, std::pair<std::string, std::string>> kOwn = {
       {"gradient_checkpointing", {"true", "false"}},
       {"bf16", {"true", "false"}},
+      {"unfrozen_parameters", {"[lm_head]", "[model.norm]"}},
       {"env", {"{PYTORCH_CUDA_ALLOC_CONF: a}", "{PYTORCH_CUDA_ALLOC_CONF: b}"}},
       {"finetuning_type", {"lora", "full"}},
       {"adapter", {"lora", "llama-adapter"}},
@@ -429,6 +431,9 @@ TEST_CASE("dialects: an honoured key moves what is read") {
       if (found != own.end()) values = {found->second.first, found->second.second};
       for (const std::string& value : values) {
         std::string text = with_key(table.dialect, key.path, value) + beside(table.dialect, key.path);
+        // With adapters those would be frozen, too.
+        if (key.path == "unfrozen_parameters")
+          text = "val_set_size: 0.1\nflash_attention: true\n" + text.substr(text.find(key.path));
         const bool shown = key.path.starts_with("freeze_") || key.path.starts_with("image_");
         if (shown && table.dialect == Dialect::LlamaFactory)
           text.replace(text.find("finetuning_type: lora"), 21, "finetuning_type: full");
@@ -457,9 +462,56 @@ TEST_CASE("dialects: LLaMA-Factory freezes tower and projector unless a key says
   CHECK(frozen(full + "freeze_vision_tower: false\nfreeze_language_model: true\n") ==
         "model.multi_modal_projector.* model.language_model.* lm_head.*");
   const std::string plain = "disable_gradient_checkpointing: true\nfinetuning_type: lora\n";
-  CHECK_THROWS_AS(frozen("finetuning_type: lora\n"), Refusal);
+  CHECK(frozen("finetuning_type: lora\n").empty());
   CHECK(frozen(plain).empty());  // peft freezes all that it puts nothing on.
   CHECK_THROWS_AS(frozen(plain + "freeze_vision_tower: false\n"), Refusal);
+}
+
+TEST_CASE("dialects: LLaMA-Factory checkpoints layers of which something is trained, and axolotl as it chooses") {
+  const auto completed = [](const std::string& name, const std::string& text) {
+    const ModelSpec base = build_model(read_document((kRoot / "models" / (name + ".json")).string()), name);
+    return with_program(read_training_document(parse_yaml("f.yaml", text)), base, nullptr);
+  };
+  const std::string factory = "template: llava\nmodel_name_or_path: llava-1.5-7b\n";
+  const Request adapted = completed("llava-1.5-7b", factory + "finetuning_type: lora\n");
+  CHECK(adapted.checkpoint.value_or("").starts_with("groups:24,25,"));
+  CHECK(adapted.checkpoint.value_or("").ends_with(",54,55"));
+  CHECK(adapted.layers_require_grads.value_or(false));
+  const Request whole = completed("llava-1.5-7b", factory + "finetuning_type: full\nfreeze_vision_tower: false\n");
+  CHECK(whole.checkpoint.value_or("") == "full");
+  const Request seeing = completed(
+      "llava-1.5-7b", factory + "finetuning_type: full\nfreeze_vision_tower: false\nfreeze_language_model: true\n");
+  CHECK(seeing.checkpoint.value_or("").ends_with(",22,23"));
+  CHECK_FALSE(completed("llama-3-8b", "template: llama3\nfinetuning_type: lora\n").layers_require_grads.given());
+  const std::string axolotl = "base_model: llama-3-8b\nflash_attention: true\ngradient_checkpointing: true\n";
+  const auto form = [&](const std::string& more) {
+    return completed("llama-3-8b", axolotl + more).checkpoint_impl.value_or("");
+  };
+  CHECK(form("val_set_size: 0\n") == "reentrant");
+  CHECK(form("rl: dpo\n") == "non_reentrant");
+  CHECK(form("unfrozen_parameters: [lm_head]\n") == "non_reentrant");
+}
+
+TEST_CASE("dialects: axolotl trains what unfrozen_parameters names, and freezes what is beside the language") {
+  const auto frozen = [](const std::string& name, const std::string& more) {
+    const ModelSpec base = build_model(read_document((kRoot / "models" / (name + ".json")).string()), name);
+    const std::string text = "base_model: " + name + "\nflash_attention: true\nmicro_batch_size: 1\n" + more;
+    return joined(with_program(read_training_document(parse_yaml("f.yaml", text)), base, nullptr).freeze.value_or({}),
+                  " ");
+  };
+  CHECK(frozen("llama-3-8b", "unfrozen_parameters: [^lm_head.weight$, model.norm]\n") ==
+        "model.embed_tokens.* model.layers.*");
+  // A point is a point, so that the star repeats it; the beginning of a name suffices.
+  CHECK(frozen("llama-3.2-1b", "unfrozen_parameters: ['model.layers.1[0-5].*']\n") ==
+        "model.embed_tokens.* model.layers.0.* model.layers.1.* model.layers.2.* model.layers.3.* model.layers.4.* "
+        "model.layers.5.* model.layers.6.* model.layers.7.* model.layers.8.* model.layers.9.* model.norm.*");
+  CHECK(frozen("qwen3-vl-2b", "freeze_mm_modules: true\n") == "*visual.*");
+  const auto fault = [&](const std::string& text) { return refusal([&] { (void)frozen("llama-3-8b", text); }); };
+  CHECK(has(fault("unfrozen_parameters: [embed_tokens]\n"), "no parameter of the model has such a name"));
+  CHECK(has(fault("unfrozen_parameters: ['model.embed_tokens.weight$[:32000]']\n"), "rows of a parameter"));
+  CHECK(has(fault("unfrozen_parameters: ['(']\n"), "is no regular expression"));
+  CHECK(has(fault("unfrozen_parameters: [lm_head]\nadapter: lora\nlora_r: 8\nlora_target_linear: true\n"),
+            "freezes the adapters too"));
 }
 
 TEST_CASE(

@@ -35,7 +35,8 @@ def emitted_checkpoints(job, dsplan):
 def complete(job, dsplan):
     job = dict(job, config=model_config.config(job))
     wished = job["training"].get("checkpoint", "none")
-    if wished not in ("none", "full", "nested") and not wished.startswith("keep:linear/2"):
+    own = wished in ("none", "full", "nested") or wished.startswith("keep:linear/2")
+    if not own and not job["training"].get("layers_require_grads"):
         job["checkpointing"] = emitted_checkpoints(job, dsplan)
     return job
 

@@ -1735,6 +1735,22 @@ def pictures():
                       name=f"{name}-w{world}-r{rank}", **more)
 
 
+def factory_pictures():
+    """Beside a tower LLaMA-Factory checkpoints layers of which something is trained, which make what they are given a leaf."""
+    for model in ("llava-1.5-7b", "gemma-3-4b", "internvl3-1b", "qwen2.5-vl-3b", "qwen3-vl-2b"):
+        seq, change, said = TOWERS[model]
+        seen = change["vision_config"].get("depth") or change["vision_config"]["num_hidden_layers"]
+        text = {"checkpoint": "groups:" + ",".join(str(seen + layer) for layer in range(4)), "layers_require_grads": True}
+        one = functools.partial(job, "factory-pictures", model, seq, 2, change=change, attention=None, images=1)
+        lora = {"r": 8, "targets": [f"language_model.layers.{layer}.self_attn.{one}_proj" for layer in range(4) for one in "qv"]}
+        for form in ("reentrant", "non_reentrant"):
+            more = {**said, **text, "checkpoint_impl": form}
+            yield one(name=f"lora-{form}", **{**more, "lora": lora, "freeze": []})
+            yield one(name=f"full-{form}", **{**more, "freeze": tower_of(model)[0]})
+            yield one(name=f"full-{form}-accum2", grad_accum=2, max_grad_norm=1.0, **{**more, "freeze": tower_of(model)[0]})
+        yield one(name="lora-autocast", autocast="bf16", checkpoint_impl="reentrant", **{**said, **text, "lora": lora, "freeze": []})
+
+
 def single_pictures():
     """One picture at a time, whose class token takes its gradient as a part of another."""
     for model in ("vit-base", "internvl3-1b"):
@@ -2008,6 +2024,7 @@ def jobs():
         *tiled_pictures(),
         *sampled_pictures(),
         *single_pictures(),
+        *factory_pictures(),
         *trl_heads(),
         *accelerated(),
         *adapted_by_peft(),

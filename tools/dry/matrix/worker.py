@@ -319,6 +319,8 @@ class Worker:
         wished = self.training.get("checkpoint", "none")
         if wished in ("none", "nested"):  # accelerate's and axolotl's own preparations nest them.
             return
+        if self.training.get("layers_require_grads"):
+            return checkpoint_trained(base, self.training.get("checkpoint_impl") == "reentrant")
         if wished.startswith("keep:linear/2"):
             return checkpointed_by_torchtitan(layers_of(model)[0], self.training)
         if wished == "full":
@@ -511,6 +513,24 @@ class Worker:
         host = torch.cuda.host_memory_stats() if hasattr(torch.cuda, "host_memory_stats") else {}
         pinned = host.get("allocated_bytes.peak", 0)
         return {"rows": self.meter.rows, **self.facts, **({"pinned": pinned} if pinned else {})}
+
+
+def checkpoint_trained(model, reentrant):
+    """As LLaMA-Factory does (model/model_utils/checkpointing.py, get_custom_gradient_checkpointing_func)."""
+    import torch
+    from torch.utils.checkpoint import checkpoint
+
+    def around(function, *args, **keywords):
+        layer = getattr(function, "func", function).__self__
+        if not any(parameter.requires_grad for parameter in layer.parameters()):
+            return function(*args, **keywords)
+        for one in args:
+            if torch.is_tensor(one) and torch.is_floating_point(one):
+                one.requires_grad_(True)
+                break
+        return checkpoint(function, *args, use_reentrant=reentrant, **keywords)
+
+    model._set_gradient_checkpointing(enable=True, gradient_checkpointing_func=around)
 
 
 def checkpointed_by_torchtitan(layers, training):
