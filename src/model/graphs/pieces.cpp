@@ -263,12 +263,16 @@ std::vector<ModuleId> modules_of(const ModelSpec& model, ModuleId parent) {
   return found;
 }
 
-void lead_in(GraphBuilder& g, ModuleId layer, TensorId hidden) {
-  if (!g.options().layers_require_grad) return;
+TensorId led_in(GraphBuilder& g, ModuleId layer, TensorId hidden) {
+  if (!g.options().layers_require_grad || g.graph().tensor(hidden).requires_grad) return hidden;
   const std::vector<bool>& trainable = g.options().trainable;
   for (std::size_t id = 0; id < trainable.size(); ++id) {
-    if (trainable[id] && g.model().lies_in(g.model().parameters[id].module, layer)) return g.require_grad(hidden);
+    if (!trainable[id] || !g.model().lies_in(g.model().parameters[id].module, layer)) continue;
+    const TensorId leaf = rebound(g, hidden, g.view(hidden, g.shape(hidden)));
+    g.require_grad(leaf);
+    return leaf;
   }
+  return hidden;
 }
 
 TensorId run_layers(GraphBuilder& g, ModuleId list, TensorId hidden, const Keywords& keywords, const LayerCall& call) {
@@ -281,7 +285,7 @@ TensorId run_layers(GraphBuilder& g, ModuleId list, TensorId hidden, const Keywo
   for (const ModuleId module : modules_of(g.model(), list)) {
     std::vector<TensorId> given = keywords(layer);
     std::erase(given, kNone);
-    lead_in(g, module, hidden);
+    hidden = led_in(g, module, hidden);
     const std::int32_t region = g.begin_region({{hidden}, std::move(given), {}, {}});
     const TensorId out = call(module, layer, hidden);
     g.end_region(region);

@@ -38,9 +38,9 @@ using Positions = std::function<TensorId()>;
 // In the order in which they were registered.
 [[nodiscard]] std::vector<ModuleId> modules_of(const ModelSpec& model, ModuleId parent);
 
-// Where layers do so (GraphOptions::layers_require_grad): `hidden` comes to require a gradient if something in the
-// layer is trained.
-void lead_in(GraphBuilder& g, ModuleId layer, TensorId hidden);
+// Where layers do so (GraphOptions::layers_require_grad) and something in the layer is trained: `hidden` as a leaf,
+// which no module below has handed out as one. Uses up `hidden`.
+[[nodiscard]] TensorId led_in(GraphBuilder& g, ModuleId layer, TensorId hidden);
 // Every layer of a module list, each a region that is called with the running tensor and what `keywords` gives it
 // (kNone is left out). Uses up `hidden`; regions are numbered on.
 using Keywords = std::function<std::vector<TensorId>(std::size_t layer)>;

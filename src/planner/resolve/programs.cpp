@@ -456,9 +456,10 @@ class OfProgram {
   // Layers of which something is trained are checkpointed, and make what they are given require gradients
   // (model/model_utils/checkpointing.py, get_custom_gradient_checkpointing_func).
   void checkpoint_trained() {
-    const TowerParts* tower = base_.parts == nullptr ? nullptr : base_.parts->tower.get();
-    if (tower == nullptr || request_.checkpoint.value_or("none") != "full") return;
+    if (request_.checkpoint.value_or("none") != "full") return;
     usually(request_.layers_require_grads, true);
+    const TowerParts* tower = base_.parts == nullptr ? nullptr : base_.parts->tower.get();
+    if (tower == nullptr) return;
     const bool pictures = !*foreign_.adapters && !foreign_.freeze_tower.value_or(true);
     const bool text = *foreign_.adapters || !foreign_.freeze_language.value_or(false);
     std::vector<std::string> trained;

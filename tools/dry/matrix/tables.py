@@ -1751,6 +1751,18 @@ def factory_pictures():
         yield one(name="lora-autocast", autocast="bf16", checkpoint_impl="reentrant", **{**said, **text, "lora": lora, "freeze": []})
 
 
+def factory():
+    """The same without a tower: what stands between words and layers has no gradient, and ZeRO-3 fetches no words for backward."""
+    text = {"checkpoint": "groups:0,1,2,3", "layers_require_grads": True, "max_grad_norm": 1.0}
+    for model, targets in (("qwen2.5-0.5b", ["q_proj", "v_proj"]), ("gpt2", ["c_attn"]), ("granite-3.1-2b", ["q_proj", "v_proj"])):
+        change = {"n_layer" if model == "gpt2" else "num_hidden_layers": 4}
+        one = functools.partial(job, "factory", model, 500, 2, change=change, attention=None, lora={"r": 8, "targets": targets}, **text)
+        for form in ("reentrant", "non_reentrant"):
+            yield one(name=f"lora-{form}", checkpoint_impl=form)
+            yield one(name=f"lora-{form}-zero3", checkpoint_impl=form, world=8, rank=3, deepspeed=engine(3))
+            yield one(name=f"lora-{form}-zero2", checkpoint_impl=form, world=8, rank=3, deepspeed=engine(2))
+
+
 def single_pictures():
     """One picture at a time, whose class token takes its gradient as a part of another."""
     for model in ("vit-base", "internvl3-1b"):
@@ -2025,6 +2037,7 @@ def jobs():
         *sampled_pictures(),
         *single_pictures(),
         *factory_pictures(),
+        *factory(),
         *trl_heads(),
         *accelerated(),
         *adapted_by_peft(),

@@ -257,8 +257,8 @@ TensorId sharing_layers(GraphBuilder& g, const DecoderParts& p, ModuleId list, T
     }
     std::vector<TensorId> keywords{given.waves.cos, given.waves.sin, given.ids, given.mask};
     std::erase(keywords, kNone);
+    hidden = led_in(g, module, hidden);
     const std::vector<TensorId> arguments = own == kNone ? std::vector{hidden} : std::vector{hidden, last};
-    lead_in(g, module, hidden);
     const std::int32_t region = g.begin_region({arguments, std::move(keywords), {}, {}});
     const TensorId out = sharing_layer(g, p, module, index++, hidden, last, given, shared);
     g.end_region(region);
