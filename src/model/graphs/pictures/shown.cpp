@@ -2,6 +2,7 @@
 // follow transformers' modules one by one; a `drop` stands where a Python variable or frame lets go of a tensor.
 #include <cmath>
 
+#include "model/catalogue/rules.h"
 #include "model/graphs/activations.h"
 #include "model/graphs/linear.h"
 #include "model/graphs/pictures/tower.h"
@@ -53,6 +54,16 @@ TensorId places_beside(GraphBuilder& g, const TowerParts& tower, TensorId seen) 
 
 namespace {
 
+// DeepSpeed's linear keeps the places as they lie. Those of several pictures it copies for a weight that is trained.
+TensorId function_of_places(GraphBuilder& g, TensorId places, std::int64_t features) {
+  const TensorId weight = g.parameter("weight");
+  const bool copies = g.shape(places).dims[0] > 1 && g.graph().tensor(weight).requires_grad;
+  Shape made = g.shape(places);
+  made.dims[made.rank - 1U] = features;
+  return g.product(Product::Function, {places, weight, g.parameter("bias")}, made, g.dtype(places),
+                   copies ? rules::kGaps : 0);
+}
+
 // nn.Linear. Without the first place of each picture they do not follow each other, and siglip's lie column by column,
 // as its convolution leaves them: then the bias is added in place behind the product (Linear.cpp).
 TensorId linear_of_places(GraphBuilder& g, const TowerParts& tower, ModuleId module, TensorId places,
@@ -62,6 +73,11 @@ TensorId linear_of_places(GraphBuilder& g, const TowerParts& tower, ModuleId mod
   const bool adapted = g.model().child(module, "base_layer") != kNone;
   if (matrix || cast || adapted) return linear_module(g, module, places, features);
   g.enter(module);
+  if (g.options().stage3_linear) {
+    const TensorId out = function_of_places(g, places, features);
+    g.exit(module);
+    return out;
+  }
   const TensorId product = product_of_places(g, places, g.parameter("weight"), features, true);
   const TensorId bias = g.lowered(g.parameter("bias"));
   TensorId out = product;

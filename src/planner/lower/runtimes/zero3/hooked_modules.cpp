@@ -34,6 +34,9 @@ struct Early {
 constexpr Early kEarly[] = {
     {"DenseActDense", "wo", "wo.weight"},
     {"DenseGatedActDense", "wo", "wo.weight"},
+    {"CLIPTextEmbeddings", "token_embedding", "position_embedding.weight"},
+    {"SiglipTextEmbeddings", "token_embedding", "position_embedding.weight"},
+    {"MllamaVisionModel", "patch_embedding", "patch_embedding.weight"},
     {"CLIPVisionEmbeddings", "patch_embedding", "patch_embedding.weight"},
     {"SiglipVisionEmbeddings", "patch_embedding", "patch_embedding.weight"},
     {"InternVLVisionPatchEmbeddings", "projection", "projection.weight"},
@@ -218,8 +221,10 @@ std::vector<std::vector<ParameterId>> read_before_call(const ModelSpec& model) {
 }
 
 std::vector<bool> called_by_keyword(const ModelSpec& model) {
-  // transformers 5.17: modeling_gpt_oss.py, modeling_qwen3_next.py and its kin, modeling_granitemoehybrid.py.
-  constexpr std::string_view kTypes[] = {"GptOssAttention", "GatedDeltaNet", "MambaLayer"};
+  // transformers 5.17: modeling_gpt_oss.py, modeling_qwen3_next.py and its kin, modeling_granitemoehybrid.py,
+  // modeling_lfm2.py and lfm2_moe's, modeling_mllama.py.
+  constexpr std::string_view kTypes[] = {"GptOssAttention", "GatedDeltaNet", "MambaLayer", "ShortConv",
+                                         "MllamaVisionEncoderLayer"};
   std::vector<bool> keyword(model.modules.size());
   for (std::size_t at = 0; at < keyword.size(); ++at) {
     const std::string_view type = model.modules[at].type;
