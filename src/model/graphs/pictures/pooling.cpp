@@ -69,6 +69,7 @@ class PoolingHead {
 
   // A product of places that lie picture by picture, then the bias in place.
   TensorId biased(TensorId places, TensorId weight, TensorId bias, std::int64_t features) {
+    if (g_.options().stage3_linear) return function_of_places(g_, places, weight, bias, features);
     const TensorId low_places = g_.lowered(places);
     const TensorId low_weight = g_.lowered(weight);
     const TensorId product = product_of_places(g_, low_places, low_weight, features, true);

@@ -30,6 +30,14 @@ TensorId product_of_places(GraphBuilder& g, TensorId places, TensorId weight, st
   return product;
 }
 
+// DeepSpeed's linear keeps the places as they lie. Those of several pictures it copies for a weight that is trained.
+TensorId function_of_places(GraphBuilder& g, TensorId places, TensorId weight, TensorId bias, std::int64_t features) {
+  const bool copies = g.shape(places).dims[0] > 1 && g.graph().tensor(weight).requires_grad;
+  Shape made = g.shape(places);
+  made.dims[made.rank - 1U] = features;
+  return g.product(Product::Function, {places, weight, bias}, made, g.dtype(places), copies ? rules::kGaps : 0);
+}
+
 // InternVLModel.pixel_shuffle, pixel_shuffle of llama4.
 TensorId places_beside(GraphBuilder& g, const TowerParts& tower, TensorId seen) {
   const std::int64_t pictures = g.shape(seen).dims[0];
@@ -54,16 +62,6 @@ TensorId places_beside(GraphBuilder& g, const TowerParts& tower, TensorId seen) 
 
 namespace {
 
-// DeepSpeed's linear keeps the places as they lie. Those of several pictures it copies for a weight that is trained.
-TensorId function_of_places(GraphBuilder& g, TensorId places, std::int64_t features) {
-  const TensorId weight = g.parameter("weight");
-  const bool copies = g.shape(places).dims[0] > 1 && g.graph().tensor(weight).requires_grad;
-  Shape made = g.shape(places);
-  made.dims[made.rank - 1U] = features;
-  return g.product(Product::Function, {places, weight, g.parameter("bias")}, made, g.dtype(places),
-                   copies ? rules::kGaps : 0);
-}
-
 // nn.Linear. Without the first place of each picture they do not follow each other, and siglip's lie column by column,
 // as its convolution leaves them: then the bias is added in place behind the product (Linear.cpp).
 TensorId linear_of_places(GraphBuilder& g, const TowerParts& tower, ModuleId module, TensorId places,
@@ -74,7 +72,7 @@ TensorId linear_of_places(GraphBuilder& g, const TowerParts& tower, ModuleId mod
   if (matrix || cast || adapted) return linear_module(g, module, places, features);
   g.enter(module);
   if (g.options().stage3_linear) {
-    const TensorId out = function_of_places(g, places, features);
+    const TensorId out = function_of_places(g, places, g.parameter("weight"), g.parameter("bias"), features);
     g.exit(module);
     return out;
   }
