@@ -185,22 +185,47 @@ void int8_linear(Writer& w) {
   rule.backward();
 }
 
+// DeepSpeed's function over rows of x that lie with gaps between them: it keeps them as they lie. A trained weight's
+// products copy them; a gradient that comes by column is copied for each of its own.
+void linear_with_gaps(Writer& w) {
+  const bool by_column = w.node().number == rules::kGapsBack;
+  const DType dtype = w.in(0).dtype;
+  const Bytes out = storage(w.out().shape.elements(), dtype);
+  const bool trained = w.needs(1);
+  const std::uint8_t rows = trained ? w.forward_temporary(w.bytes_in(0), dtype) : std::uint8_t{0};
+  if (trained) w.kernel();
+  w.output();
+  w.kernel();
+  if (trained) w.forward_drop(rows);
+  for (std::size_t i = 0; i < w.node().input_count; ++i) w.save_input(i, i == 0 ? "_saved_mat1" : "_saved_mat2");
+  w.saves_after_kernel();
+  w.gradient(0);
+  if (by_column && w.needs(0)) w.drop(w.temporary(out, dtype));
+  if (trained) {
+    const std::uint8_t gradient = by_column ? w.temporary(out, dtype) : std::uint8_t{0};
+    const std::uint8_t copied = w.temporary(w.bytes_in(0), dtype);
+    w.gradient(1);
+    if (by_column) w.drop(gradient);
+    w.drop(copied);
+  }
+  if (!w.has_in(2)) return;
+  if (by_column) return w.gradient(2);
+  w.summed_gradient(2);
+}
+
 }  // namespace
 
 // x W^T (+ b). Saved: mat1 iff the weight needs a gradient, mat2 iff the input does (derivatives.yaml: mm, addmm).
 // Backward order: with bias x, W, then, by the engine, the bias sum; without bias W first. DeepSpeed's Python function
 // (runtime/zero/linear.py) packs what it saves after its forward, x beside a frozen weight and the bias too, and always
-// makes x first. Rows of x with gaps between them it keeps as they lie, and copies them for each product.
+// makes x first.
 void linear(Writer& w) {
   if (is_int8_product(w.node())) return int8_linear(w);
   if (w.node().number > 0) return packed_linear(w);
+  if (w.node().number < 0) return linear_with_gaps(w);
   const bool has_bias = w.node().input_count == 3;
-  const bool copies = w.node().number == rules::kGaps;
-  const std::uint8_t rows = copies ? w.forward_temporary(w.bytes_in(0), w.in(0).dtype) : std::uint8_t{0};
-  if (copies) w.kernel();
   w.output();
   w.kernel();
-  if (copies) w.forward_drop(rows);
   const bool function = w.node().product == Product::Function;
   w.save_input(0, has_bias ? "_saved_mat1" : "_saved_self", function || w.needs(1));
   w.save_input(1, "_saved_mat2", w.needs(0));
@@ -217,10 +242,7 @@ void linear(Writer& w) {
   }
   if (has_bias || function) {
     w.gradient(0);
-    const bool again = copies && w.needs(1);
-    const std::uint8_t copied = again ? w.temporary(w.bytes_in(0), w.in(0).dtype) : std::uint8_t{0};
     w.gradient(1);
-    if (again) w.drop(copied);
     if (!function) w.function_returns();
     if (has_bias) w.summed_gradient(2);
   } else {

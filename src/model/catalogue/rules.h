@@ -76,7 +76,8 @@ void average_pool(Writer& w);
 // quantized as well. Every other Linear has 0 there.
 inline constexpr double kNestedScales = 100;
 inline constexpr double kEightBits = 200;  // Of a Linear over an int8 weight.
-inline constexpr double kGaps = -1;        // Of a Linear over rows with gaps between them, which are copied.
+inline constexpr double kGaps = -1;        // Of DeepSpeed's linear over rows that lie with gaps between them.
+inline constexpr double kGapsBack = -2;    // And whose gradient comes by column.
 void linear(Writer& w);
 void matmul(Writer& w);
 void stacked_product(Writer& w);

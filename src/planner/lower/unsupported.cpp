@@ -412,16 +412,13 @@ std::optional<std::string> sharded_tower_unsupported(const ModelSpec& model, con
 // waits for their gradients (find_unused_parameters), and engines were not compared.
 bool skips_unreached(const Job& job) { return job.training.runtime == Runtime::PyTorch && job.parallelism.dp == 1; }
 
-// dinov2's token of masked patches, which a classifier does not read; its modules were not compared under ZeRO-3.
+// dinov2's token of masked patches, which a classifier does not read.
 std::optional<std::string> masked_patches_unsupported(const ModelSpec& model, const Job& job) {
   if (model.family != "dinov2" && model.family != "gemma3n_text") return std::nullopt;
   const Training& training = job.training;
   const std::vector<std::string> unreached = unreached_parameters(model, trained_parameters(model, training));
   if (!skips_unreached(job) && !unreached.empty()) {
     return formatted("a parameter that is trained and that no loss reaches: --freeze '{}'", unreached.front());
-  }
-  if (model.family == "dinov2" && training.runtime == Runtime::DeepSpeed && training.zero.stage == 3) {
-    return "dinov2 under ZeRO-3, not compared with DeepSpeed yet";
   }
   return std::nullopt;
 }
@@ -432,10 +429,6 @@ std::optional<std::string> shared_layers_unsupported(const ModelSpec& model, con
   if (model.family != "albert") return std::nullopt;
   if (is_fsdp(training.runtime)) {
     return "albert's shared layers under fully_shard and FSDP1, not compared with PyTorch yet";
-  }
-  const bool stage3 = training.runtime == Runtime::DeepSpeed && training.zero.stage == 3;
-  if (stage3 && training.grad_accum > 1) {
-    return "albert's shared layers under ZeRO-3 over several micro-batches, whose gradients wait otherwise";
   }
   return std::nullopt;
 }

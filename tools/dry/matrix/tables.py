@@ -215,6 +215,8 @@ def families():
         frozen = {"freeze": ["*mask_token"]}
         yield one(2, world=8, rank=3, deepspeed=engine(2), name="zero2", **frozen)
         yield one(2, world=8, runtime="fsdp2", name="fsdp2", **frozen)
+        yield one(2, world=8, rank=3, deepspeed=engine(3), model_init="host", name="zero3", **frozen)
+        yield one(3, world=8, rank=3, deepspeed=engine(3, accum=2), model_init="host", checkpoint="full", name="zero3-full-accum2", **frozen)
     for model in SHARED:
         yield from shared_layers(functools.partial(job, "families", model, attention=None, whole=True))
     yield from translators(functools.partial(job, "families", attention=None, whole=True))
@@ -1875,6 +1877,7 @@ def gathered_albert():
         one = functools.partial(job, "families", model, seq, batch, attention=None, world=8, rank=3)
         yield one(deepspeed=engine(3), model_init="host", name="zero3")
         yield one(deepspeed=engine(3), model_init="host", max_grad_norm=1.0, name="zero3-clipped")
+        yield one(deepspeed=engine(3, accum=2), model_init="host", name="zero3-accum2")
 
 
 def gathered_towers():
@@ -1957,18 +1960,16 @@ def gathered_contrasts():
         yield one(**said, name="classified-zero3")
         yield one(**said, checkpoint="full", name="classified-zero3-full")
         yield one(freeze=["vision_model.*"], name="classified-zero3-frozen")
-        yield one(**q_v, checkpoint="full", name="classified-zero3-lora-full")
 
 
 def gathered_convolutions():
     """lfm2 and lfm2_moe under ZeRO-3."""
     few = {"num_hidden_layers": 6, "layer_types": ["conv", "conv", "full_attention", "conv", "conv", "full_attention"]}
-    for model, change in (("lfm2-1.2b", few), ("lfm2-8b-a1b", few)):
+    mixed = {"num_hidden_layers": 4, "layer_types": ["conv", "conv", "full_attention", "conv"], "num_experts": 8}
+    for model, change in (("lfm2-350m", few), ("lfm2-8b-a1b", mixed)):
         one = functools.partial(job, "families", model, attention=None, change=change, world=8, rank=3, model_init="host", deepspeed=engine(3))
         yield one(1024, 2, name="zero3")
-        yield one(2048, 1, checkpoint="full", name="zero3-full")
-        if model == "lfm2-1.2b":
-            yield one(777, 1, deepspeed=engine(3, accum=2), name="zero3-accum2")
+        yield one(2048, 1, checkpoint="full", deepspeed=engine(3, accum=2), name="zero3-full-accum2")
         yield one(1024, 1, lora={"r": 8, "targets": ["q_proj", "v_proj"]}, name="zero3-lora")
 
 

@@ -30,12 +30,13 @@ TensorId product_of_places(GraphBuilder& g, TensorId places, TensorId weight, st
   return product;
 }
 
-// DeepSpeed's linear keeps the places as they lie. Those of several pictures it copies for a weight that is trained.
-TensorId function_of_places(GraphBuilder& g, TensorId places, TensorId weight, TensorId bias, std::int64_t features) {
-  const bool copies = g.shape(places).dims[0] > 1 && g.graph().tensor(weight).requires_grad;
+TensorId function_of_places(GraphBuilder& g, TensorId places, TensorId weight, TensorId bias, std::int64_t features,
+                            bool by_column) {
+  const bool gaps = g.shape(places).dims[0] > 1;
   Shape made = g.shape(places);
   made.dims[made.rank - 1U] = features;
-  return g.product(Product::Function, {places, weight, bias}, made, g.dtype(places), copies ? rules::kGaps : 0);
+  const double lie = gaps ? by_column ? rules::kGapsBack : rules::kGaps : 0;
+  return g.product(Product::Function, {places, weight, bias}, made, g.dtype(places), lie);
 }
 
 // InternVLModel.pixel_shuffle, pixel_shuffle of llama4.

@@ -43,6 +43,7 @@ constexpr Early kEarly[] = {
     {"Gemma4VisionPatchEmbedder", "input_proj", "input_proj.weight"},
     {"PixtralVisionModel", "patch_conv", "patch_conv.weight"},
     {"PatchEmbed", "proj", "proj.weight"},
+    {"Dinov2Embeddings", "patch_embeddings", "patch_embeddings.projection.weight"},
     {"ViTModel", "embeddings", "embeddings.patch_embeddings.projection.weight"},
     {"Llama4TextModel", "embed_tokens", "embed_tokens.weight"},
     {"HunYuanMoEV1Gate", "wg", "wg.weight"},
