@@ -268,7 +268,7 @@ TEST_CASE("unsupported: Liger's loss is that of 16-bit weights, in the families 
   CHECK(reason(gpt2, [](Training&) {}) == "Liger's loss in the gpt2 family, which it does not patch");
 }
 
-TEST_CASE("unsupported: layers that share their weights have no checkpoints, and nobody gathers them yet") {
+TEST_CASE("unsupported: layers that share their weights have no checkpoints, and fully_shard does not know them yet") {
   const char* const kConfig =
       R"({"model_type": "albert", "architectures": ["AlbertForMaskedLM"], "hidden_size": 64, "num_attention_heads": 4})";
   const ModelSpec model = build_model(parse_json("config.json", kConfig), "albert");

@@ -424,7 +424,7 @@ std::optional<std::string> masked_patches_unsupported(const ModelSpec& model, co
 }
 
 // albert, whose groups of layers are called several times with the same weights: gathered each time, in an order that
-// was compared with neither DeepSpeed nor PyTorch.
+// was not compared with PyTorch.
 std::optional<std::string> shared_layers_unsupported(const ModelSpec& model, const Training& training) {
   if (model.family != "albert") return std::nullopt;
   if (is_fsdp(training.runtime)) {

@@ -32,11 +32,11 @@ TensorId product_of_places(GraphBuilder& g, TensorId places, TensorId weight, st
 
 TensorId function_of_places(GraphBuilder& g, TensorId places, TensorId weight, TensorId bias, std::int64_t features,
                             bool by_column) {
-  const bool gaps = g.shape(places).dims[0] > 1;
   Shape made = g.shape(places);
   made.dims[made.rank - 1U] = features;
-  const double lie = gaps ? by_column ? rules::kGapsBack : rules::kGaps : 0;
-  return g.product(Product::Function, {places, weight, bias}, made, g.dtype(places), lie);
+  const bool matrix = made.dims[0] == 1 || made.dims[1] == 1;
+  const double gaps = by_column ? rules::kGapsBack : rules::kGaps;
+  return g.product(Product::Function, {places, weight, bias}, made, g.dtype(places), matrix ? 0 : gaps);
 }
 
 // InternVLModel.pixel_shuffle, pixel_shuffle of llama4.
