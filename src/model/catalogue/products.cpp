@@ -185,6 +185,34 @@ void int8_linear(Writer& w) {
   rule.backward();
 }
 
+// DeepSpeed's function over rows of x that lie with gaps between them: it keeps them as they lie. A trained weight's
+// products copy them; a gradient that comes by column is copied for each of its own.
+void linear_with_gaps(Writer& w) {
+  const bool by_column = w.node().number == rules::kGapsBack;
+  const DType dtype = w.in(0).dtype;
+  const Bytes out = storage(w.out().shape.elements(), dtype);
+  const bool trained = w.needs(1);
+  const std::uint8_t rows = trained ? w.forward_temporary(w.bytes_in(0), dtype) : std::uint8_t{0};
+  if (trained) w.kernel();
+  w.output();
+  w.kernel();
+  if (trained) w.forward_drop(rows);
+  for (std::size_t i = 0; i < w.node().input_count; ++i) w.save_input(i, i == 0 ? "_saved_mat1" : "_saved_mat2");
+  w.saves_after_kernel();
+  w.gradient(0);
+  if (by_column && w.needs(0)) w.drop(w.temporary(out, dtype));
+  if (trained) {
+    const std::uint8_t gradient = by_column ? w.temporary(out, dtype) : std::uint8_t{0};
+    const std::uint8_t copied = w.temporary(w.bytes_in(0), dtype);
+    w.gradient(1);
+    if (by_column) w.drop(gradient);
+    w.drop(copied);
+  }
+  if (!w.has_in(2)) return;
+  if (by_column) return w.gradient(2);
+  w.summed_gradient(2);
+}
+
 }  // namespace
 
 // x W^T (+ b). Saved: mat1 iff the weight needs a gradient, mat2 iff the input does (derivatives.yaml: mm, addmm).
@@ -194,6 +222,7 @@ void int8_linear(Writer& w) {
 void linear(Writer& w) {
   if (is_int8_product(w.node())) return int8_linear(w);
   if (w.node().number > 0) return packed_linear(w);
+  if (w.node().number < 0) return linear_with_gaps(w);
   const bool has_bias = w.node().input_count == 3;
   w.output();
   w.kernel();

@@ -73,9 +73,11 @@ void average_pool(Writer& w);
 
 // products.cpp
 // Node::number of a Linear over a packed weight: the dtype that backward unpacks it to, and this where its scales are
-// quantized as well. Every other Linear has 0 there.
+// quantized as well. Every other Linear but those below has 0 there.
 inline constexpr double kNestedScales = 100;
 inline constexpr double kEightBits = 200;  // Of a Linear over an int8 weight.
+inline constexpr double kGaps = -1;        // Of DeepSpeed's linear over rows that lie with gaps between them.
+inline constexpr double kGapsBack = -2;    // And whose gradient comes by column.
 void linear(Writer& w);
 void matmul(Writer& w);
 void stacked_product(Writer& w);

@@ -386,23 +386,11 @@ std::optional<std::string> deepspeed_unsupported(const ModelSpec& model, const J
     return "immediate gradient updates before DeepSpeed 0.19.8";
   }
   if (const auto other = accumulation_unsupported(training)) return other;
-  // DeepSpeed's own run lets go of the convolution's weight later than predicted.
-  if (training.zero.stage == 3 && model.family.starts_with("lfm2")) {
-    return formatted("{} under ZeRO-3, not equal to DeepSpeed yet", model.family);
-  }
   const bool gathers_after_step = training.zero.stage == 1 || training.zero.stage == 2;
   if (gathers_after_step && job.parallelism.dp > 1 && training.deepspeed < Version{0, 12, 4}) {
     return "weights gathered in shards before DeepSpeed 0.12.4";
   }
   return std::nullopt;
-}
-
-bool tower_is_trained(const ModelSpec& model, const std::vector<bool>& trained) {
-  const std::string inside = formatted("{}.", model.parts->tower->module);
-  for (std::size_t id = 0; id < trained.size(); ++id) {
-    if (trained[id] && model.parameters[id].name.find(inside) != std::string::npos) return true;
-  }
-  return false;
 }
 
 std::optional<std::string> sharded_tower_unsupported(const ModelSpec& model, const Training& training) {
@@ -420,23 +408,11 @@ std::optional<std::string> sharded_tower_unsupported(const ModelSpec& model, con
   return "a tower of pictures of all sizes beside experts or mixers under fully_shard, not compared with PyTorch yet";
 }
 
-// Under ZeRO-3. Of llava DeepSpeed's backward does not enter an encoder whose last layers nobody reads, and it enters a
-// frozen convolution whose result a checkpoint made to require a gradient; towers under classifiers were not compared.
-std::optional<std::string> gathered_tower_unsupported(const ModelSpec& model, const Training& training,
-                                                      const std::vector<bool>& trained) {
-  const bool gradients = !training.checkpoint.groups.empty() || tower_is_trained(model, trained);
-  const bool apart = model.family.starts_with("llava") || model.family == "clip" || model.family == "siglip";
-  if (model.family == "mllama") return "mllama under ZeRO-3, not compared with DeepSpeed yet";
-  if (contrasts(model)) return formatted("{} under ZeRO-3, not compared with DeepSpeed yet", model.graph_class);
-  if (apart && gradients) return formatted("gradients in {}'s tower under ZeRO-3", model.family);
-  return std::nullopt;
-}
-
 // Without a reducer parameters that no loss reaches keep no gradient, and the optimizer makes no state for them. DDP
 // waits for their gradients (find_unused_parameters), and engines were not compared.
 bool skips_unreached(const Job& job) { return job.training.runtime == Runtime::PyTorch && job.parallelism.dp == 1; }
 
-// dinov2's token of masked patches, which a classifier does not read; its modules were not compared under ZeRO-3.
+// dinov2's token of masked patches, which a classifier does not read.
 std::optional<std::string> masked_patches_unsupported(const ModelSpec& model, const Job& job) {
   if (model.family != "dinov2" && model.family != "gemma3n_text") return std::nullopt;
   const Training& training = job.training;
@@ -444,22 +420,15 @@ std::optional<std::string> masked_patches_unsupported(const ModelSpec& model, co
   if (!skips_unreached(job) && !unreached.empty()) {
     return formatted("a parameter that is trained and that no loss reaches: --freeze '{}'", unreached.front());
   }
-  if (model.family == "dinov2" && training.runtime == Runtime::DeepSpeed && training.zero.stage == 3) {
-    return "dinov2 under ZeRO-3, not compared with DeepSpeed yet";
-  }
   return std::nullopt;
 }
 
 // albert, whose groups of layers are called several times with the same weights: gathered each time, in an order that
-// was compared with neither DeepSpeed nor PyTorch.
+// was not compared with PyTorch.
 std::optional<std::string> shared_layers_unsupported(const ModelSpec& model, const Training& training) {
   if (model.family != "albert") return std::nullopt;
   if (is_fsdp(training.runtime)) {
     return "albert's shared layers under fully_shard and FSDP1, not compared with PyTorch yet";
-  }
-  const bool stage3 = training.runtime == Runtime::DeepSpeed && training.zero.stage == 3;
-  if (stage3 && training.grad_accum > 1) {
-    return "albert's shared layers under ZeRO-3 over several micro-batches, whose gradients wait otherwise";
   }
   return std::nullopt;
 }
@@ -515,9 +484,7 @@ std::optional<std::string> tower_unsupported(const ModelSpec& model, const Job& 
     }
   }
   if (const auto crossing = crossing_unsupported(model, training, trained)) return crossing;
-  if (is_fsdp(training.runtime)) return sharded_tower_unsupported(model, training);
-  const bool gathers = training.runtime == Runtime::DeepSpeed && training.zero.stage == 3;
-  return gathers ? gathered_tower_unsupported(model, training, trained) : std::nullopt;
+  return is_fsdp(training.runtime) ? sharded_tower_unsupported(model, training) : std::nullopt;
 }
 
 // Beside a value head nothing leads from the model's own head to the loss. Engines and shards were not compared.

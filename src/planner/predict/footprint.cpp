@@ -387,6 +387,7 @@ bool multiplies_rows(const ModelSpec& model, const Module& module) {
   const auto below = [&](std::string_view name) { return path.find(name) != std::string_view::npos; };
   if (model.family == "opt" && (path.ends_with(".fc1") || path.ends_with(".fc2"))) return true;
   if (model.family == "mistral3" && below("multi_modal_projector.")) return true;
+  if (model.family == "siglip" && (below("text_model.head") || path.ends_with("head.attention.out_proj"))) return true;
   if (module.type.ends_with("Router") || below("visual.")) return true;
   const bool whole = made.ends_with("ForSequenceClassification") || made.ends_with("ForImageClassification");
   return whole && module.layer == kNone && (below("classifier") || below("pooler."));

@@ -41,10 +41,6 @@ REASONS = [
     ),
     (r"/pictures-llama-4-", "not traced: into which free blocks tensors are put from the first; what is asked for is equal"),
     (
-        r"/pictures-llava-.*tiled-zero3",
-        "not traced: what the tower makes of its class token, 2 KiB a square, lives on under ZeRO-3 until the forward ends",
-    ),
-    (
         r"/(pictures|chance-6|families)-(llava|mistral-small-3|glm-4.[156]v)",
         "the dry device runs operators on small whole numbers a second time where a model sees pictures, and holds an operator's operands "
         "until it has returned: into which free blocks tensors are put",

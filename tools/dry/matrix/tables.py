@@ -215,6 +215,8 @@ def families():
         frozen = {"freeze": ["*mask_token"]}
         yield one(2, world=8, rank=3, deepspeed=engine(2), name="zero2", **frozen)
         yield one(2, world=8, runtime="fsdp2", name="fsdp2", **frozen)
+        yield one(2, world=8, rank=3, deepspeed=engine(3), model_init="host", name="zero3", **frozen)
+        yield one(3, world=8, rank=3, deepspeed=engine(3, accum=2), model_init="host", checkpoint="full", name="zero3-full-accum2", **frozen)
     for model in SHARED:
         yield from shared_layers(functools.partial(job, "families", model, attention=None, whole=True))
     yield from translators(functools.partial(job, "families", attention=None, whole=True))
@@ -1657,6 +1659,8 @@ def trl_heads():
 
 FEW = {"text_config": {"num_hidden_layers": 4}, "vision_config": {"num_hidden_layers": 4}}
 FEW_BLOCKS = {"num_hidden_layers": 4, "vision_config": {"depth": 4}}
+CROSSING = {"text_config": {"num_hidden_layers": 6, "cross_attention_layers": [1, 4]},
+            "vision_config": {"num_hidden_layers": 6, "num_global_layers": 2, "intermediate_layers_indices": [1, 3, 4], "vision_output_dim": 5120}}
 LABELS = {"id2label": {str(i): str(i) for i in range(10)}}
 TOWERS = {  # A model, a length that its picture fits into, what is changed of its config, what is said besides.
     "llava-1.5-7b": (700, FEW, {"freeze": ["model.vision_tower.encoder.layers.3.*", "model.vision_tower.post_layernorm.*"]}),
@@ -1842,8 +1846,7 @@ def contrasted():
 def crossing_pictures():
     """mllama, of which some layers of the text look at tiles of pictures."""
     model, tower = "llama-3.2-11b-vision", ["model.vision_model.*"]
-    change = {"text_config": {"num_hidden_layers": 6, "cross_attention_layers": [1, 4]},
-              "vision_config": {"num_hidden_layers": 6, "num_global_layers": 2, "intermediate_layers_indices": [1, 3, 4], "vision_output_dim": 5120}}
+    change = CROSSING
     text = [f"language_model.layers.{at}.self_attn.{one}_proj" for at in (0, 2, 3, 5) for one in "qv"]
     one = functools.partial(job, "pictures", model, change=change, attention=None, images=1)
     yield one(1024, 1, name="crossing")
@@ -1902,6 +1905,8 @@ def gathered_albert():
         one = functools.partial(job, "families", model, seq, batch, attention=None, world=8, rank=3)
         yield one(deepspeed=engine(3), model_init="host", name="zero3")
         yield one(deepspeed=engine(3), model_init="host", max_grad_norm=1.0, name="zero3-clipped")
+        if model == "albert-base":
+            yield one(deepspeed=engine(3, accum=2), model_init="host", name="zero3-accum2")
 
 
 def gathered_towers():
@@ -1923,6 +1928,78 @@ def gathered_towers():
         yield shown(model, 700, 2, name="connected-zero3-all")
         yield shown(model, 500, 1, checkpoint="full", name="connected-zero3-all-full")
         yield shown(model, 600, 2, freeze=["model.vision_model.*"], name="connected-zero3-frozen")
+
+
+def gathered_llava():
+    """llava and llava_next under ZeRO-3 with gradients in their towers: trained, adapted, or behind what a checkpoint makes require one."""
+    tower = ["model.vision_tower.*"]
+    unread = {"llava-1.5-7b": TOWERS["llava-1.5-7b"][2]["freeze"]}
+    text = [f"language_model.layers.{at}.self_attn.{one}_proj" for at in range(4) for one in "qv"]
+    seen = [f"vision_tower.encoder.layers.{at}.self_attn.{one}_proj" for at in range(3) for one in "qv"]
+    ways = {
+        "frozen-full": {"freeze": tower, "checkpoint": "full"},
+        "frozen-full-accum2": {"freeze": tower, "checkpoint": "full", "deepspeed": engine(3, accum=2)},
+        "frozen-reentrant": {"freeze": tower, "checkpoint": "full", "checkpoint_impl": "reentrant"},
+        "projector-full": {"freeze": [*tower, "model.language_model.*", "lm_head.*"], "checkpoint": "full"},
+        "all": {},
+        "all-full": {"checkpoint": "full"},
+        "all-full-clipped": {"checkpoint": "full", "deepspeed": engine(3, clip=1.0)},
+        "lora": {"lora": {"r": 8, "targets": text}},
+        "lora-full": {"lora": {"r": 8, "targets": text}, "checkpoint": "full"},
+        "lora-all": {"lora": {"r": 8, "targets": [*text, *seen]}},
+        "lora-all-full": {"lora": {"r": 8, "targets": [*text, *seen]}, "checkpoint": "full"},
+    }
+    for name, more in ways.items():
+        frozen = [] if "lora" in more else [*more.get("freeze", []), *(unread["llava-1.5-7b"] if "freeze" not in more else [])]
+        said = {"deepspeed": engine(3), **{key: value for key, value in more.items() if key != "freeze"}}
+        yield job("pictures", "llava-1.5-7b", 700, 2, change=FEW, attention=None, images=1, model_init="host", world=8, rank=3,
+                  name=f"gathered-{name}", **({"freeze": frozen} if frozen else {}), **said)
+
+
+def gathered_crossing():
+    """mllama under ZeRO-3, whose text looks at its pictures in layers of its own."""
+    model, tower, change = "llama-3.2-11b-vision", ["model.vision_model.*"], CROSSING
+    text = [f"language_model.layers.{at}.self_attn.{one}_proj" for at in (0, 2, 3, 5) for one in "qv"]
+    one = functools.partial(job, "pictures", model, change=change, attention=None, images=1, world=8, rank=3, model_init="host",
+                            deepspeed=engine(3))
+    yield one(512, 1, name="crossing-zero3")
+    yield one(777, 2, checkpoint="full", name="crossing-zero3-full")
+    yield one(600, 2, freeze=tower, name="crossing-zero3-frozen")
+    yield one(600, 2, freeze=tower, checkpoint="full", name="crossing-zero3-frozen-full")
+    yield one(640, 1, freeze=tower, checkpoint="full", deepspeed=engine(3, accum=2), name="crossing-zero3-frozen-full-accum2")
+    yield one(512, 1, deepspeed=engine(3, clip=1.0), world=64, rank=31, name="crossing-zero3-clipped")
+    yield one(512, 1, lora={"r": 8, "targets": text}, name="crossing-zero3-lora")
+    yield one(1024, 1, lora={"r": 8, "targets": text}, checkpoint="full", name="crossing-zero3-lora-full")
+    yield one(600, 2, lora={"r": 16, "targets": ALL_LINEARS}, checkpoint="full", name="crossing-zero3-lora-all-full")
+
+
+def gathered_contrasts():
+    """siglip's two towers and their loss, and classifiers of pictures, under ZeRO-3."""
+    q_v = {"lora": {"r": 8, "targets": ["q_proj", "v_proj"]}}
+    shared = {"attention": None, "world": 8, "rank": 3, "model_init": "host", "deepspeed": engine(3)}
+    one = functools.partial(job, "pictures", "siglip-base-patch16-224", 64, 32, **shared)
+    yield one(name="contrasted-zero3")
+    yield one(checkpoint="full", name="contrasted-zero3-full")
+    yield one(freeze=["vision_model.*"], deepspeed=engine(3, accum=2), name="contrasted-zero3-texts-accum2")
+    yield one(**q_v, checkpoint="full", name="contrasted-zero3-lora-full")
+    yield job("pictures", "siglip-so400m-patch14-384", 64, 6, **shared, name="contrasted-zero3")
+    for model in ("clip-vit-large", "siglip-so400m"):
+        seq, change, said = CLASSIFIERS[model]
+        one = functools.partial(job, "pictures", model, seq, 4, change=change, **shared)
+        yield one(**said, name="classified-zero3")
+        yield one(**said, checkpoint="full", name="classified-zero3-full")
+        yield one(freeze=["vision_model.*"], name="classified-zero3-frozen")
+
+
+def gathered_convolutions():
+    """lfm2 and lfm2_moe under ZeRO-3."""
+    few = {"num_hidden_layers": 6, "layer_types": ["conv", "conv", "full_attention", "conv", "conv", "full_attention"]}
+    mixed = {"num_hidden_layers": 4, "layer_types": ["conv", "conv", "full_attention", "conv"], "num_experts": 8}
+    for model, change in (("lfm2-350m", few), ("lfm2-8b-a1b", mixed)):
+        one = functools.partial(job, "families", model, attention=None, change=change, world=8, rank=3, model_init="host", deepspeed=engine(3))
+        yield one(1024, 2, name="zero3")
+        yield one(2048, 1, checkpoint="full", deepspeed=engine(3, accum=2), name="zero3-full-accum2")
+        yield one(1024, 1, lora={"r": 8, "targets": ["q_proj", "v_proj"]}, name="zero3-lora")
 
 
 def tiled_pictures():
@@ -2033,6 +2110,10 @@ def jobs():
         *later_families(),
         *gathered_albert(),
         *gathered_towers(),
+        *gathered_llava(),
+        *gathered_crossing(),
+        *gathered_contrasts(),
+        *gathered_convolutions(),
         *tiled_pictures(),
         *sampled_pictures(),
         *single_pictures(),

@@ -381,6 +381,8 @@ class Worker:
         if self.deepspeed:
             import deepspeed
 
+            # Its optimizer prints a parameter: of chance values torch counts those that are not zero, and makes as many numbers.
+            torch._tensor_str._str = lambda tensor, **_: "tensor"
             self.engine = deepspeed.initialize(model=model, model_parameters=trained, config=self.deepspeed)[0]
             self.net = self.engine
             return

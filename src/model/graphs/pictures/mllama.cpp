@@ -76,8 +76,9 @@ class TileTower {
   TensorId convolved(TensorId pixels) {
     const std::int64_t tiles = pictures_ * t_.tiles;
     const TensorId flat = g_.view(pixels, Shape{tiles, t_.channels, d_.image, d_.image});
-    const TensorId own = g_.options().autocast ? g_.keep(flat) : g_.cast(flat, g_.options().dtype);
     const ModuleId module = g_.child(module_, "patch_embedding");
+    (void)asked(g_, module, "weight");  // For its dtype.
+    const TensorId own = g_.options().autocast ? g_.keep(flat) : g_.cast(flat, g_.options().dtype);
     g_.enter(module);
     const TensorId made = convolution(g_, Shape{tiles, d_.hidden, side_, side_}, own, true);
     g_.exit(module);

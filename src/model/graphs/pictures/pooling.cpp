@@ -67,6 +67,24 @@ class PoolingHead {
     return made;
   }
 
+  // DeepSpeed's hook hands each argument on as a tensor of its own, so that keys are not the values any more, and each
+  // has its third of the weight.
+  Projected projected_apart(TensorId query, TensorId keys, TensorId values) {
+    const std::int64_t width = d_.hidden;
+    const Shape third{width, width};
+    const Shape row{width};
+    const auto weights = g_.split(Op::Split, g_.parameter("in_proj_weight"), {third, third, third}, 0);
+    const auto biases = g_.split(Op::Split, g_.parameter("in_proj_bias"), {row, row, row}, 0);
+    Projected made;
+    made.query = g_.linear(query, weights[0], biases[0], width);
+    made.keys = function_of_places(g_, keys, weights[1], biases[1], width, true);
+    made.values = function_of_places(g_, values, weights[2], biases[2], width);
+    for (const auto& parts : {weights, biases}) {
+      for (const TensorId one : parts) g_.drop({one});
+    }
+    return made;
+  }
+
   // A product of places that lie picture by picture, then the bias in place.
   TensorId biased(TensorId places, TensorId weight, TensorId bias, std::int64_t features) {
     const TensorId low_places = g_.lowered(places);
@@ -92,14 +110,20 @@ class PoolingHead {
 
   TensorId attention(TensorId probe, TensorId places) {
     const ModuleId module = g_.child(module_, "attention");
+    const bool apart = g_.options().stage3_linear;
+    const auto turn = [&] { return g_.view(places, Shape{count_, rows_, d_.hidden}, {step_swap(0, 1)}); };
+    const std::vector<TensorId> handed = apart ? std::vector{turn(), turn()} : std::vector<TensorId>{};
     g_.enter(module);
     const TensorId query = g_.view(probe, Shape{1, rows_, d_.hidden}, {step_swap(0, 1)});
-    const TensorId turned = g_.view(places, Shape{count_, rows_, d_.hidden}, {step_swap(0, 1)});
-    Projected made = projected(query, turned);
+    const TensorId turned = apart ? handed.front() : turn();
+    const ModuleId output = g_.child(module, "out_proj");
+    const TensorId out_weight = asked(g_, output, "weight");
+    const TensorId out_bias = asked(g_, output, "bias");
+    const Projected made = apart ? projected_apart(query, turned, handed.back()) : projected(query, turned);
     const TensorId q = by_head(made.query, 1);
     const TensorId k = by_head(made.keys, count_);
     const TensorId v = by_head(made.values, count_, true);
-    g_.drop({made.both});
+    if (!apart) g_.drop({made.both});
     const TensorId scaled = g_.unary(Op::MulScalar, q, 1 / std::sqrt(static_cast<double>(d_.head_dim)));
     const std::int64_t heads = rows_ * d_.heads;
     const TensorId keys = g_.view(k, Shape{heads, d_.head_dim, count_}, {step_swap(1, 2)});
@@ -110,8 +134,7 @@ class PoolingHead {
     const TensorId seen = g_.matmul(weights, v);
     const TensorId flat = g_.view(seen, Shape{rows_, d_.hidden}, {step_swap(0, 1), step_reshape({rows_, d_.hidden})});
     g_.drop({seen});
-    const ModuleId output = g_.child(module, "out_proj");
-    const TensorId product = g_.linear(flat, asked(g_, output, "weight"), asked(g_, output, "bias"), d_.hidden);
+    const TensorId product = g_.linear(flat, out_weight, out_bias, d_.hidden);
     g_.drop({flat});
     const TensorId row = g_.view(product, Shape{1, rows_, d_.hidden});
     g_.drop({product});
@@ -122,6 +145,7 @@ class PoolingHead {
     g_.drop({whole, scaled, q, k, v});
     const TensorId out = g_.view(row, Shape{rows_, 1, d_.hidden}, {step_swap(0, 1)});
     g_.drop({row, query, turned});
+    if (apart) g_.drop({handed.back()});
     g_.exit(module);
     g_.drop({mean});
     g_.forget(mean);

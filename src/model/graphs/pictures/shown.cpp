@@ -2,6 +2,7 @@
 // follow transformers' modules one by one; a `drop` stands where a Python variable or frame lets go of a tensor.
 #include <cmath>
 
+#include "model/catalogue/rules.h"
 #include "model/graphs/activations.h"
 #include "model/graphs/linear.h"
 #include "model/graphs/pictures/tower.h"
@@ -27,6 +28,15 @@ TensorId product_of_places(GraphBuilder& g, TensorId places, TensorId weight, st
   const TensorId product = g.matmul(places, each);
   g.drop({each});
   return product;
+}
+
+TensorId function_of_places(GraphBuilder& g, TensorId places, TensorId weight, TensorId bias, std::int64_t features,
+                            bool by_column) {
+  Shape made = g.shape(places);
+  made.dims[made.rank - 1U] = features;
+  const bool matrix = made.dims[0] == 1 || made.dims[1] == 1;
+  const double gaps = by_column ? rules::kGapsBack : rules::kGaps;
+  return g.product(Product::Function, {places, weight, bias}, made, g.dtype(places), matrix ? 0 : gaps);
 }
 
 // InternVLModel.pixel_shuffle, pixel_shuffle of llama4.
@@ -62,6 +72,11 @@ TensorId linear_of_places(GraphBuilder& g, const TowerParts& tower, ModuleId mod
   const bool adapted = g.model().child(module, "base_layer") != kNone;
   if (matrix || cast || adapted) return linear_module(g, module, places, features);
   g.enter(module);
+  if (g.options().stage3_linear) {
+    const TensorId out = function_of_places(g, places, g.parameter("weight"), g.parameter("bias"), features);
+    g.exit(module);
+    return out;
+  }
   const TensorId product = product_of_places(g, places, g.parameter("weight"), features, true);
   const TensorId bias = g.lowered(g.parameter("bias"));
   TensorId out = product;

@@ -55,8 +55,9 @@ class TowerGraph {
 
   // A convolution whose steps are its own width; each patch a place.
   TensorId patches(ModuleId embeddings, TensorId pixels) {
-    const TensorId own = g_.options().autocast ? g_.keep(pixels) : g_.cast(pixels, g_.options().dtype);
     const ModuleId module = g_.child(embeddings, "patch_embedding");
+    if (flags_ == kNone) (void)asked(g_, module, "weight");  // For its dtype.
+    const TensorId own = g_.options().autocast ? g_.keep(pixels) : g_.cast(pixels, g_.options().dtype);
     g_.enter(module);
     const std::int64_t side = d_.image / t_.patch;
     const Shape grid{g_.shape(pixels).dims[0], d_.hidden, side, side};

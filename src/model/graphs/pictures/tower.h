@@ -55,6 +55,10 @@ struct Pictured {
 // A product of places that are no matrix as they lie. `turned`: the weight is a linear layer's, and lies as [out, in].
 [[nodiscard]] TensorId product_of_places(GraphBuilder& g, TensorId places, TensorId weight, std::int64_t features,
                                          bool turned);
+// The same with a bias, by DeepSpeed's function in the place of nn.functional.linear. `by_column`: so its gradient
+// comes.
+[[nodiscard]] TensorId function_of_places(GraphBuilder& g, TensorId places, TensorId weight, TensorId bias,
+                                          std::int64_t features, bool by_column = false);
 // Places of a square side by side, TowerParts::beside by so many, by two copies. Uses up `seen`.
 [[nodiscard]] TensorId places_beside(GraphBuilder& g, const TowerParts& tower, TensorId seen);
 

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <span>
+#include <string_view>
+
+#include "model/parts.h"
 
 namespace dsplan {
 
@@ -40,6 +43,7 @@ GraphFacts::GraphFacts(const ModelSpec& model, const Graph& graph, const RecipeB
   find_head();
   find_read();
   find_beginnings();
+  find_passed_by();
   find_passing();
   find_ends();
 }
@@ -94,6 +98,29 @@ void GraphFacts::find_beginnings() {
       has_gradient_[static_cast<std::size_t>(module)] = true;
     }
   }
+}
+
+// A tower hands out the states that a hook took from its layers (transformers' capture_outputs); its encoder around
+// them hands out what the last of them made, for which there may be no gradient.
+void GraphFacts::find_passed_by() {
+  if (model_.parts == nullptr || model_.parts->tower == nullptr) return;
+  const std::string_view tower = model_.parts->tower->module;
+  for (std::size_t at = 0; at < has_gradient_.size(); ++at) {
+    const auto module = static_cast<ModuleId>(at);
+    const ModuleId around = parent(module);
+    if (!has_gradient_[at] || around == kNone || !model_.modules[at].path.ends_with("encoder")) continue;
+    if (model_.modules[static_cast<std::size_t>(around)].path.ends_with(tower))
+      has_gradient_[at] = is_last_wanted(module);
+  }
+}
+
+// Of the operators inside.
+bool GraphFacts::is_last_wanted(ModuleId module) const {
+  bool wanted = false;
+  for (const NodeId id : graph_.nodes.ids()) {
+    if (lies_in(graph_.node(id).module, module)) wanted = is_wanted(id);
+  }
+  return wanted;
 }
 
 // A module without operators, as a dropout of probability 0, hands on what the next one with a gradient reads: tables

@@ -34,12 +34,13 @@ struct Early {
 constexpr Early kEarly[] = {
     {"DenseActDense", "wo", "wo.weight"},
     {"DenseGatedActDense", "wo", "wo.weight"},
-    {"CLIPVisionEmbeddings", "patch_embedding", "patch_embedding.weight"},
-    {"SiglipVisionEmbeddings", "patch_embedding", "patch_embedding.weight"},
+    {"CLIPTextEmbeddings", "token_embedding", "position_embedding.weight"},
+    {"SiglipTextEmbeddings", "token_embedding", "position_embedding.weight"},
     {"InternVLVisionPatchEmbeddings", "projection", "projection.weight"},
     {"Gemma4VisionPatchEmbedder", "input_proj", "input_proj.weight"},
     {"PixtralVisionModel", "patch_conv", "patch_conv.weight"},
     {"PatchEmbed", "proj", "proj.weight"},
+    {"Dinov2Embeddings", "patch_embeddings", "patch_embeddings.projection.weight"},
     {"ViTModel", "embeddings", "embeddings.patch_embeddings.projection.weight"},
     {"Llama4TextModel", "embed_tokens", "embed_tokens.weight"},
     {"HunYuanMoEV1Gate", "wg", "wg.weight"},
@@ -218,8 +219,10 @@ std::vector<std::vector<ParameterId>> read_before_call(const ModelSpec& model) {
 }
 
 std::vector<bool> called_by_keyword(const ModelSpec& model) {
-  // transformers 5.17: modeling_gpt_oss.py, modeling_qwen3_next.py and its kin, modeling_granitemoehybrid.py.
-  constexpr std::string_view kTypes[] = {"GptOssAttention", "GatedDeltaNet", "MambaLayer"};
+  // transformers 5.17: modeling_gpt_oss.py, modeling_qwen3_next.py and its kin, modeling_granitemoehybrid.py,
+  // modeling_lfm2.py and lfm2_moe's, modeling_mllama.py.
+  constexpr std::string_view kTypes[] = {"GptOssAttention", "GatedDeltaNet", "MambaLayer", "ShortConv",
+                                         "MllamaVisionEncoderLayer"};
   std::vector<bool> keyword(model.modules.size());
   for (std::size_t at = 0; at < keyword.size(); ++at) {
     const std::string_view type = model.modules[at].type;
