@@ -66,12 +66,17 @@ Schedule lower_part(const ModelSpec& model, const Job& job, const std::vector<Sh
 
   const bool asynchronous = job.training.deepspeed >= kAsynchronousOffload;
   DeepSpeedCheckpoints deepspeed(checkpointing.deepspeed, asynchronous, job.parallelism.tp, emitter);
+  std::optional<OffloadActivations> hooks;
+  if (const ActivationOffloading kind = job.training.activation_offloading; kind != ActivationOffloading::None) {
+    loop.hooks = &hooks.emplace(emitter, kind == ActivationOffloading::Streams);
+  }
   std::vector<std::unique_ptr<Tape>> tapes;
   const auto make_tapes = [&] {
     for (const ShapeView& shape : shapes) {
       tapes.push_back(std::make_unique<Tape>(*shape.facts, checkpointing, emitter, *runtime, buffers));
       tapes.back()->attach(workspaces);
       tapes.back()->attach(deepspeed);
+      if (hooks) attach_hooks(*tapes.back(), *hooks, model.child(model.causal, "lm_head"));
       if (!checkpointing.stops_early) tapes.back()->recompute_to_the_end();
     }
   };

@@ -546,6 +546,37 @@ std::optional<std::string> nested_unsupported(const ModelSpec& model, const Job&
   return formatted("checkpoints within those of layers beside {}", beside);
 }
 
+// Checkpoints of single layers, whose inputs alone are saved, or none.
+bool saves_by_layers(const Checkpointing& checkpoint) {
+  const auto plain = [](const CheckpointGroup& one) {
+    return one.kind == CheckpointKind::NonReentrant && one.first == one.last && one.kept.empty();
+  };
+  return checkpoint.modules.empty() && std::all_of(checkpoint.groups.begin(), checkpoint.groups.end(), plain);
+}
+
+// What OffloadActivations was compared with. It notes where parameters lie before an engine moves them, and what has
+// moved is sent to the host with all else.
+std::optional<std::string> activation_offloading_unsupported(const ModelSpec& model, const Job& job) {
+  const Training& training = job.training;
+  if (training.activation_offloading == ActivationOffloading::None) return std::nullopt;
+  std::string beside;
+  const bool decoder = model.parts != nullptr && model.parts->tower == nullptr;
+  if (!decoder && model.family != "gpt2") beside = formatted("a model of family {}", model.family);
+  if (model.dims.experts > 0) beside = "a mixture of experts";
+  if (training.model_code != ModelCode::Transformers) beside = "torchtitan's code";
+  if (training.runtime != Runtime::PyTorch) beside = name(training.runtime);
+  if (job.parallelism.tp > 1 || job.parallelism.sp > 1) beside = "tensor or sequence parallelism";
+  if (!saves_by_layers(training.checkpoint)) beside = formatted("checkpoints {}", training.checkpoint.text);
+  if (training.loss != Loss::HuggingFace && training.loss != Loss::Trl)
+    beside = formatted("the loss {}", loss_text(training));
+  if (packing_of(model)) beside = "packed weights";
+  if (training.liger_kernels.any() || training.lora_kernels.any()) beside = "kernels in place of the model's own";
+  if (training.use_cache) beside = "kept keys and values";
+  if (!training.seq_list.empty()) beside = "batches of several lengths";
+  if (beside.empty()) return std::nullopt;
+  return formatted("activation offloading beside {}, not compared with TRL's yet", beside);
+}
+
 }  // namespace
 
 std::optional<std::string> unsupported(const ModelSpec& model, const Job& job) {
@@ -557,6 +588,7 @@ std::optional<std::string> unsupported(const ModelSpec& model, const Job& job) {
   if (const auto adapters = adapters_unsupported(model, job)) return adapters;
   if (const auto head = value_head_unsupported(model, training)) return head;
   if (const auto nested = nested_unsupported(model, job)) return nested;
+  if (const auto offloading = activation_offloading_unsupported(model, job)) return offloading;
   if (model.causal != 0 && !training.checkpoint.groups.empty() && training.transformers < Version{5, 0, 0}) {
     return "checkpointed adapters under transformers 4";
   }

@@ -219,6 +219,8 @@ constexpr CanonicalLine kLines[] = {
     {Line::Torchtitan, "torchtitan", [](const Job& j) { return j.training.torchtitan != kWitnessTorchtitan; }},
     {Line::InputRequireGrads, "input_require_grads 1", [](const Job& j) { return j.training.input_require_grads; },
      true},
+    {Line::ActivationOffloading, "activation offloading",
+     [](const Job& j) { return j.training.activation_offloading != ActivationOffloading::None; }},
 };
 
 // A field as one word of its line.

@@ -389,6 +389,21 @@ void check_torchtitan_length(Resolver& resolver) {
                  formatted("{} is the next", training.seq + 1));
 }
 
+void resolve_activation_offloading(Resolver& resolver) {
+  const Setting<std::string>& wanted = resolver.request.activation_offloading;
+  if (!wanted.given()) return;
+  constexpr std::array kKinds{ActivationOffloading::None, ActivationOffloading::Streams,
+                              ActivationOffloading::SingleStream};
+  const auto* found =
+      std::find_if(kKinds.begin(), kKinds.end(), [&](ActivationOffloading one) { return *wanted == name(one); });
+  if (found == kKinds.end()) {
+    return resolver.fault(wanted.place,
+                          formatted("activation offloading \"{}\" is none of none, streams, single-stream", *wanted));
+  }
+  resolver.training().activation_offloading = *found;
+  resolver.given("activation_offloading", *wanted, wanted.place, "--activation-offloading");
+}
+
 void resolve_loss_and_loop(Resolver& resolver) {
   resolve_loss(resolver);
   resolve_liger(resolver);
@@ -404,6 +419,7 @@ void resolve_loss_and_loop(Resolver& resolver) {
     resolver.training().input_require_grads = *wanted;
     resolver.given("input_require_grads", *wanted ? "true" : "false", wanted.place, "the training file");
   }
+  resolve_activation_offloading(resolver);
   const Setting<std::string>& loop = resolver.request.loop;
   if (!loop.given()) return check_torchtitan_length(resolver);
   constexpr std::array kLoops{LoopKind::Trainer, LoopKind::Minimal, LoopKind::Loss, LoopKind::Script,

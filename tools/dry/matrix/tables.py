@@ -1655,6 +1655,34 @@ def trl_heads():
                       name=f"{name}-w{world}-r{rank}", **settings)
 
 
+def offloaded_activations():
+    """TRL's activation_offloading: saved tensors go to the host and come back."""
+    mixed = {"dtype": "fp32", "autocast": "bf16"}
+    again = {"checkpoint": "full", "checkpoint_impl": "non_reentrant"}
+    adapters = {"lora": {"r": 16, "targets": ALL_LINEARS}}
+    ways = {
+        "plain": {},
+        "again": again,
+        "fp32-again": {"dtype": "fp32", **again},
+        "autocast": mixed,
+        "autocast-again": {**mixed, **again},
+        "lora": adapters,
+        "lora-again": {**adapters, **again},
+        "trl-again": {"loss": "trl", **again},
+        "trl-autocast-again": {"loss": "trl", **mixed, **again},
+        "trl-lora": {"loss": "trl", **adapters},
+        "accum-again": {"grad_accum": 2, **again},
+        "ddp-again": {"world": 4, **again},
+        "ddp": {"world": 4},
+    }
+    shapes = {"llama-3.2-1b": (1024, 2), "qwen3-0.6b": (1000, 1), "qwen2-0.5b": (512, 3), "gpt2": (1024, 2), "tinyllama-1.1b": (512, 4)}
+    for (name, more), (model, (seq, batch)) in itertools.product(ways.items(), shapes.items()):
+        if "lora" in more and model == "gpt2":
+            more = {**more, "lora": {"r": 16, "targets": ["c_attn", "c_proj", "c_fc"]}}
+        for how in ("streams", "single-stream"):
+            yield job("activations", model, seq, batch, name=f"{name}-{how}", activation_offloading=how, **more)
+
+
 FEW = {"text_config": {"num_hidden_layers": 4}, "vision_config": {"num_hidden_layers": 4}}
 FEW_BLOCKS = {"num_hidden_layers": 4, "vision_config": {"depth": 4}}
 LABELS = {"id2label": {str(i): str(i) for i in range(10)}}
@@ -2009,6 +2037,7 @@ def jobs():
         *sampled_pictures(),
         *single_pictures(),
         *trl_heads(),
+        *offloaded_activations(),
         *accelerated(),
         *adapted_by_peft(),
         *packed_shards(),

@@ -15,6 +15,10 @@ Tape::Tape(const GraphFacts& facts, const Checkpointing& checkpointing, Emitter&
       recomputation_(on_, checkpoints_, forward_, gradients_),
       backward_(on_, checkpoints_, gradients_, recomputation_) {}
 
+void attach_hooks(Tape& tape, OffloadActivations& hooks, ModuleId head) {
+  tape.on_.packed.emplace(tape.on_.facts, tape.on_.storages, hooks, head);
+}
+
 void Tape::make_batch() {
   std::vector<BufferId> made;
   for (TensorId input : on_.graph.batch) {

@@ -27,6 +27,9 @@ class Tape {
   // What DeepSpeed's checkpoints share, across tapes; needed where there is one of that kind.
   void attach(DeepSpeedCheckpoints& deepspeed) { checkpoints_.attach(deepspeed); }
 
+  // Hooks stand between what is saved and the nodes that save it, but for what runs in `head`; across tapes.
+  friend void attach_hooks(Tape& tape, OffloadActivations& hooks, ModuleId head);
+
   void use_buffers(const std::vector<BufferId>& module_buffers) { on_.storages.use(module_buffers); }
   // Non-reentrant checkpoints make all again, whatever backward asks for.
   void recompute_to_the_end() { recomputation_.run_to_the_end(); }
@@ -62,5 +65,7 @@ class Tape {
   Backward backward_;
   std::vector<BufferId> batch_;
 };
+
+void attach_hooks(Tape& tape, OffloadActivations& hooks, ModuleId head);
 
 }  // namespace dsplan
