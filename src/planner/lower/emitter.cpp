@@ -172,6 +172,8 @@ void Emitter::mark(Moment moment, Stretch stretch, std::int32_t micro_batch) {
 }
 
 void tell_uses(Emitter& emitter, BufferId buffer, bool told) {
+  if (buffer == kNoBuffer) emitter.schedule_.untold.all = !told;
+  if (buffer == kNoBuffer) return;
   std::vector<BufferId>& untold = emitter.schedule_.untold.of;
   const auto at = std::lower_bound(untold.begin(), untold.end(), buffer);
   const bool found = at != untold.end() && *at == buffer;

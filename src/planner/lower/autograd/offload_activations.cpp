@@ -19,7 +19,8 @@ void copy_whole(Emitter& emitter, BufferId to, BufferId from, Label work) {
 
 }  // namespace
 
-OffloadActivations::OffloadActivations(Emitter& emitter, bool streams) : emitter_(emitter), streams_(streams) {
+OffloadActivations::OffloadActivations(Emitter& emitter, bool streams, const PlacementOptions& placed)
+    : emitter_(emitter), streams_(streams), placed_(placed) {
   if (streams_) emitter_.use_streams();
 }
 
@@ -41,30 +42,31 @@ void OffloadActivations::exit() {
   for (auto& [id, one] : std::exchange(leaving_, {})) emitter_.release(one.buffer, Reason::PythonFrame);
 }
 
-void OffloadActivations::keep(std::uint64_t id, BufferId buffer) {
-  if (buffer != kNoBuffer) emitter_.retain(buffer);
-  tracked_[id] = {buffer, false};
+OffloadActivations::Key OffloadActivations::key_of(const HookedTensor& tensor) {
+  if (!streams_ || tensor.buffer == kNoBuffer) return {0, tensor.dtype};  // Nothing lies there.
+  placed_.go_on(written(emitter_));
+  return {placed_.address(tensor.buffer).value() + tensor.offset, tensor.dtype};
 }
 
-std::uint64_t OffloadActivations::pack(const SavedTensor& tensor) {
+std::uint64_t OffloadActivations::pack(const HookedTensor& tensor) {
   const std::uint64_t id = ++newest_;
-  const Key key{tensor.buffer, tensor.offset, tensor.dtype};
-  if (streams_ && under_way_.contains(key)) {
-    keep(id, tensor.buffer);
-    track(key, id);
-  } else if (tensor.buffer == kNoBuffer || tensor.bytes < kLeast) {
-    keep(id, tensor.buffer);
-  } else {
-    const BufferId source = source_of(tensor);
-    if (streams_) let_go_before(id);
-    send(id, source, tensor.repeated ? emitter_.size(source) : tensor.bytes, tensor.dtype);
-    if (streams_) track(key, id);
+  const Key key = key_of(tensor);
+  const bool sent = under_way_.contains(key);
+  if (sent || tensor.buffer == kNoBuffer || tensor.bytes < kLeast) {
+    if (tensor.buffer != kNoBuffer) emitter_.retain(tensor.buffer);
+    tracked_[id] = {tensor.buffer, false};
+    if (sent) track(key, id);
+    return id;
   }
+  const BufferId source = source_of(tensor);
+  if (streams_) let_go_before(id);
+  send(id, source, tensor.repeated ? emitter_.size(source) : tensor.bytes, tensor.dtype);
+  if (streams_) track(key, id);
   return id;
 }
 
 // What does not lie in one piece from its storage's beginning on is copied first. One reference.
-BufferId OffloadActivations::source_of(const SavedTensor& tensor) {
+BufferId OffloadActivations::source_of(const HookedTensor& tensor) {
   if (tensor.repeated || (tensor.contiguous && tensor.offset == 0)) {
     emitter_.retain(tensor.buffer);
     return tensor.buffer;

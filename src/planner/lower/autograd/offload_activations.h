@@ -6,16 +6,17 @@
 #include <cstdint>
 #include <map>
 #include <optional>
-#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "core/graph.h"
 #include "planner/lower/emitter.h"
+#include "sim/placement.h"
 
 namespace dsplan {
 
 // One saved tensor, as the hook sees it.
-struct SavedTensor {
+struct HookedTensor {
   BufferId buffer = kNoBuffer;  // That it lies in; none: a parameter's, or the host's.
   Bytes bytes;                  // Of its own elements.
   DType dtype = DType::Float32;
@@ -26,14 +27,15 @@ struct SavedTensor {
 
 class OffloadActivations {
  public:
-  OffloadActivations(Emitter& emitter, bool streams);
+  // `placed`: how the device's allocator goes along with what is written.
+  OffloadActivations(Emitter& emitter, bool streams, const PlacementOptions& placed);
 
   // Around each micro-batch: __enter__ and __exit__.
   void enter();
   void exit();
 
   // pack_hook and unpack_hook. What comes back carries one reference, none for what has no buffer; `node` asks.
-  [[nodiscard]] std::uint64_t pack(const SavedTensor& tensor);
+  [[nodiscard]] std::uint64_t pack(const HookedTensor& tensor);
   [[nodiscard]] BufferId unpack(std::uint64_t id, NodeId node);
   // The node under way has run, and let go of what it was handed: its post hooks.
   void node_returns();
@@ -54,14 +56,15 @@ class OffloadActivations {
     bool brought_back = false;
     std::vector<std::uint64_t> before;  // Brought back for nodes before this one.
   };
-  // Storage, first element and dtype: what is under way to the host already is not sent again.
-  using Key = std::tuple<BufferId, std::int64_t, DType>;
+  // What is under way to the host already is not sent again: it is known by where it lies, and so is what took the
+  // place of one that is gone. An address in bytes plus an offset in elements, as the class has it; and a dtype.
+  using Key = std::pair<std::int64_t, DType>;
 
-  void keep(std::uint64_t id, BufferId buffer);
-  [[nodiscard]] BufferId source_of(const SavedTensor& tensor);
+  [[nodiscard]] BufferId source_of(const HookedTensor& tensor);
   void send(std::uint64_t id, BufferId source, Bytes bytes, DType dtype);
   void let_go_before(std::uint64_t oldest);
   [[nodiscard]] BufferId bring_back(BufferId host);
+  [[nodiscard]] Key key_of(const HookedTensor& tensor);
   void track(const Key& key, std::uint64_t id);
   void untrack(std::uint64_t id);
   void run(const Hook& hook);
@@ -69,6 +72,7 @@ class OffloadActivations {
 
   Emitter& emitter_;
   bool streams_;
+  PlacedAlong placed_;
   std::uint64_t newest_ = 0;
   NodeId node_ = kNone;  // That asked last.
   std::map<std::uint64_t, Tracked> tracked_;

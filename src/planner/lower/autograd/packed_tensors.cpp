@@ -46,7 +46,7 @@ PackedTensors::When PackedTensors::packed_when(NodeId node, const Saved& item) c
   return early ? When::BeforeKernel : When::BehindKernel;
 }
 
-SavedTensor PackedTensors::seen(TensorId tensor) const {
+HookedTensor PackedTensors::seen(TensorId tensor) const {
   const Tensor& what = facts_.graph().tensor(tensor);
   const SavedLayout& layout = layouts_[tensor];
   const bool parameter = facts_.graph().storage_of(tensor).parameter != kNone;
@@ -59,7 +59,7 @@ SavedTensor PackedTensors::seen(TensorId tensor) const {
 }
 
 // nn.functional.linear hands its weight over transposed.
-SavedTensor PackedTensors::seen(NodeId id, const Saved& item, std::span<const BufferId> made) const {
+HookedTensor PackedTensors::seen(NodeId id, const Saved& item, std::span<const BufferId> made) const {
   const Graph& graph = facts_.graph();
   const Node& node = graph.node(id);
   if (item.kind == Saved::Kind::Extra) {
@@ -70,7 +70,7 @@ SavedTensor PackedTensors::seen(NodeId id, const Saved& item, std::span<const Bu
     }
     return {};
   }
-  SavedTensor tensor = seen(is_input(item) ? graph.input(node, item.index) : graph.output(node, item.index));
+  HookedTensor tensor = seen(is_input(item) ? graph.input(node, item.index) : graph.output(node, item.index));
   const bool turned = node.op == Op::Linear && node.product == Product::Transposed && is_input(item) && item.index == 1;
   if (turned) tensor.contiguous = false;
   return tensor;

@@ -41,8 +41,8 @@ class PackedTensors {
   }
   [[nodiscard]] std::vector<const Saved*> in_order(NodeId node) const;
   [[nodiscard]] When packed_when(NodeId node, const Saved& item) const;
-  [[nodiscard]] SavedTensor seen(NodeId node, const Saved& item, std::span<const BufferId> made) const;
-  [[nodiscard]] SavedTensor seen(TensorId tensor) const;
+  [[nodiscard]] HookedTensor seen(NodeId node, const Saved& item, std::span<const BufferId> made) const;
+  [[nodiscard]] HookedTensor seen(TensorId tensor) const;
 
   const GraphFacts& facts_;
   Storages& storages_;

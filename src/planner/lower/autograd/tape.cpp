@@ -7,16 +7,14 @@
 namespace dsplan {
 
 Tape::Tape(const GraphFacts& facts, const Checkpointing& checkpointing, Emitter& emitter, TrainingRuntime& runtime,
-           const std::vector<BufferId>& module_buffers)
+           const std::vector<BufferId>& module_buffers, const Hooks& hooked)
     : on_(facts, emitter, runtime, module_buffers),
       checkpoints_(on_, checkpointing),
       forward_(on_, checkpoints_),
       gradients_(on_, checkpoints_.all()),
       recomputation_(on_, checkpoints_, forward_, gradients_),
-      backward_(on_, checkpoints_, gradients_, recomputation_) {}
-
-void attach_hooks(Tape& tape, OffloadActivations& hooks, ModuleId head) {
-  tape.on_.packed.emplace(tape.on_.facts, tape.on_.storages, hooks, head);
+      backward_(on_, checkpoints_, gradients_, recomputation_) {
+  if (hooked.hooks != nullptr) on_.packed.emplace(facts, on_.storages, *hooked.hooks, hooked.head);
 }
 
 void Tape::make_batch() {

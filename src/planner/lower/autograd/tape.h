@@ -18,17 +18,19 @@ namespace dsplan {
 
 class Tape {
  public:
+  // Stand between what is saved and the nodes that save it, but for what runs in `head`; across tapes.
+  struct Hooks {
+    OffloadActivations* hooks = nullptr;
+    ModuleId head = kNone;
+  };
   // `module_buffers`: the device buffers of ModelSpec::buffers. All other references must outlive the tape.
   Tape(const GraphFacts& facts, const Checkpointing& checkpointing, Emitter& emitter, TrainingRuntime& runtime,
-       const std::vector<BufferId>& module_buffers);
+       const std::vector<BufferId>& module_buffers, const Hooks& hooked);
 
   // Matrix products place the libraries' workspaces; without this none is placed.
   void attach(Workspaces& workspaces) { on_.workspaces = &workspaces; }
   // What DeepSpeed's checkpoints share, across tapes; needed where there is one of that kind.
   void attach(DeepSpeedCheckpoints& deepspeed) { checkpoints_.attach(deepspeed); }
-
-  // Hooks stand between what is saved and the nodes that save it, but for what runs in `head`; across tapes.
-  friend void attach_hooks(Tape& tape, OffloadActivations& hooks, ModuleId head);
 
   void use_buffers(const std::vector<BufferId>& module_buffers) { on_.storages.use(module_buffers); }
   // Non-reentrant checkpoints make all again, whatever backward asks for.
@@ -65,7 +67,5 @@ class Tape {
   Backward backward_;
   std::vector<BufferId> batch_;
 };
-
-void attach_hooks(Tape& tape, OffloadActivations& hooks, ModuleId head);
 
 }  // namespace dsplan
