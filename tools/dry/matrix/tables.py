@@ -1663,7 +1663,7 @@ def offloaded_activations():
     ways = {
         "plain": {},
         "again": again,
-        "fp32-again": {"dtype": "fp32", **again},
+        "fp32-again": {"dtype": "fp32", "attention": "mem-efficient", **again},
         "autocast": mixed,
         "autocast-again": {**mixed, **again},
         "lora": adapters,

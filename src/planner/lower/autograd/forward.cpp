@@ -37,6 +37,9 @@ bool has_hooks(const TapeContext& on, NodeId node, bool saves, bool recomputing)
   return on.packed && saves && !recomputing && on.packed->concerns(node);
 }
 
+// Of a by-product: copies of other ones may have run since.
+Reason after_packing(const TapeContext& on) { return on.packed ? Reason::PythonFrame : Reason::LastUse; }
+
 void pack_inputs(TapeContext& on, NodeId node, bool saves, bool recomputing) {
   if (has_hooks(on, node, saves, recomputing)) on.packed->pack(node, PackedTensors::When::BeforeKernel, {});
 }
@@ -142,7 +145,7 @@ void Forward::run_operator(NodeId id, bool saves) {
   for (std::size_t at = 0; at < slots.size(); ++at) {
     if (slots[at].kind == SlotKind::Output || made[at] == kNoBuffer) continue;
     if (emitter_.references(made[at]) == 1) emitter_.mark_scratch(made[at]);
-    emitter_.release(made[at], Reason::LastUse);
+    emitter_.release(made[at], after_packing(on_));
   }
 }
 

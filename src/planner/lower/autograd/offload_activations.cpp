@@ -17,6 +17,14 @@ void copy_whole(Emitter& emitter, BufferId to, BufferId from, Label work) {
   Work(emitter).read(Part(from)).write(Part(to)).run_unexecutable(work);
 }
 
+BufferId bring_back(Emitter& emitter, BufferId host, StreamId on) {
+  const OnStream stream(emitter, on);
+  Variable made = Eager(emitter).empty(emitter.size(host), emitter.dtype(host),
+                                       {Role::Activations, "activation brought back", kUnpack});
+  copy_whole(emitter, made.id(), host, "copy activation to device");
+  return made.hand_over();
+}
+
 }  // namespace
 
 OffloadActivations::OffloadActivations(Emitter& emitter, bool streams, const PlacementOptions& placed)
@@ -116,14 +124,6 @@ void OffloadActivations::untrack(std::uint64_t id) {
   keys_.erase(found);
 }
 
-BufferId OffloadActivations::bring_back(BufferId host) {
-  const OnStream stream(emitter_, streams_ ? kCopyStream : kComputeStream);
-  Variable made = Eager(emitter_).empty(emitter_.size(host), emitter_.dtype(host),
-                                        {Role::Activations, "activation brought back", kUnpack});
-  copy_whole(emitter_, made.id(), host, "copy activation to device");
-  return made.hand_over();
-}
-
 BufferId OffloadActivations::unpack(std::uint64_t id, NodeId node) {
   const Tracked one = tracked_.at(id);
   tracked_.erase(id);
@@ -132,6 +132,7 @@ BufferId OffloadActivations::unpack(std::uint64_t id, NodeId node) {
     Hook hook{id, true, {}};
     if (streams_ && node != node_) {
       node_ = node;
+      for (const BufferId leaf : std::exchange(graph_, {})) emitter_.release(leaf, Reason::AutogradGraph);
       for (const auto& [before, buffer] : brought_) hook.before.push_back(before);
     }
     if (const auto leaving = leaving_.find(id); leaving != leaving_.end()) {
@@ -140,7 +141,7 @@ BufferId OffloadActivations::unpack(std::uint64_t id, NodeId node) {
       emitter_.mark_scratch(one.buffer);  // The copy was for nothing.
       hook.brought_back = false;
     } else {
-      found = bring_back(one.buffer);
+      found = bring_back(emitter_, one.buffer, streams_ ? kCopyStream : kComputeStream);
     }
     if (streams_ && hook.brought_back) {
       emitter_.wait_stream(kComputeStream, kCopyStream);
@@ -184,6 +185,11 @@ void OffloadActivations::let_go_of(std::uint64_t brought) {
   if (found == brought_.end()) return;
   emitter_.release(found->second, Reason::PythonFrame);
   brought_.erase(found);
+}
+
+void OffloadActivations::hold_graph(std::vector<BufferId> leaves) {
+  if (streams_) graph_.swap(leaves);
+  for (const BufferId leaf : leaves) emitter_.release(leaf, Reason::AutogradGraph);
 }
 
 void OffloadActivations::backward_ends() {

@@ -39,6 +39,9 @@ class OffloadActivations {
   [[nodiscard]] BufferId unpack(std::uint64_t id, NodeId node);
   // The node under way has run, and let go of what it was handed: its post hooks.
   void node_returns();
+  // The class has the node that asked last, and with it the graph from there on, until another asks: leaves and their
+  // gradients, one reference of each.
+  void hold_graph(std::vector<BufferId> leaves);
   // The callback at the end of the engine's run.
   void backward_ends();
 
@@ -63,7 +66,6 @@ class OffloadActivations {
   [[nodiscard]] BufferId source_of(const HookedTensor& tensor);
   void send(std::uint64_t id, BufferId source, Bytes bytes, DType dtype);
   void let_go_before(std::uint64_t oldest);
-  [[nodiscard]] BufferId bring_back(BufferId host);
   [[nodiscard]] Key key_of(const HookedTensor& tensor);
   void track(const Key& key, std::uint64_t id);
   void untrack(std::uint64_t id);
@@ -75,6 +77,7 @@ class OffloadActivations {
   PlacedAlong placed_;
   std::uint64_t newest_ = 0;
   NodeId node_ = kNone;  // That asked last.
+  std::vector<BufferId> graph_;
   std::map<std::uint64_t, Tracked> tracked_;
   std::map<std::uint64_t, Leaving> leaving_;                // fwd_stash
   std::map<std::uint64_t, BufferId> brought_;               // bwd_tensor_stash, one reference each.

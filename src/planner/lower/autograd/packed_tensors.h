@@ -28,6 +28,7 @@ class PackedTensors {
   // Its post hooks.
   void returns() { hooks_.node_returns(); }
   void backward_ends() { hooks_.backward_ends(); }
+  void loss_goes() { hooks_.hold_graph(storages_.take_leaves()); }
 
   // The input saver of a checkpoint: an empty tensor of the host, then what the function is given by position.
   [[nodiscard]] std::vector<std::uint64_t> pack_arguments(std::span<const TensorId> arguments);

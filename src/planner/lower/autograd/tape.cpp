@@ -82,6 +82,7 @@ Variables Tape::outputs() {
 
 void Tape::drop_loss(Variables& outputs) {
   on_.emitter.release(loss(), Reason::Loop);
+  if (on_.packed) on_.packed->loss_goes();
   if (outputs.empty()) on_.storages.release_leaves();
   for (BufferId leaf : on_.storages.take_leaves()) outputs.append(Variable(on_.emitter, leaf, Reason::Loop));
   for (Checkpoint& checkpoint : checkpoints_.all()) checkpoints_.forget(checkpoint);
