@@ -546,12 +546,27 @@ std::optional<std::string> nested_unsupported(const ModelSpec& model, const Job&
   return formatted("checkpoints within those of layers beside {}", beside);
 }
 
-// Checkpoints of single layers, whose inputs alone are saved, or none.
-bool saves_by_layers(const Checkpointing& checkpoint) {
+// Checkpoints of all single layers, whose inputs alone are saved. Heads that were saved themselves come back in
+// another order, and so do their gradients, which are then copied.
+bool saves_inputs_alone(const Checkpointing& checkpoint, const ModelSpec& model) {
   const auto plain = [](const CheckpointGroup& one) {
     return one.kind == CheckpointKind::NonReentrant && one.first == one.last && one.kept.empty();
   };
-  return checkpoint.modules.empty() && std::all_of(checkpoint.groups.begin(), checkpoint.groups.end(), plain);
+  return checkpoint.modules.empty() && checkpoint.groups.size() == static_cast<std::size_t>(model.dims.layers) &&
+         std::all_of(checkpoint.groups.begin(), checkpoint.groups.end(), plain);
+}
+
+// Where it is imported the class empties the cache before each step.
+bool imports_bitsandbytes(const ModelSpec& model, OptimizerKind kind) {
+  switch (kind) {
+    case OptimizerKind::Lion:
+    case OptimizerKind::Adam8bit:
+    case OptimizerKind::AdamW32bit:
+    case OptimizerKind::Lion8bit:
+    case OptimizerKind::AdEmaMix:
+    case OptimizerKind::AdEmaMix8bit: return true;
+    default: return packing_of(model).has_value();
+  }
 }
 
 // What OffloadActivations was compared with. It notes where parameters lie before an engine moves them, and what has
@@ -566,10 +581,12 @@ std::optional<std::string> activation_offloading_unsupported(const ModelSpec& mo
   if (training.model_code != ModelCode::Transformers) beside = "torchtitan's code";
   if (training.runtime != Runtime::PyTorch) beside = name(training.runtime);
   if (job.parallelism.tp > 1 || job.parallelism.sp > 1) beside = "tensor or sequence parallelism";
-  if (!saves_by_layers(training.checkpoint)) beside = formatted("checkpoints {}", training.checkpoint.text);
+  if (!saves_inputs_alone(training.checkpoint, model)) {
+    beside = formatted("--checkpoint {} of the form {}", training.checkpoint.text, name(training.checkpoint.kind));
+  }
   if (training.loss != Loss::HuggingFace && training.loss != Loss::Trl)
     beside = formatted("the loss {}", loss_text(training));
-  if (packing_of(model)) beside = "packed weights";
+  if (imports_bitsandbytes(model, training.optimizer.kind)) beside = "bitsandbytes";
   if (training.liger_kernels.any() || training.lora_kernels.any()) beside = "kernels in place of the model's own";
   if (training.use_cache) beside = "kept keys and values";
   if (!training.seq_list.empty()) beside = "batches of several lengths";
