@@ -10,16 +10,18 @@ before; `kept` says how many stayed as they were; `back` has the bytes of each t
 """
 
 import json
+import os
 import pathlib
 import sys
+import tempfile
+from importlib import metadata
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools" / "dry"))
 
 from matrix import model_config, runner, tables, worker  # noqa: E402
 
-MODELS = {"llama-3.2-1b": "num_hidden_layers", "qwen2-0.5b": "num_hidden_layers", "gpt2": "n_layer"}
-WAYS = ("plain", "again", "autocast", "autocast-again", "lora", "trl-again", "trl-lora")
+MODELS = {"llama-3.2-1b": ("num_hidden_layers", 1024, 2), "qwen2-0.5b": ("num_hidden_layers", 512, 3), "gpt2": ("n_layer", 1024, 2)}
 
 
 def watched(path):
@@ -63,18 +65,28 @@ def watched(path):
     return offloading
 
 
+def jobs_of():
+    """Of two layers each; those that are no checkpoints show most of what the class does."""
+    mixed = {"dtype": "fp32", "autocast": "bf16"}
+    again = {"checkpoint": "full", "checkpoint_impl": "non_reentrant"}
+    adapters = {"r": 16, "targets": tables.ALL_LINEARS}
+    ways = {"plain": {}, "again": again, "autocast": mixed, "autocast-again": {**mixed, **again}, "lora": {"lora": adapters},
+            "trl-again": {"loss": "trl", **again}, "trl-lora": {"loss": "trl", "lora": adapters}}
+    for way, more in ways.items():
+        for model, (layers, seq, batch) in MODELS.items():
+            if model == "gpt2" and "loss" in more:
+                continue
+            if model == "gpt2" and "lora" in more:
+                more = {**more, "lora": {"r": 16, "targets": ["c_attn", "c_proj", "c_fc"]}}
+            made = tables.job("activations", model, seq, batch, name=f"{way}-streams", change={layers: 2},
+                              activation_offloading="streams", **more)
+            yield dict(made, config=model_config.config(made))
+
+
 def main():
-    jobs = []
-    for job in tables.jobs():
-        way = next((w for w in WAYS for m in MODELS if job["name"].endswith(f"-{w}-streams") and job["model"] == m), None)
-        short = way and job["name"] == "-".join(
-            ["activations", job["model"], f"s{job['training']['seq']}", f"b{job['training']['micro_batch']}", way, "streams"]
-        )
-        if job["stratum"] == "activations" and short and not (way.startswith("trl") and job["model"] == "gpt2"):
-            made = dict(job, change={MODELS[job["model"]]: 2})
-            jobs.append(dict(made, config=model_config.config(made)))
+    jobs = [*jobs_of()]
     runner.imports(jobs)
-    path = f"/tmp/offloading.{__import__('os').getpid()}.json"
+    path = os.path.join(tempfile.gettempdir(), f"offloading.{os.getpid()}.json")
     worker.offloading = watched(path)
     found = {}
     for job in jobs:
@@ -82,7 +94,7 @@ def main():
         if "failed" in answer:
             raise SystemExit(f"{job['name']}: {answer['failed']}")
         found[job["name"]] = {"config": job["config"], "training": job["training"], **json.load(open(path))}
-    versions = {**runner.versions(), "trl": __import__("importlib.metadata").metadata.version("trl")}
+    versions = {**runner.versions(), "trl": metadata.version("trl")}
     lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(one)}" for name, one in found.items())
     pathlib.Path(sys.argv[1]).write_text(f'{{"versions": {json.dumps(versions)},\n"jobs": {{\n{lines}\n}}}}\n')
 
