@@ -9,12 +9,14 @@
 #include <vector>
 
 #include "core/audit.h"
+#include "io/dialects/dialect_file.h"
 #include "io/text.h"
 #include "io/training_file.h"
 #include "lowered.h"
 #include "paths.h"
 #include "planner/lower/shapes.h"
 #include "planner/lower/unsupported.h"
+#include "planner/resolve/programs.h"
 #include "planner/resolve/resolve.h"
 
 using namespace dsplan;
@@ -102,4 +104,33 @@ TEST_CASE("activation offloading: what was not compared is refused by name") {
   CHECK(why({{"loss", "native"}}) == beside("the loss native"));
   CHECK(why({{"dtype", "fp32"}, {"autocast", "bf16"}, {"loss", "trl"}}).empty());
   CHECK(why({{"optimizer", {{"name", "lion8bit"}}}}) == beside("bitsandbytes"));
+}
+
+TEST_CASE("activation offloading: what TRL's and axolotl's files say of it") {
+  const ModelSpec model = lowered::bundled("llama-3-8b");
+  const auto request = [&](const std::string& text) {
+    return with_program(read_training_document(parse_yaml("f.yaml", text)), model, nullptr);
+  };
+  const auto refused = [&](const std::string& text) {
+    const Request made = request(text);
+    return made.not_modelled.empty() ? std::string() : made.not_modelled.front().feature;
+  };
+  const std::string trl = "model_name_or_path: llama-3-8b\nuse_peft: false\n";
+  CHECK(request(trl + "activation_offloading: true\n").activation_offloading.value_or("") == "streams");
+  CHECK(request(trl + "activation_offloading: false\n").activation_offloading.value_or("") == "none");
+  CHECK_FALSE(request(trl).activation_offloading.given());
+  const std::string axolotl =
+      "base_model: llama-3-8b\nbf16: true\nflash_attention: true\ngradient_checkpointing: true\n";
+  const Request wrapped = request(axolotl + "activation_offloading: true\n");
+  CHECK(wrapped.activation_offloading.value_or("") == "streams");
+  CHECK(wrapped.checkpoint_impl.value_or("") == "non_reentrant");
+  CHECK(wrapped.not_modelled.empty());
+  CHECK(request(axolotl + "activation_offloading: legacy\n").activation_offloading.value_or("") == "single-stream");
+  CHECK(refused(axolotl + "activation_offloading: hidden_states\n") ==
+        "activation offloading of the form hidden_states");
+  CHECK(refused(axolotl + "activation_offloading: disk\n") == "activation offloading of the form disk");
+  CHECK(refused(axolotl + "adapter: lora\nlora_r: 8\nlora_target_linear: true\nactivation_offloading: true\n") ==
+        "activation offloading beside adapters in axolotl");
+  CHECK(refused("base_model: llama-3-8b\nflash_attention: true\nactivation_offloading: true\n") ==
+        "activation offloading without gradient_checkpointing");
 }
