@@ -32,6 +32,7 @@ def watched(path):
         from trl.models.activation_offloading import get_act_offloading_ctx_manager
 
         context = get_act_offloading_ctx_manager(model, use_streams=how == "streams")
+        context.virtual_memory_safe_pct = 100  # It would warn of this machine's memory.
         pack, unpack, enter = context.pack_hook, context.unpack_hook, context.__enter__
         seen = {}
 

@@ -33,8 +33,8 @@ void size_shown(const ForeignInput& foreign, const ModelSpec& base, const Place&
   request.image_size = {std::to_string(side), foreign.image_pixels.given() ? foreign.image_pixels.place : usual};
 }
 
-// TRL's hooks in place of transformers' checkpoints: around layers that axolotl wraps itself, in the other form, and with
-// adapters around nothing, where frozen weights go to the host as well (loaders/model.py, core/trainers/mixins).
+// TRL's hooks in place of transformers' checkpoints: around layers that axolotl wraps itself, in the other form, and
+// with adapters around nothing, where frozen weights go to the host as well (loaders/model.py, core/trainers/mixins).
 void take_offloading(const ForeignInput& foreign, Request& request) {
   Setting<std::string>& offloading = request.activation_offloading;
   if (offloading.value_or("none") == "none") return;

@@ -841,7 +841,9 @@ def offloading(model, how):
     """What TRL's trainers put around each training step."""
     from trl.models.activation_offloading import get_act_offloading_ctx_manager
 
-    return get_act_offloading_ctx_manager(model, use_streams=how == "streams")
+    context = get_act_offloading_ctx_manager(model, use_streams=how == "streams")
+    context.virtual_memory_safe_pct = 100  # It would warn of this machine's memory by accelerate's logger, which is not there.
+    return context
 
 
 def kernels_of(loss):

@@ -6,6 +6,7 @@
 //   recomputation  both forms of torch.utils.checkpoint, and DeepSpeed's
 //   backward       the engine's order, and one node's function
 //   gradients      accumulation, leaves, AccumulateGrad
+//   packed_tensors hooks between what is saved and its nodes, and what activation offloading does there
 //   tape_recording the program for an executor
 #pragma once
 
