@@ -68,7 +68,7 @@ TEST_CASE("training file: every option has a key") {
       "param_groups": "single", "model_init": "host", "zero_grad_set_to_none": false, "max_grad_norm": 1, "freeze": [], "lora": {"r": 2, "targets": "all-linear", "dropout": 0.5},
       "quantization": "nf4", "double_quant": true, "quant_compute_dtype": "bf16", "quant_storage": "uint8",
       "kbit_prepare": false, "checkpoint": "none", "attention": "sdpa", "loss": "hf",
-      "loop": "minimal", "level": "dispatch", "checkpoint_impl": "reentrant",
+      "loop": "minimal", "level": "dispatch", "checkpoint_impl": "reentrant", "activation_offloading": "streams",
       "preserve_rng_state": true, "early_stop": false, "use_cache": true, "labels_are_ids": true, "cast_model": true, "input_require_grads": true, "layers_require_grads": true, "experts": "eager", "routing": "balanced", "allocator_conf": "", "stream_frees": "at-sync",
       "placement": "caching", "calibration": "c.json", "deepspeed_version": "0.19", "torch_version": "2", "transformers_version": "5", "liger_version": "0.8.5", "liger_kernels": "all", "lora_kernels": "qkv,o", "model_code": "torchtitan", "torchtitan_version": "0.2.2",
       "host_memory": "1TiB", "nvme_memory": "8TB", "capacity": 5, "reserve": "0.5GiB", "rank": 3, "phase": "steady", "strict": true,

@@ -328,6 +328,7 @@ struct Request {
   Setting<std::string> checkpoint;                          // --checkpoint none|full|every:K|segments:K|nth:K|auto|FILE
   Setting<std::vector<CheckpointEntry>> checkpoint_groups;  // The content of --checkpoint FILE.
   Setting<std::string> checkpoint_impl;            // --checkpoint-impl reentrant|non_reentrant (checkpoint_impl)
+  Setting<std::string> activation_offloading;      // --activation-offloading none|streams|single-stream
   Setting<bool> preserve_rng_state;                // (preserve_rng_state)
   Setting<bool> early_stop;                        // (early_stop)
   Setting<bool> use_cache;                         // (use_cache); also --set

@@ -278,9 +278,9 @@ struct FrameworkPrint {
 // and frees are done as they are asked for.
 struct UntoldUses {
   bool all = false;
-  std::vector<BufferId> of;  // A few, such as the buckets of a step.
+  std::vector<BufferId> of;  // Ascending.
 
-  [[nodiscard]] bool has(BufferId buffer) const { return all || std::find(of.begin(), of.end(), buffer) != of.end(); }
+  [[nodiscard]] bool has(BufferId buffer) const { return all || std::binary_search(of.begin(), of.end(), buffer); }
 };
 
 struct Schedule {

@@ -42,10 +42,11 @@ using RequestAccess =
 using JobAccess =
     FieldAccess<Job, bool, int, std::int64_t, double, Elements, std::string, std::vector<std::string>,
                 std::vector<std::int64_t>, Version, DType, std::optional<DType>, Runtime, OptimizerKind, Implementation,
-                OffloadDevice, CheckpointKind, ModelInit, Attention, Loss, LoopKind, ParamGroups, Level, StreamFrees,
-                PlacementKind, LigerKernels, AdapterKernels, ModelCode, ExpertsImplementation, Routing,
-                std::vector<CheckpointGroup>, AllocatorConfig, Bytes, std::optional<Bytes>, std::optional<Hardware>,
-                std::optional<Cluster>, std::optional<Calibration>, std::vector<ResolvedInput>, std::vector<Notice>>;
+                OffloadDevice, CheckpointKind, ActivationOffloading, ModelInit, Attention, Loss, LoopKind, ParamGroups,
+                Level, StreamFrees, PlacementKind, LigerKernels, AdapterKernels, ModelCode, ExpertsImplementation,
+                Routing, std::vector<CheckpointGroup>, AllocatorConfig, Bytes, std::optional<Bytes>,
+                std::optional<Hardware>, std::optional<Cluster>, std::optional<Calibration>, std::vector<ResolvedInput>,
+                std::vector<Notice>>;
 
 // A line of a fingerprint's canonical text; planner/predict/fingerprint.cpp says its words and when it is there.
 enum class Line : std::uint8_t {
@@ -112,6 +113,7 @@ enum class Line : std::uint8_t {
   InputRequireGrads,
   LayersRequireGrads,
   WindowsInKernel,
+  ActivationOffloading,
   Count,  // Of the lines above; none itself.
 };
 

@@ -93,6 +93,15 @@ bool is_torchao(OptimizerKind kind) {
   return kind == OptimizerKind::AoAdamW8bit || kind == OptimizerKind::AoAdamW4bit || kind == OptimizerKind::AoAdamWFp8;
 }
 
+std::string_view name(ActivationOffloading offloading) {
+  switch (offloading) {
+    case ActivationOffloading::None: return "none";
+    case ActivationOffloading::Streams: return "streams";
+    case ActivationOffloading::SingleStream: return "single-stream";
+  }
+  return "";
+}
+
 std::string_view name(LoopKind loop) {
   switch (loop) {
     case LoopKind::Trainer: return "trainer";

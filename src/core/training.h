@@ -224,6 +224,10 @@ struct Checkpointing {
   }
 };
 
+// TRL's OffloadActivations (trl/models/activation_offloading.py) around each training step: what autograd saves is
+// copied to pinned memory and comes back in backward, on a stream of its own or on the one that computes.
+enum class ActivationOffloading : std::uint8_t { None, Streams, SingleStream };
+
 // The last two are of models whose kinds of attention differ. t5's: math where a bias is learned, and between the
 // stacks, where it is zeros, a fused kernel. mllama's: math among the text's grouped heads, fused under masks.
 enum class Attention : std::uint8_t { Eager, Math, Flash, MemoryEfficient, CuDnn, MathOrEfficient, MathOrCuDnn };
@@ -397,6 +401,7 @@ struct Training {
   bool check_grad_overflow = false;    // bf16, ZeRO-1/2.
   bool immediate_grad_update = false;  // BF16_Optimizer.
   Checkpointing checkpoint;
+  ActivationOffloading activation_offloading = ActivationOffloading::None;
   ModelInit model_init = ModelInit::ZeroInit;  // Below ZeRO-3 as Device.
   Attention attention = Attention::Flash;
   // flash_attention_2, whose kernel sees to a sliding window itself: transformers makes no mask for it.
@@ -508,8 +513,9 @@ struct Training {
 // Those of trainers, by name; nothing for another word.
 [[nodiscard]] std::optional<Loss> trainers_loss(std::string_view text);
 [[nodiscard]] std::vector<std::string_view> names_of_trainers_losses();
-[[nodiscard]] std::string_view name(CheckpointKind kind);  // "non_reentrant", "reentrant", "deepspeed"
-[[nodiscard]] std::string_view name(ModelInit init);       // "zero_init", "device", "host", "meta", "rank0"
+[[nodiscard]] std::string_view name(CheckpointKind kind);              // "non_reentrant", "reentrant", "deepspeed"
+[[nodiscard]] std::string_view name(ActivationOffloading offloading);  // "none", "streams", "single-stream"
+[[nodiscard]] std::string_view name(ModelInit init);                   // "zero_init", "device", "host", "meta", "rank0"
 // A variable of the loop keeps the loss, and by it autograd's nodes, until the next forward has returned.
 [[nodiscard]] constexpr bool holds_loss(LoopKind loop) { return loop == LoopKind::Script || loop == LoopKind::Loss; }
 [[nodiscard]] std::string_view name(LoopKind loop);       // "trainer", "minimal", "script", "torchtitan", "loss"

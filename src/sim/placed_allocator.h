@@ -95,6 +95,7 @@ class PlacedAllocator {
 
  private:
   friend class PlacedRuns;
+  friend class PlacedAlong;
   struct Awaited {
     Bytes address;
     BufferId buffer;

@@ -63,6 +63,9 @@ void PlacedAlong::go_on(const Schedule& schedule) {
 }
 
 bool PlacedAlong::stopped() const { return parts_->allocator.stopped(); }
+Bytes PlacedAlong::address(BufferId buffer) const {
+  return parts_->allocator.allocator_.address(parts_->allocator.block(buffer));
+}
 bool PlacedAlong::waited() const { return parts_->allocator.finish().waited; }
 
 // A replay that stops has not seen everything, and what has given its cache back no longer waits for what others do.

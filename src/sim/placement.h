@@ -92,8 +92,8 @@ struct AllocatorRequest {
   What what = What::Mark;
   StreamId stream = 0;
   StreamSet waits_for = 0;  // Of a release.
-  // Frees that complete at synchronisation; more than 255 are several requests. Of the others 1 in a run of buffers that
-  // follow each other and are asked for, or go, one right behind the other.
+  // Frees that complete at synchronisation; more than 255 are several requests. Of the others 1 in a run of buffers
+  // that follow each other and are asked for, or go, one right behind the other.
   std::uint8_t count = 0;
 };
 
@@ -146,7 +146,8 @@ class PlacedAlong {
   void go_on(const Schedule& schedule);
   // By its options: at a failure or, where that is all that is asked, at the first retry.
   [[nodiscard]] bool stopped() const;
-  [[nodiscard]] bool waited() const;  // Some free waited for another stream.
+  [[nodiscard]] bool waited() const;                   // Some free waited for another stream.
+  [[nodiscard]] Bytes address(BufferId buffer) const;  // Of one that is on the device.
   // Once, behind the schedule's end.
   [[nodiscard]] BothPlacements finish();
 

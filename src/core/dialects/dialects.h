@@ -138,6 +138,7 @@ enum class Reading : std::uint8_t {
   Preference,       // A number that only DPO or KTO has: whoever says it runs that trainer.
   Scalar,           // A text, or what YAML makes of one: true, 2.
   Liger,            // A flag: all of Liger's kernels, and its loss.
+  Offloading,       // A flag, or axolotl's "legacy" (on one stream), "disk", "hidden_states".
   Sides,            // axolotl's image_size: a number, or width and height.
   Sharding,         // TrainingArguments' fsdp: a flag, or words: "full_shard auto_wrap".
   OlderSharding,    // What they have beside it in transformers 4 alone, whose FSDP is version 1.

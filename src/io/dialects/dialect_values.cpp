@@ -174,6 +174,20 @@ void take_reentrant(const Spoken& said, Request& request, Diagnostics& faults) {
   if (on) request.checkpoint_impl = {*on ? "reentrant" : "non_reentrant", said.place};
 }
 
+// Both forms keep autograd's hooks; the others of axolotl are checkpoints of its own.
+void take_offloading(const Spoken& said, Request& request, Diagnostics& faults) {
+  if (said.value.is(Value::Kind::Null)) return;
+  const bool named = said.value.is(Value::Kind::String) && one_of(said.value.string, said.key.values);
+  if (named && said.value.string == "legacy") {
+    request.activation_offloading = {"single-stream", said.place};
+  } else if (named) {
+    request.not_modelled.push_back({said.place, When::Always, std::string(said.written),
+                                    formatted("activation offloading of the form {}", said.value.string)});
+  } else if (const std::optional<bool> on = flag(said, faults)) {
+    request.activation_offloading = {*on ? "streams" : "none", said.place};
+  }
+}
+
 // "no" to YAML is false.
 void take_mixed_precision(const Spoken& said, Request& request, Diagnostics& faults) {
   const std::string text = said.value.is(Value::Kind::Bool) ? (said.value.boolean ? "yes" : "no") : text_of(said.value);
@@ -470,6 +484,7 @@ void DialectValues::honour(const Spoken& said) {
     case Reading::Liger: return take_liger(said, request_, faults_);
     case Reading::Preference: return take_preference(said, said_, faults_);
     case Reading::Scalar: return take_words(said, foreign_, faults_);
+    case Reading::Offloading: return take_offloading(said, request_, faults_);
     case Reading::Sides: return take_sides(said, foreign_, faults_);
     case Reading::Sharding: return take_sharding(said, foreign_, faults_);
     case Reading::OlderSharding: return plain(said), say_older(said, said_, older_);

@@ -1,5 +1,7 @@
 #include "planner/lower/emitter.h"
 
+#include <algorithm>
+
 #include "core/error.h"
 
 namespace dsplan {
@@ -170,10 +172,13 @@ void Emitter::mark(Moment moment, Stretch stretch, std::int32_t micro_batch) {
 }
 
 void tell_uses(Emitter& emitter, BufferId buffer, bool told) {
+  if (buffer == kNoBuffer) emitter.schedule_.untold.all = !told;
+  if (buffer == kNoBuffer) return;
   std::vector<BufferId>& untold = emitter.schedule_.untold.of;
-  const auto found = std::find(untold.begin(), untold.end(), buffer);
-  if (told && found != untold.end()) untold.erase(found);
-  if (!told && found == untold.end()) untold.push_back(buffer);
+  const auto at = std::lower_bound(untold.begin(), untold.end(), buffer);
+  const bool found = at != untold.end() && *at == buffer;
+  if (told && found) untold.erase(at);
+  if (!told && !found) untold.insert(at, buffer);
 }
 
 void Emitter::promise_update(BufferId buffer, Bytes offset, Bytes bytes) {

@@ -84,11 +84,11 @@ class Emitter {
   // The buffer is a kernel's scratch: what is written there need not be read by anyone.
   void mark_scratch(BufferId buffer) { schedule_.buffers[buffer].scratch = true; }
 
-  // Whether the allocator learns of what other streams do with it; it does unless this was said.
+  // Whether the allocator learns of what other streams do with it; it does unless this was said. kNoBuffer: with any.
   friend void tell_uses(Emitter& emitter, BufferId buffer, bool told);
 
-  // Nor of any other one.
-  friend void tell_no_uses(Emitter& emitter) { emitter.schedule_.untold.all = true; }
+  // What is written so far.
+  [[nodiscard]] friend const Schedule& written(const Emitter& emitter) { return emitter.schedule_; }
 
   // It belongs to the logits or to what the loss makes of them.
   void mark_of_loss(BufferId buffer) { schedule_.buffers[buffer].of_loss = true; }

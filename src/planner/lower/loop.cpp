@@ -81,9 +81,11 @@ void Loop::train_step(Stretch stretch, const TapeOf& tape_of) {
   }
   for (micro_batch_ = 0; micro_batch_ < job_.training.grad_accum; ++micro_batch_) {
     Tape& tape = tape_of(batches_++);
+    if (hooks != nullptr) hooks->enter();
     make_batch(tape);
     forward(tape);
     backward(tape);
+    if (hooks != nullptr) hooks->exit();
     print("Engine before step");  // engine.step() is called for every micro-batch, and does nothing before the last.
     if (!is_boundary()) print("Engine after step");
   }

@@ -41,6 +41,9 @@ class Loop {
   // As the model is called for the first time: the batch is there already.
   std::function<void()> before_first_forward;
 
+  // Around each micro-batch, as a Trainer's training_step; null: none.
+  OffloadActivations* hooks = nullptr;
+
   // The tape of a micro-batch, counted from the first step's first: its batch, and its graph at the batch's length.
   using TapeOf = std::function<Tape&(std::int64_t)>;
   // All `steps` >= Training::steps(), then save. The step that is predicted, the second, is the last of those that

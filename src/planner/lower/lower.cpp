@@ -57,7 +57,7 @@ Schedule lower_part(const ModelSpec& model, const Job& job, const std::vector<Sh
   Emitter emitter(
       events_of(model, shapes.front().graph(), !checkpointing.groups.empty(), job.training.grad_accum * steps), until);
   emitter.attach(recording);
-  if (job.training.runtime == Runtime::Fsdp2) tell_no_uses(emitter);
+  if (job.training.runtime == Runtime::Fsdp2) tell_uses(emitter, kNoBuffer, false);
   const std::unique_ptr<TrainingRuntime> runtime = make_runtime(job, model, rank, emitter);
   Workspaces workspaces(library_workspaces(job), emitter);
   runtime->before_product = [&] { workspaces.before_product(); };
@@ -66,10 +66,19 @@ Schedule lower_part(const ModelSpec& model, const Job& job, const std::vector<Sh
 
   const bool asynchronous = job.training.deepspeed >= kAsynchronousOffload;
   DeepSpeedCheckpoints deepspeed(checkpointing.deepspeed, asynchronous, job.parallelism.tp, emitter);
+  std::optional<OffloadActivations> hooks;
+  if (const ActivationOffloading kind = job.training.activation_offloading; kind != ActivationOffloading::None) {
+    PlacementOptions placed;
+    placed.config = job.allocator;
+    placed.config.memory_fraction.reset();
+    placed.frees = job.stream_frees;
+    loop.hooks = &hooks.emplace(emitter, kind == ActivationOffloading::Streams, placed);
+  }
+  const Tape::Hooks hooked{loop.hooks, model.child(model.causal, "lm_head")};
   std::vector<std::unique_ptr<Tape>> tapes;
   const auto make_tapes = [&] {
     for (const ShapeView& shape : shapes) {
-      tapes.push_back(std::make_unique<Tape>(*shape.facts, checkpointing, emitter, *runtime, buffers));
+      tapes.push_back(std::make_unique<Tape>(*shape.facts, checkpointing, emitter, *runtime, buffers, hooked));
       tapes.back()->attach(workspaces);
       tapes.back()->attach(deepspeed);
       if (!checkpointing.stops_early) tapes.back()->recompute_to_the_end();

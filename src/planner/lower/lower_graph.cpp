@@ -68,7 +68,7 @@ Schedule lower_graph(const BuiltOpGraph& built, const RecipeBook& recipes, bool 
   emitter.mark(Moment::StretchEnds, Stretch::Init);
 
   const GraphFacts facts(built.model, built.graph, recipes);
-  Tape tape(facts, built.checkpoint, emitter, runtime, {});
+  Tape tape(facts, built.checkpoint, emitter, runtime, {}, {});
   DeepSpeedCheckpoints deepspeed(built.checkpoint.deepspeed, true, 1, emitter);
   tape.attach(deepspeed);
   emitter.at(Pass::Forward);

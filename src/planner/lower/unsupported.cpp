@@ -513,6 +513,54 @@ std::optional<std::string> nested_unsupported(const ModelSpec& model, const Job&
   return formatted("checkpoints within those of layers beside {}", beside);
 }
 
+// Checkpoints of all single layers, whose inputs alone are saved. Heads that were saved themselves come back in
+// another order, and so do their gradients, which are then copied.
+bool saves_inputs_alone(const Checkpointing& checkpoint, const ModelSpec& model) {
+  const auto plain = [](const CheckpointGroup& one) {
+    return one.kind == CheckpointKind::NonReentrant && one.first == one.last && one.kept.empty();
+  };
+  return checkpoint.modules.empty() && checkpoint.groups.size() == static_cast<std::size_t>(model.dims.layers) &&
+         std::all_of(checkpoint.groups.begin(), checkpoint.groups.end(), plain);
+}
+
+// Where it is imported the class empties the cache before each step.
+bool imports_bitsandbytes(const ModelSpec& model, OptimizerKind kind) {
+  switch (kind) {
+    case OptimizerKind::Lion:
+    case OptimizerKind::Adam8bit:
+    case OptimizerKind::AdamW32bit:
+    case OptimizerKind::Lion8bit:
+    case OptimizerKind::AdEmaMix:
+    case OptimizerKind::AdEmaMix8bit: return true;
+    default: return packing_of(model).has_value();
+  }
+}
+
+// What OffloadActivations was compared with. It notes where parameters lie before an engine moves them, and what has
+// moved is sent to the host with all else.
+std::optional<std::string> activation_offloading_unsupported(const ModelSpec& model, const Job& job) {
+  const Training& training = job.training;
+  if (training.activation_offloading == ActivationOffloading::None) return std::nullopt;
+  std::string beside;
+  const bool decoder = model.parts != nullptr && model.parts->tower == nullptr;
+  if (!decoder && model.family != "gpt2") beside = formatted("a model of family {}", model.family);
+  if (model.dims.experts > 0) beside = "a mixture of experts";
+  if (training.model_code != ModelCode::Transformers) beside = "torchtitan's code";
+  if (training.runtime != Runtime::PyTorch) beside = name(training.runtime);
+  if (job.parallelism.tp > 1 || job.parallelism.sp > 1) beside = "tensor or sequence parallelism";
+  if (!saves_inputs_alone(training.checkpoint, model)) {
+    beside = formatted("--checkpoint {} of the form {}", training.checkpoint.text, name(training.checkpoint.kind));
+  }
+  if (training.loss != Loss::HuggingFace && training.loss != Loss::Trl)
+    beside = formatted("the loss {}", loss_text(training));
+  if (imports_bitsandbytes(model, training.optimizer.kind)) beside = "bitsandbytes";
+  if (training.liger_kernels.any() || training.lora_kernels.any()) beside = "kernels in place of the model's own";
+  if (training.use_cache) beside = "kept keys and values";
+  if (!training.seq_list.empty()) beside = "batches of several lengths";
+  if (beside.empty()) return std::nullopt;
+  return formatted("activation offloading beside {}, not compared with TRL's yet", beside);
+}
+
 }  // namespace
 
 std::optional<std::string> unsupported(const ModelSpec& model, const Job& job) {
@@ -524,6 +572,7 @@ std::optional<std::string> unsupported(const ModelSpec& model, const Job& job) {
   if (const auto adapters = adapters_unsupported(model, job)) return adapters;
   if (const auto head = value_head_unsupported(model, training)) return head;
   if (const auto nested = nested_unsupported(model, job)) return nested;
+  if (const auto offloading = activation_offloading_unsupported(model, job)) return offloading;
   if (model.causal != 0 && !training.checkpoint.groups.empty() && training.transformers < Version{5, 0, 0}) {
     return "checkpointed adapters under transformers 4";
   }

@@ -34,6 +34,9 @@ class Chooser {
     like_.training.checkpoint.groups = {
         {0, 0, job.training.checkpoint.kind, job.training.checkpoint.preserve_rng_state}};
     like_.explain_fragmentation = like_.explain_advice = false;
+    if (job.training.activation_offloading != ActivationOffloading::None) {
+      throw Refusal("--checkpoint", "auto weighs what stays on the device, and activation offloading takes it away");
+    }
     if (const auto why = unsupported(model, like_)) {
       throw Refusal("--checkpoint", formatted("auto needs a simulation, which is not modelled yet: {}", *why));
     }

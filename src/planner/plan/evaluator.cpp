@@ -108,6 +108,8 @@ std::string resolve_family(const SearchInputs& inputs, const SearchSpace& space,
     value(base, Axis::MicroBatch) = rows;
     const CandidateInputs made = inputs_of(inputs, base, space);
     family.job = resolve(inputs.model, made.request, made.file(), inputs.hardware, inputs.cluster);
+    // Its bounds count what is saved on the device.
+    if (family.job.training.activation_offloading != ActivationOffloading::None) return "activation offloading";
     const auto why = unsupported(inputs.model, family.job);
     if (!why) return {};
     if (refusal.empty()) refusal = formatted("not modelled yet: {}", *why);

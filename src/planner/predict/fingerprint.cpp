@@ -222,6 +222,8 @@ constexpr CanonicalLine kLines[] = {
     {Line::WindowsInKernel, "windows_in_kernel 1", [](const Job& j) { return j.training.windows_in_kernel; }, true},
     {Line::LayersRequireGrads, "layers_require_grads 1", [](const Job& j) { return j.training.layers_require_grads; },
      true},
+    {Line::ActivationOffloading, "activation offloading",
+     [](const Job& j) { return j.training.activation_offloading != ActivationOffloading::None; }},
 };
 
 // A field as one word of its line.

@@ -397,6 +397,21 @@ void check_torchtitan_length(Resolver& resolver) {
                  formatted("{} is the next", training.seq + 1));
 }
 
+void resolve_activation_offloading(Resolver& resolver) {
+  const Setting<std::string>& wanted = resolver.request.activation_offloading;
+  if (!wanted.given()) return;
+  constexpr std::array kKinds{ActivationOffloading::None, ActivationOffloading::Streams,
+                              ActivationOffloading::SingleStream};
+  const auto* found =
+      std::find_if(kKinds.begin(), kKinds.end(), [&](ActivationOffloading one) { return *wanted == name(one); });
+  if (found == kKinds.end()) {
+    return resolver.fault(wanted.place,
+                          formatted("activation offloading \"{}\" is none of none, streams, single-stream", *wanted));
+  }
+  resolver.training().activation_offloading = *found;
+  resolver.given("activation_offloading", *wanted, wanted.place, "--activation-offloading");
+}
+
 void resolve_loss_and_loop(Resolver& resolver) {
   resolve_loss(resolver);
   resolve_liger(resolver);
@@ -415,6 +430,7 @@ void resolve_loss_and_loop(Resolver& resolver) {
   };
   take(resolver.request.input_require_grads, "input_require_grads", resolver.training().input_require_grads);
   take(resolver.request.layers_require_grads, "layers_require_grads", resolver.training().layers_require_grads);
+  resolve_activation_offloading(resolver);
   const Setting<std::string>& loop = resolver.request.loop;
   if (!loop.given()) return check_torchtitan_length(resolver);
   constexpr std::array kLoops{LoopKind::Trainer, LoopKind::Minimal, LoopKind::Loss, LoopKind::Script,

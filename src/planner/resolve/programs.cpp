@@ -33,6 +33,23 @@ void size_shown(const ForeignInput& foreign, const ModelSpec& base, const Place&
   request.image_size = {std::to_string(side), foreign.image_pixels.given() ? foreign.image_pixels.place : usual};
 }
 
+// TRL's hooks in place of transformers' checkpoints: around layers that axolotl wraps itself, in the other form, and
+// with adapters around nothing, where frozen weights go to the host as well (loaders/model.py, core/trainers/mixins).
+void take_offloading(const ForeignInput& foreign, Request& request) {
+  Setting<std::string>& offloading = request.activation_offloading;
+  if (offloading.value_or("none") == "none") return;
+  const Place place = offloading.place;
+  if (foreign.adapters.value_or(false)) {
+    offloading = {};
+    request.not_modelled.push_back(
+        {place, When::Always, "activation_offloading", "activation offloading beside adapters in axolotl"});
+  } else if (!request.checkpoint.given()) {
+    request.not_modelled.push_back(
+        {place, When::Always, "activation_offloading", "activation offloading without gradient_checkpointing"});
+  }
+  request.checkpoint_impl = {"non_reentrant", place};
+}
+
 // _create_multipack_sampler (core/trainers/base.py): flash attention keeps sequences of one row apart, so that a
 // micro-batch is one row; with other kernels rows stay rows, which sequences fill.
 void pack_rows(const ForeignInput& foreign, Request& request) {
@@ -536,6 +553,7 @@ class OfProgram {
       choose_adapter_kernels(foreign_, own(), request_, faults_);
       usually(request_.input_require_grads, true);  // loaders/adapter.py, load_adapter
     }
+    take_offloading(foreign_, request_);
     pack_rows(foreign_, request_);
     if (runs_deepspeed()) return;
     const bool half = arguments.fp16.value_or(false);

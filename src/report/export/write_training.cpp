@@ -189,6 +189,9 @@ void add_execution(const ModelSpec& model, const Job& job, Json& json) {
   if (t.input_require_grads) json.set("input_require_grads", true);
   if (t.layers_require_grads) json.set("layers_require_grads", true);
   add_checkpointing(t.checkpoint, model.dims.layers, json);
+  if (t.activation_offloading != ActivationOffloading::None) {
+    json.set("activation_offloading", name(t.activation_offloading));
+  }
   json.set("model_init", name(t.model_init));
   if (t.level == Level::Dispatch) json.set("level", "dispatch");
   if (t.experts != ExpertsImplementation::GroupedMm) json.set("experts", name(t.experts));

@@ -1657,6 +1657,33 @@ def trl_heads():
                       name=f"{name}-w{world}-r{rank}", **settings)
 
 
+def offloaded_activations():
+    """TRL's activation_offloading around checkpointed layers: what else is saved goes to the host and comes back."""
+    mixed = {"dtype": "fp32", "autocast": "bf16"}
+    ways = {
+        "again": {},
+        "autocast-again": mixed,
+        "lora-again": {"lora": {"r": 16, "targets": ALL_LINEARS}},
+        "trl-again": {"loss": "trl"},
+        "trl-autocast-again": {"loss": "trl", **mixed},
+        "fp32-again": {"dtype": "fp32", "attention": "mem-efficient"},
+        "accum-again": {"grad_accum": 2},
+        "ddp-again": {"world": 4},
+    }
+    shapes = {"llama-3.2-1b": (1024, 2), "gpt2": (1024, 2), "qwen3-0.6b": (1000, 1), "qwen2-0.5b": (512, 3), "tinyllama-1.1b": (512, 4)}
+    for (at, (name, more)), (model, (seq, batch)) in itertools.product(enumerate(ways.items()), shapes.items()):
+        both = model in ("llama-3.2-1b", "gpt2")
+        if name == "fp32-again" and model != "gpt2":  # No kernel takes grouped heads in fp32.
+            continue
+        if model == "gpt2":
+            if "loss" in more:  # TRL's head has no gpt2.
+                continue
+            more = {**more, **({"lora": {"r": 16, "targets": ["c_attn", "c_proj", "c_fc"]}} if "lora" in more else {})}
+        for how in ("streams", "single-stream") if both else ("streams",) if at < 4 else ():
+            yield job("activations", model, seq, batch, name=f"{name}-{how}", activation_offloading=how,
+                      **{"checkpoint": "full", "checkpoint_impl": "non_reentrant", **more})
+
+
 FEW = {"text_config": {"num_hidden_layers": 4}, "vision_config": {"num_hidden_layers": 4}}
 FEW_BLOCKS = {"num_hidden_layers": 4, "vision_config": {"depth": 4}}
 CROSSING = {"text_config": {"num_hidden_layers": 6, "cross_attention_layers": [1, 4]},
@@ -2120,6 +2147,7 @@ def jobs():
         *factory_pictures(),
         *factory(),
         *trl_heads(),
+        *offloaded_activations(),
         *accelerated(),
         *adapted_by_peft(),
         *packed_shards(),

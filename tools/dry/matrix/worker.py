@@ -83,7 +83,7 @@ class Worker:
         self.deepspeed = job.get("deepspeed")
         self.meter = Meter(self.runtime() == "ddp", "comm_hook" in job.get("ddp", {}))
         self.types = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
-        self.engine = self.optimizer = self.accelerator = None
+        self.engine = self.optimizer = self.accelerator = self.offloads = None
         self.facts = {}
 
     def runtime(self):
@@ -111,7 +111,10 @@ class Worker:
         self.meter.ends()
         gc.collect()
         with self.measured("model"):
-            model = self.wrapped(self.model())
+            model = self.model()
+            if "activation_offloading" in self.training:
+                self.offloads = offloading(model, self.training["activation_offloading"])
+            model = self.wrapped(model)
         with self.measured("optimizer"):
             self.make_optimizer(model)
         del model
@@ -134,7 +137,7 @@ class Worker:
             tail = str(micro + 1) if count > 1 else ""
             if self.runtime() == "fsdp2" and count > 1 and self.training.get("fsdp", {}).get("gradient_sync") != "every":
                 self.net.set_requires_gradient_sync(micro + 1 == count)
-            with self.without_sync(micro + 1 < count):
+            with self.without_sync(micro + 1 < count), self.offloads or contextlib.nullcontext():
                 with self.measured(prefix + "forward" + tail):
                     self.held = self.next_batch()
                     with self.autocast():
@@ -854,6 +857,15 @@ def optimizer_of(wished, trained, redundant=False):
 
         return ZeroRedundancyOptimizer(trained, optimizer_class=kinds[name], lr=1e-4, **how)
     return kinds[name](trained, lr=1e-4, **how)
+
+
+def offloading(model, how):
+    """What TRL's trainers put around each training step."""
+    from trl.models.activation_offloading import get_act_offloading_ctx_manager
+
+    context = get_act_offloading_ctx_manager(model, use_streams=how == "streams")
+    context.virtual_memory_safe_pct = 100  # It would warn of this machine's memory by accelerate's logger, which is not there.
+    return context
 
 
 def kernels_of(loss):

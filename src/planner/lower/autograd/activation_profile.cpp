@@ -246,7 +246,7 @@ ActivationProfile profile_activations(const ModelSpec& model, const Job& job, co
     buffers.push_back(table.hand_over());
   }
   const GraphFacts facts(model, graph, recipes);
-  Tape tape(facts, checkpoint, emitter, runtime, buffers);
+  Tape tape(facts, checkpoint, emitter, runtime, buffers, {});
   tape.make_batch();
   emitter.mark(Moment::ForwardBegins, Stretch::FirstStep);
   tape.forward();

@@ -61,6 +61,7 @@ void Backward::walk() {
       leave_module(instruction.module());
     }
   }
+  if (on_.packed) on_.packed->backward_ends();
 }
 
 void Backward::enter_module(ModuleId module) {
@@ -130,6 +131,7 @@ void Backward::run(NodeId id) {
   Checkpoint* checkpoint = checkpoints_.of(id);
   if (is_reentrant(checkpoint)) checkpoint = nullptr;  // Its node has run.
   if (checkpoint != nullptr && !on_.recipes.saved(id).empty()) recomputation_.ask(*checkpoint, id);
+  if (on_.packed) on_.packed->unpack(id);
   incoming_.clear();
   for (TensorId out : graph_.out(node)) incoming_.push_back(gradients_.of(out));
   run_recipe(id);
@@ -144,11 +146,22 @@ void Backward::run(NodeId id) {
   }
   if (entry.hands_out != 0 || entry.overwrites != 0) take_saved_gradients(id);
   on_.storages.release_saved(id);
+  if (on_.packed) on_.packed->returns();
   if (checkpoint != nullptr) recomputation_.has_run(*checkpoint, id);
   if (checkpoint != nullptr && checkpoint->first_saver == id) checkpoints_.forget(*checkpoint);
   deliver(id);
   if (!graph_.leaves.empty()) take_leaf_gradients(id, true);
 }
+
+namespace {
+
+// What a recomputation or a hook brought back is the function's alone; other saved tensors are released later.
+bool is_handed(const TapeContext& on, const Checkpoint* checkpoint, NodeId node) {
+  if (checkpoint != nullptr) return !checkpoint->reentrant;
+  return on.packed && on.packed->concerns(node);
+}
+
+}  // namespace
 
 void Backward::run_recipe(NodeId id) {
   const std::span<const Slot> slots = on_.recipes.slots(id);
@@ -166,10 +179,8 @@ void Backward::run_recipe(NodeId id) {
       launch(id, first_new, end_new, part++, !returned);
       first_new = end_new;
     } else if (step.kind == RecipeStep::Kind::Return) {
-      // What a recomputation brought back was handed to the function alone; other saved tensors are released later.
       returned = true;
-      const Checkpoint* checkpoint = checkpoints_.of(id);
-      if (checkpoint != nullptr && !checkpoint->reentrant) on_.storages.release_saved(id);
+      if (is_handed(on_, checkpoints_.of(id), id)) on_.storages.release_saved(id);
     } else if (step.kind == RecipeStep::Kind::AllReduce) {
       on_.all_reduce(step.slot == kGivenSlot ? incoming_[0].buffer : slots_[step.slot]);
     } else {

@@ -165,7 +165,11 @@ void Checkpoints::enter(Checkpoint& checkpoint) {
     checkpoint.closure.push_back(on_.storages.of(tensor));
     emitter_.retain(checkpoint.closure.back());
   };
-  for (TensorId tensor : checkpoint.arguments) hold(tensor);
+  if (on_.packed && !checkpoint.reentrant) {
+    checkpoint.packed = on_.packed->pack_arguments(checkpoint.arguments);
+  } else {
+    for (TensorId tensor : checkpoint.arguments) hold(tensor);
+  }
   for (TensorId tensor : checkpoint.keywords) hold(tensor);
   if (checkpoint.stashes_rng) stash_rng(checkpoint);
 }

@@ -54,9 +54,10 @@ struct Checkpoint {
   // From forward to backward.
   bool open = false;  // Its function is held.
   bool recomputed = false;
-  std::vector<BufferId> closure;     // Of the arguments, then of the keywords.
-  std::vector<BufferId> bases;       // What emptied arguments were views of, which they keep.
-  std::vector<BufferId> rng_states;  // On the host.
+  std::vector<BufferId> closure;      // Of the arguments, then of the keywords.
+  std::vector<std::uint64_t> packed;  // Arguments that hooks have, in place of the closure (autograd/packed_tensors.h).
+  std::vector<BufferId> bases;        // What emptied arguments were views of, which they keep.
+  std::vector<BufferId> rng_states;   // On the host.
   std::vector<Kept> kept;
   std::vector<DeepSpeedCheckpoints::Stored> stored;  // Of the arguments that DeepSpeed empties, in order.
 

@@ -32,6 +32,18 @@ void let_go_of(TapeContext& on, TensorId replaced) {
   on.emitter.release(buffer, Reason::PythonFrame);
 }
 
+// Whether hooks have what the node saves. Within a recomputation the checkpoint's own are in force.
+bool has_hooks(const TapeContext& on, NodeId node, bool saves, bool recomputing) {
+  return on.packed && saves && !recomputing && on.packed->concerns(node);
+}
+
+// Of a by-product: copies of other ones may have run since.
+Reason after_packing(const TapeContext& on) { return on.packed ? Reason::PythonFrame : Reason::LastUse; }
+
+void pack_inputs(TapeContext& on, NodeId node, bool saves, bool recomputing) {
+  if (has_hooks(on, node, saves, recomputing)) on.packed->pack(node, PackedTensors::When::BeforeKernel, {});
+}
+
 }  // namespace
 
 void Forward::run(std::uint32_t begin, std::uint32_t end, bool saves) {
@@ -114,6 +126,7 @@ void Forward::run_operator(NodeId id, bool saves) {
   Checkpoint* checkpoint = checkpoints_.of(id);
   const bool keeps = checkpoint != nullptr && checkpoint->keeps_results_of(id, node.op);
   const bool brought_back = keeps && recomputing_ && !entry.alias && checkpoints_.take_results(*checkpoint, id, made);
+  pack_inputs(on_, id, saves, recomputing_);
   if (!entry.alias && !brought_back) make(id, made, is_graded(checkpoint, saves));
   if (on_.recording && entry.alias) on_.recording->view(id);
   if (keeps && !recomputing_) checkpoints_.keep_results(*checkpoint, id, made);
@@ -132,12 +145,13 @@ void Forward::run_operator(NodeId id, bool saves) {
   for (std::size_t at = 0; at < slots.size(); ++at) {
     if (slots[at].kind == SlotKind::Output || made[at] == kNoBuffer) continue;
     if (emitter_.references(made[at]) == 1) emitter_.mark_scratch(made[at]);
-    emitter_.release(made[at], Reason::LastUse);
+    emitter_.release(made[at], after_packing(on_));
   }
 }
 
 void Forward::keep(const Checkpoint* checkpoint, NodeId id, bool saves, const std::vector<BufferId>& made) {
   if (is_graded(checkpoint, saves)) on_.storages.hold_attributes(id, recomputing_);
+  if (has_hooks(on_, id, saves, recomputing_)) return on_.packed->pack(id, PackedTensors::When::BehindKernel, made);
   if (saves && !is_unasked(checkpoint, id)) save(id, made);
 }
 

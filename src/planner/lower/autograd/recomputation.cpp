@@ -1,6 +1,7 @@
 #include "planner/lower/autograd/recomputation.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "planner/lower/eager.h"
 
@@ -32,7 +33,7 @@ std::vector<TensorId> Recomputation::run(std::uint32_t begin, std::uint32_t end,
 
 void Recomputation::ask(Checkpoint& checkpoint, NodeId node) {
   CheckpointPart* const part = part_of(on_.graph, checkpoint.parts, node);
-  if (part == nullptr && !checkpoint.recomputed) unpack(checkpoint);
+  if (part == nullptr && !checkpoint.recomputed) unpack(checkpoint, node);
   if (part != nullptr && !part->recomputed) unpack(checkpoint, *part);
 }
 
@@ -41,13 +42,20 @@ void Recomputation::has_run(Checkpoint& checkpoint, NodeId node) {
   if (part != nullptr && part->first_saver == node) forget(on_, *part);
 }
 
-void Recomputation::unpack(Checkpoint& checkpoint) {
+void Recomputation::unpack(Checkpoint& checkpoint, NodeId asking) {
   checkpoint.recomputed = true;
+  std::vector<BufferId> handed;  // Variables of the call.
+  if (!checkpoint.packed.empty()) {
+    handed = on_.packed->unpack_arguments(checkpoint.arguments, std::exchange(checkpoint.packed, {}), asking);
+  }
   Emitter& emitter = on_.emitter;
   const Pass before = emitter.pass();
   const ModuleId module = emitter.module();
   emitter.at(Pass::Recompute, module);
   unwind(run_function(checkpoint), checkpoint.forgotten);
+  for (const BufferId buffer : handed) {
+    if (buffer != kNoBuffer) emitter.release(buffer, Reason::CheckpointFrame);
+  }
   emitter.at(before, module);
 }
 

@@ -32,7 +32,7 @@ class Recomputation {
   // The same of instructions `begin` to `end`; early stop: to `last_saver`, where it is one.
   [[nodiscard]] std::vector<TensorId> run(std::uint32_t begin, std::uint32_t end, NodeId last_saver, bool detaches);
 
-  void unpack(Checkpoint& checkpoint);
+  void unpack(Checkpoint& checkpoint, NodeId asking);
   // Of a part: its own function runs again, behind the layer's where that is to make what it is given.
   void unpack(Checkpoint& checkpoint, CheckpointPart& part);
   // Nested: the layer's function, up to what its last part is given, which is the last that it had saved.

@@ -29,7 +29,7 @@ class Storages {
 
   // Saved tensors, by the index that the recipes give them. kNoBuffer: nothing is held, as for parameters and the
   // model's own buffers, which are read where they lie then.
-  [[nodiscard]] BufferId saved(std::size_t index) const { return saved_[index]; }
+  [[nodiscard]] BufferId& saved(std::size_t index) { return saved_[index]; }
   void save(std::size_t index, BufferId buffer) {
     if (buffer != kNoBuffer) emitter_.retain(buffer);
     saved_[index] = buffer;

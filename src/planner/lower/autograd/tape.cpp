@@ -7,13 +7,15 @@
 namespace dsplan {
 
 Tape::Tape(const GraphFacts& facts, const Checkpointing& checkpointing, Emitter& emitter, TrainingRuntime& runtime,
-           const std::vector<BufferId>& module_buffers)
+           const std::vector<BufferId>& module_buffers, const Hooks& hooked)
     : on_(facts, emitter, runtime, module_buffers),
       checkpoints_(on_, checkpointing),
       forward_(on_, checkpoints_),
       gradients_(on_, checkpoints_.all()),
       recomputation_(on_, checkpoints_, forward_, gradients_),
-      backward_(on_, checkpoints_, gradients_, recomputation_) {}
+      backward_(on_, checkpoints_, gradients_, recomputation_) {
+  if (hooked.hooks != nullptr) on_.packed.emplace(facts, on_.storages, *hooked.hooks, hooked.head);
+}
 
 void Tape::make_batch() {
   std::vector<BufferId> made;
@@ -80,6 +82,7 @@ Variables Tape::outputs() {
 
 void Tape::drop_loss(Variables& outputs) {
   on_.emitter.release(loss(), Reason::Loop);
+  if (on_.packed) on_.packed->loss_goes();
   if (outputs.empty()) on_.storages.release_leaves();
   for (BufferId leaf : on_.storages.take_leaves()) outputs.append(Variable(on_.emitter, leaf, Reason::Loop));
   for (Checkpoint& checkpoint : checkpoints_.all()) checkpoints_.forget(checkpoint);

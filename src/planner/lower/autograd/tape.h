@@ -6,6 +6,7 @@
 //   recomputation  both forms of torch.utils.checkpoint, and DeepSpeed's
 //   backward       the engine's order, and one node's function
 //   gradients      accumulation, leaves, AccumulateGrad
+//   packed_tensors hooks between what is saved and its nodes, and what activation offloading does there
 //   tape_recording the program for an executor
 #pragma once
 
@@ -18,9 +19,14 @@ namespace dsplan {
 
 class Tape {
  public:
+  // Stand between what is saved and the nodes that save it, but for what runs in `head`; across tapes.
+  struct Hooks {
+    OffloadActivations* hooks = nullptr;
+    ModuleId head = kNone;
+  };
   // `module_buffers`: the device buffers of ModelSpec::buffers. All other references must outlive the tape.
   Tape(const GraphFacts& facts, const Checkpointing& checkpointing, Emitter& emitter, TrainingRuntime& runtime,
-       const std::vector<BufferId>& module_buffers);
+       const std::vector<BufferId>& module_buffers, const Hooks& hooked);
 
   // Matrix products place the libraries' workspaces; without this none is placed.
   void attach(Workspaces& workspaces) { on_.workspaces = &workspaces; }

@@ -4,6 +4,7 @@
 #include <optional>
 #include <vector>
 
+#include "planner/lower/autograd/packed_tensors.h"
 #include "planner/lower/autograd/tape_recording.h"
 #include "planner/lower/autograd/workspaces.h"
 
@@ -54,6 +55,7 @@ struct TapeContext {
   Storages storages;
   std::optional<TapeRecording> recording;  // None: nobody executes what is lowered.
   Workspaces* workspaces = nullptr;        // None: none are placed.
+  std::optional<PackedTensors> packed;     // None: no hooks stand between.
 };
 
 }  // namespace dsplan
