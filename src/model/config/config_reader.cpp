@@ -98,9 +98,11 @@ void ConfigReader::throw_if_any() const {
   throw Refusal(std::move(faults));
 }
 
-void ConfigReader::take_faults(ConfigReader& inner) {
-  for (const Diagnostic& one : inner.diagnostics_.list()) diagnostics_.add(one);
+bool take_faults(ConfigReader& inner, ConfigReader& whole) {
+  const bool any = inner.diagnostics_.any();
+  for (const Diagnostic& one : inner.diagnostics_.list()) whole.diagnostics_.add(one);
   inner.diagnostics_ = {};
+  return any;
 }
 
 void ConfigReader::refuse_null(std::string_view key, std::string_view wanted) {

@@ -77,11 +77,10 @@ class ConfigReader {
   void fault(std::string_view key, std::string message, std::string hint = {});
   void fault(const Value& value, std::string message, std::string hint = {});
   [[nodiscard]] bool sound(std::string_view key) const;
-  [[nodiscard]] bool any_fault() const noexcept { return diagnostics_.any(); }
   // All faults together, in the order of the file.
   void throw_if_any() const;
-  // Faults of an object inside become this one's, to be thrown with them.
-  void take_faults(ConfigReader& inner);
+  // Faults of an object inside become the whole's, to be thrown with them. Says whether there were any.
+  friend bool take_faults(ConfigReader& inner, ConfigReader& whole);
   // A refusal at the value of `key` (at the object where it is absent).
   [[noreturn]] void refuse(std::string_view key, std::string message, std::string hint = {}) const;
   // A refusal of something that grew too large, at the largest size that was read.

@@ -49,10 +49,10 @@ ModelSpec build_part(ConfigReader& config, std::string_view key, std::string_vie
 }
 
 void take_remarks(ConfigReader& config, ConfigReader& inner, std::string_view family) {
-  const bool sound = !inner.any_fault();
+  const bool unsound = take_faults(inner, config);
   const std::vector<UnknownKey> unknown = judge_other_keys(inner, family);
-  config.take_faults(inner);
-  if (!sound) config.throw_if_any();
+  take_faults(inner, config);
+  if (unsound) config.throw_if_any();
   config.unknown_inside.insert(config.unknown_inside.end(), unknown.begin(), unknown.end());
   config.gaps.insert(config.gaps.end(), inner.gaps.begin(), inner.gaps.end());
 }
