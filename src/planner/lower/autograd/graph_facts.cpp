@@ -7,6 +7,24 @@
 #include "model/parts.h"
 
 namespace dsplan {
+namespace {
+
+// The encoders right inside of a tower. It hands out the states that a hook took from their layers (transformers'
+// capture_outputs); they hand out what the last of them made, for which there may be no gradient.
+std::vector<ModuleId> encoders_of_tower(const ModelSpec& model) {
+  std::vector<ModuleId> encoders;
+  if (model.parts == nullptr || model.parts->tower == nullptr) return encoders;
+  const std::string_view tower = model.parts->tower->module;
+  for (std::size_t at = 1; at < model.modules.size(); ++at) {
+    const std::string& around = model.modules[static_cast<std::size_t>(model.modules[at].parent)].path;
+    if (model.modules[at].path.ends_with("encoder") && around.ends_with(tower)) {
+      encoders.push_back(static_cast<ModuleId>(at));
+    }
+  }
+  return encoders;
+}
+
+}  // namespace
 
 // Against the program's order.
 Indexed<NodeId, bool> wanted_nodes(const Graph& graph) {
@@ -43,7 +61,6 @@ GraphFacts::GraphFacts(const ModelSpec& model, const Graph& graph, const RecipeB
   find_head();
   find_read();
   find_beginnings();
-  find_passed_by();
   find_passing();
   find_ends();
 }
@@ -89,6 +106,13 @@ void GraphFacts::find_beginnings() {
       has_gradient_[static_cast<std::size_t>(module)] = true;
     }
   }
+  for (const ModuleId encoder : encoders_of_tower(model_)) {
+    bool last = false;
+    for (const NodeId id : graph_.nodes.ids()) {
+      if (lies_in(graph_.node(id).module, encoder)) last = is_wanted(id);
+    }
+    has_gradient_[static_cast<std::size_t>(encoder)] = last;
+  }
   // What a hook makes require a gradient (enable_input_require_grads) a module hands out with one, though none of its
   // operators has it: hooks of a framework see the output only.
   for (TensorId leaf : graph_.leaves) {
@@ -98,29 +122,6 @@ void GraphFacts::find_beginnings() {
       has_gradient_[static_cast<std::size_t>(module)] = true;
     }
   }
-}
-
-// A tower hands out the states that a hook took from its layers (transformers' capture_outputs); its encoder around
-// them hands out what the last of them made, for which there may be no gradient.
-void GraphFacts::find_passed_by() {
-  if (model_.parts == nullptr || model_.parts->tower == nullptr) return;
-  const std::string_view tower = model_.parts->tower->module;
-  for (std::size_t at = 0; at < has_gradient_.size(); ++at) {
-    const auto module = static_cast<ModuleId>(at);
-    const ModuleId around = parent(module);
-    if (!has_gradient_[at] || around == kNone || !model_.modules[at].path.ends_with("encoder")) continue;
-    if (model_.modules[static_cast<std::size_t>(around)].path.ends_with(tower))
-      has_gradient_[at] = is_last_wanted(module);
-  }
-}
-
-// Of the operators inside.
-bool GraphFacts::is_last_wanted(ModuleId module) const {
-  bool wanted = false;
-  for (const NodeId id : graph_.nodes.ids()) {
-    if (lies_in(graph_.node(id).module, module)) wanted = is_wanted(id);
-  }
-  return wanted;
 }
 
 // A module without operators, as a dropout of probability 0, hands on what the next one with a gradient reads: tables

@@ -49,8 +49,6 @@ class GraphFacts {
   void find_head();
   void find_read();
   void find_beginnings();
-  void find_passed_by();
-  [[nodiscard]] bool is_last_wanted(ModuleId module) const;
   void find_ends();
   void find_passing();
 
