@@ -132,8 +132,8 @@ std::vector<Family> encoders_and_towers() {
       {"cohere2_moe", build_cohere2_moe, true},
       {"mellum", build_mellum, true},
       {"ernie", build_ernie, true, {"ErnieForPreTraining"}},  // As of bert.
-      {"data2vec-text", build_data2vec_text, false},
-      {"plbart", build_plbart, false},
+      {"data2vec-text", build_data2vec_text, true},
+      {"plbart", build_plbart, true},
       {"blenderbot", build_blenderbot, false},
       {"mllama", build_mllama, true},
       {"clip", build_clip, true},
