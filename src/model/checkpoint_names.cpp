@@ -30,6 +30,8 @@ Rules rules_of(const ModelSpec& model) {
   if (family == "mamba2") return {"backbone.", true};
   const bool whole = !model.graph_class.ends_with("Model");
   if (family == "bert") return {"bert.", whole};
+  if (family == "ernie") return {"ernie.", whole};
+  if (family == "data2vec-text") return {"data2vec_text.", whole};
   if (is_roberta(model)) return {"roberta.", whole};
   if (family == "distilbert") return {"distilbert.", whole};
   if (family == "electra") return {"electra.", whole};
@@ -96,7 +98,12 @@ std::string file_name(const ModelSpec& model, std::string name) {
   if (model.family == "nemotron_h") replace(name, "model.", "backbone.");
   if (model.family == "exaone_moe") replace(name, ".gate.e_score_correction_bias", ".e_score_correction_bias");
   if (model.family == "ernie4_5_moe") replace(name, ".gate.moe_statics.", ".moe_statics.");
-  if (model.family.starts_with("granitemoe")) {
+  if (model.family == "hy_v3") {
+    replace(name, ".mlp.gate.", ".mlp.router.gate.");
+    replace(name, ".mlp.e_score_correction_bias", ".mlp.expert_bias");
+    replace(name, ".mlp.shared_experts.", ".mlp.shared_mlp.");
+  }
+  if (model.family.starts_with("granitemoe") && model.family != "granitemoe_swa") {
     static constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kOld{{
         {"experts.gate_up_proj", "input_linear.weight"},
         {"experts.down_proj", "output_linear.weight"},
@@ -183,9 +190,10 @@ std::vector<Expected> expected_of(const ModelSpec& model) {
     const Parameter& parameter = model.parameters[i];
     if (parameter.tied_to != kNone || is_left_out(model, parameter)) continue;
     const auto id = static_cast<ParameterId>(i);
-    const bool stacked = model.family.starts_with("granitemoe") || model.family == "gpt_oss" ||
-                         model.family.starts_with("llama4") || model.family == "qwen3_vl_moe" ||
-                         model.family == "glm46v" || model.family.starts_with("gemma4");
+    const bool stacked = model.family.starts_with("granitemoe") || model.family == "mistral4" ||
+                         model.family == "gpt_oss" || model.family.starts_with("llama4") ||
+                         model.family == "qwen3_vl_moe" || model.family == "glm46v" ||
+                         model.family.starts_with("gemma4");
     if (!stacked && parameter.shape.rank == 3 && parameter.name.find(".experts.") != std::string::npos) {
       add_experts(list, model, id);
     } else {
@@ -206,7 +214,10 @@ bool is_passed_over(const ModelSpec& model, std::string_view name) {
   if (family == "gpt_neox") return name.ends_with("attention.bias") || name.ends_with("attention.masked_bias");
   if (family == "bert") return name.starts_with("cls.") || name.starts_with("bert.pooler.");
   if (family == "electra") return name.starts_with("discriminator_") || name.starts_with("generator_");
-  if (is_roberta(model)) return name.starts_with("lm_head.") || name.starts_with("roberta.pooler.");
+  if (family == "ernie") return name.starts_with("cls.") || name.starts_with("ernie.pooler.");
+  if (is_roberta(model)) {
+    return name.starts_with("lm_head.") || name.starts_with(formatted("{}.pooler.", body_of_roberta(model)));
+  }
   if (family == "deepseek_v3") return name.starts_with("model.layers.61.");
   if (family == "nemotron_h") return name.starts_with("mtp.");
   if (biases_positions(model)) return name == "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight";

@@ -121,6 +121,12 @@ enum class Router : std::uint8_t {
   Normed,   // Behind a norm and a learned scale, softmax in fp32, the largest divided, times their expert's (gemma4).
   Sampled,  // Two experts one after the other, drawn among those near the best, in the logits' dtype (phimoe).
   Fp32Biased,  // Product and softmax in fp32, chosen with a bias, divided, in the hidden state's dtype (ernie4_5_moe).
+  // Product and softmax as they are; chosen in the kept groups, divided if `normalised`, times `scale` (mistral4).
+  GroupedSoftmax,
+  // Product in fp32; chosen by sigmoid and the block's bias, divided by their sum, times `scale` (hy_v3).
+  WideSigmoid,
+  TopSoftmax,  // The largest logits, then their softmax in fp32, in the hidden state's dtype (cohere2_moe).
+  TopSigmoid,  // The largest logits, then their sigmoids, divided if `normalised` (cohere2_moe).
 };
 
 // Widths of deepseek's attention. The keys' parts are joined by copies into a tensor of their own.
@@ -144,6 +150,9 @@ enum class SharedPlace : std::uint8_t {
   Behind,  // Called behind the others and added (deepseek).
   Rows,    // Called first on the rows, and added to them (ernie4_5_moe).
   Whole,   // Called first on what the block is given, and added at its end (hunyuan_v1_moe).
+  // Called behind the others on the rows, and added to them; `averaged`: of both the mean (cohere2_moe).
+  RowsBehind,
+  RowsNamed,  // The same, and what the others gave keeps its name; `wide_sum`: they are added in fp32 (hy_v3).
 };
 
 // The module of a mixture's experts.
@@ -157,6 +166,9 @@ struct ExpertParts {
   std::int64_t shared_ffn = 0;  // Of the expert that sees every token; 0: none.
   SharedPlace shared = SharedPlace::Gated;
   std::string_view shared_module = "shared_expert";
+  bool averaged = false;
+  bool wide_sum = false;
+  bool logits_last = false;  // Of what the router returns (granitemoe).
   bool normalised = true;
   bool corrected = false;   // NarrowSigmoid.
   std::int64_t groups = 0;  // Of experts, of which `kept_groups` may be chosen; 0: none.
@@ -292,6 +304,7 @@ struct DecoderParts {
   bool alibi = false;               // Biases of the scores, in the place of rotary positions (falcon).
   bool full = false;                // Each token sees every other (vit).
   bool sinks = false;               // Eager attention has a learned column of scores (gpt_oss).
+  bool sinks_scale = false;         // What it gives is scaled by how far its scores outweigh that (granite_swa).
   bool scaled_embedding = false;    // By a buffer of the embedding's own (gemma).
   double embedding_multiplier = 0;  // 0: no such operator.
   double activation_dropout = 0;    // Behind the activation of a feed-forward (bart).
@@ -309,9 +322,11 @@ struct DecoderParts {
 
   std::vector<LayerKind> kinds;  // By layer. Empty: all alike, Sliding where the model has a window.
   std::vector<bool> turned;      // By layer: rotary positions. Empty: all have them.
-  bool both_masks = false;       // The mask of sliding layers is made though there are none.
-  bool empty_window = false;     // And it is one of a window of no token, which no layer reads (qwen2_moe).
-  bool tables_by_kind = false;   // The rotary module has a pair of tables for each kind of layer (gemma3).
+  // By layer: which of several rotary modules has its tables (granite_swa). Empty: there is but one.
+  std::vector<std::int64_t> tables;
+  bool both_masks = false;      // The mask of sliding layers is made though there are none.
+  bool empty_window = false;    // And it is one of a window of no token, which no layer reads (qwen2_moe).
+  bool tables_by_kind = false;  // The rotary module has a pair of tables for each kind of layer (gemma3).
   LatentParts latent;
   ExpertParts experts;
   DisentangledParts disentangled;

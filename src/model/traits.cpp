@@ -88,7 +88,12 @@ bool regresses(const ModelSpec& model) {
 }
 
 bool is_roberta(const ModelSpec& model) {
-  return model.family == "roberta" || model.family == "xlm-roberta" || model.family == "camembert";
+  return model.family == "roberta" || model.family == "xlm-roberta" || model.family == "camembert" ||
+         model.family == "data2vec-text";
+}
+
+std::string_view body_of_roberta(const ModelSpec& model) {
+  return model.family == "data2vec-text" ? "data2vec_text" : "roberta";
 }
 
 bool biases_positions(const ModelSpec& model) { return model.family.ends_with("t5"); }
@@ -96,7 +101,7 @@ bool biases_positions(const ModelSpec& model) { return model.family.ends_with("t
 bool eager_alone(const ModelSpec& model) {
   constexpr std::array<std::string_view, 5> kFamilies{"bloom", "gptj", "gpt_neo", "mamba2", "deberta-v2"};
   return std::find(kFamilies.begin(), kFamilies.end(), model.family) != kFamilies.end() ||
-         (model.parts != nullptr && model.parts->sinks);
+         (model.parts != nullptr && (model.parts->sinks || model.parts->sinks_scale));
 }
 
 bool always_masked(const ModelSpec& model) { return model.family == "falcon"; }

@@ -28,6 +28,8 @@ namespace dsplan {
 
 // roberta and the families that are built like it.
 [[nodiscard]] bool is_roberta(const ModelSpec& model);
+// The name of the body inside a class with a head.
+[[nodiscard]] std::string_view body_of_roberta(const ModelSpec& model);
 
 // t5 and its kin, whose attention adds a learned bias of positions.
 [[nodiscard]] bool biases_positions(const ModelSpec& model);

@@ -160,6 +160,9 @@ DINOV2 = {"model_type": "dinov2", "architectures": ["Dinov2ForImageClassificatio
 BERT = {"model_type": "bert", "architectures": ["BertForMaskedLM"], "hidden_size": 64, "intermediate_size": 176,
         "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 773, "max_position_embeddings": 128}
 ROBERTA = {**BERT, "model_type": "roberta", "architectures": ["RobertaForMaskedLM"], "vocab_size": 787}
+ERNIE = {**BERT, "model_type": "ernie", "architectures": ["ErnieForMaskedLM"], "vocab_size": 785, "use_task_id": True,
+         "task_type_vocab_size": 3}
+DATA2VEC = {**ROBERTA, "model_type": "data2vec-text", "architectures": ["Data2VecTextForMaskedLM"], "vocab_size": 783}
 XLM_ROBERTA = {**ROBERTA, "model_type": "xlm-roberta", "architectures": ["XLMRobertaForMaskedLM"]}
 CAMEMBERT = {**ROBERTA, "model_type": "camembert", "architectures": ["CamembertForMaskedLM"]}
 DEBERTA = {**BERT, "model_type": "deberta-v2", "architectures": ["DebertaV2ForMaskedLM"], "vocab_size": 809,
@@ -210,6 +213,9 @@ BART = {"model_type": "bart", "architectures": ["BartForConditionalGeneration"],
         "bos_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 2, "encoder_layerdrop": 0.0,
         "decoder_layerdrop": 0.0}
 MBART = {**BART, "model_type": "mbart", "architectures": ["MBartForConditionalGeneration"], "scale_embedding": True}
+PLBART = {**MBART, "model_type": "plbart", "architectures": ["PLBartForConditionalGeneration"], "vocab_size": 861}
+BLENDERBOT = {**BART, "model_type": "blenderbot", "architectures": ["BlenderbotForConditionalGeneration"], "vocab_size": 859,
+              "pad_token_id": 0, "bos_token_id": 1, "decoder_start_token_id": 1}
 MARIAN = {**BART, "model_type": "marian", "architectures": ["MarianMTModel"], "scale_embedding": True,
           "activation_function": "silu", "pad_token_id": 862, "decoder_start_token_id": 862, "eos_token_id": 0}
 M2M_100 = {**BART, "model_type": "m2m_100", "architectures": ["M2M100ForConditionalGeneration"],
@@ -261,10 +267,12 @@ def translators():
     odds = {"bart": {"dropout": 0.0, "activation_dropout": 0.1, "attention_dropout": 0.1, "decoder_layers": 3,
                      "scale_embedding": True},
             "mbart": {"activation_dropout": 0.1, "encoder_layers": 1, "activation_function": "relu"},
+            "plbart": {"attention_dropout": 0.1, "encoder_layers": 1, "scale_embedding": False},
+            "blenderbot": {"attention_dropout": 0.1, "encoder_layers": 1, "scale_embedding": True},
             "marian": {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 911, "activation_function": "relu"},
             "m2m-100": {"attention_dropout": 0.0, "dropout": 0.0, "scale_embedding": False},
             "pegasus": {"attention_dropout": 0.1, "decoder_layers": 1, "scale_embedding": True}}
-    for name, config in (("bart", BART), ("mbart", MBART), ("marian", MARIAN), ("m2m-100", M2M_100), ("pegasus", PEGASUS)):
+    for name, config in (("bart", BART), ("mbart", MBART), ("plbart", PLBART), ("blenderbot", BLENDERBOT), ("marian", MARIAN), ("m2m-100", M2M_100), ("pegasus", PEGASUS)):
         made.update(family(name, config, frozen=frozen, odd=odds[name], target_seq=40, dtype="bf16"))
         made.update({
             f"{name}-math": case(config, micro_batch=2, seq=70, target_seq=40, attention="math"),
@@ -351,6 +359,18 @@ EXAONE_MOE = config("exaone_moe", vocab_size=725, bos_token_id=0, eos_token_id=2
                     num_experts_per_tok=2, moe_intermediate_size=48, num_shared_experts=1, **KINDS)
 YOUTU = config("youtu", vocab_size=723, bos_token_id=0, eos_token_id=2,
                **{key: value for key, value in LATENT.items() if "rank" in key or "head_dim" in key or key == "num_key_value_heads"})
+MISTRAL4 = {**config("mistral4", vocab_size=721, bos_token_id=0, eos_token_id=2, architectures=["Mistral4ForCausalLM"]), **LATENT}
+YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 8.0, "original_max_position_embeddings": 64, "beta_fast": 32.0,
+        "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1}
+HY_V3 = config("hy_v3", vocab_size=719, head_dim=16, num_experts=8, num_experts_per_tok=2, moe_intermediate_size=48)
+GRANITE_SWA = config("granite_swa", vocab_size=717, embedding_multiplier=12.0, residual_multiplier=0.22, logits_scaling=8.0,
+                     attention_multiplier=0.0625, bos_token_id=0, eos_token_id=0, sliding_window=256, **KINDS)
+GRANITEMOE_SWA = {**GRANITE_SWA, "model_type": "granitemoe_swa", "vocab_size": 715, "num_local_experts": 4,
+                  "shared_intermediate_size": 80}
+COHERE2_MOE = {**COHERE2, "model_type": "cohere2_moe", "vocab_size": 713, "head_dim": 16, "num_experts": 6,
+               "num_shared_experts": 1}
+MELLUM = config("mellum", vocab_size=711, head_dim=16, num_experts=8, num_experts_per_tok=3, moe_intermediate_size=40,
+                sliding_window=256, **KINDS)
 NEMOTRON = {**without(config("nemotron", vocab_size=739, bos_token_id=2, eos_token_id=3, head_dim=16,
                              hidden_act="relu2"), "rms_norm_eps"), "norm_eps": 1e-05}
 ERNIE4_5 = config("ernie4_5", vocab_size=743, head_dim=32, tie_word_embeddings=True)
@@ -524,6 +544,30 @@ FAMILIES = {
     **without(family("youtu", YOUTU, targets=("q_b_proj", "kv_b_proj"), attention="mem-efficient",
                      odd={"q_lora_rank": None, "v_head_dim": 32, "rope_interleave": False, "tie_word_embeddings": True}),
               "youtu-autocast"),
+    **family("mistral4", MISTRAL4, targets=("q_b_proj", "kv_b_proj"), experts=True, attention="mem-efficient",
+             odd={"q_lora_rank": None, "v_head_dim": 32, "n_group": 2, "topk_group": 1, "norm_topk_prob": False,
+                  "rope_interleave": False, "rope_parameters": YARN, "first_k_dense_replace": 1}),
+    "mistral4-flash": case({**MISTRAL4, "v_head_dim": 24}, seq=64),
+    "mistral4-loop": case(MISTRAL4, micro_batch=2, seq=72, experts="eager", routing="balanced", attention="mem-efficient"),
+    **family("hy-v3", HY_V3, experts=True, odd={"num_key_value_heads": 4, "enable_moe_fp32_combine": False, "attention_bias": True}),
+    "hy-v3-loop": case(HY_V3, micro_batch=2, seq=72, experts="eager", routing="balanced"),
+    **family("granite-swa", GRANITE_SWA, eager=False, attention="eager",
+             odd={"num_key_value_heads": 4, "attention_bias": True, "layer_rope_theta": [0, 500.0]}),
+    "granite-swa-window": case({**GRANITE_SWA, "sliding_window": 32, "layer_rope_theta": [10000.0, 500.0]}, micro_batch=2, seq=77,
+                               attention="eager"),
+    "granite-swa-dropout": case({**GRANITE_SWA, "attention_dropout": 0.1}, micro_batch=2, seq=64, attention="eager"),
+    **family("granitemoe-swa", GRANITEMOE_SWA, experts=True, eager=False, attention="eager",
+             odd={"num_key_value_heads": 4, "layer_rope_theta": [10000.0, 0]}),
+    "granitemoe-swa-alone": case({**GRANITEMOE_SWA, "shared_intermediate_size": 0}, micro_batch=2, seq=72, attention="eager"),
+    **family("cohere2-moe", COHERE2_MOE, experts=True,
+             odd={"num_key_value_heads": 4, "expert_selection_fn": "sigmoid", "shared_expert_combination_strategy": "sum"}),
+    "cohere2-moe-window": case({**COHERE2_MOE, "sliding_window": 32, "num_shared_experts": 0}, micro_batch=2, seq=77),
+    "cohere2-moe-rms": case({**COHERE2_MOE, "rms_norm_eps": 1e-05, "mlp_layer_types": ["dense", "sparse"],
+                             "prefix_dense_intermediate_size": 100}, micro_batch=2, seq=72),
+    "cohere2-moe-loop": case(COHERE2_MOE, micro_batch=2, seq=72, experts="eager", routing="balanced"),
+    **family("mellum", MELLUM, experts=True, odd={"num_key_value_heads": 4, "norm_topk_prob": False}),
+    "mellum-window": case({**MELLUM, "sliding_window": 32}, micro_batch=2, seq=77),
+    "mellum-dense": case({**MELLUM, "layer_types": ["full_attention"] * 2, "mlp_layer_types": ["dense", "sparse"]}, micro_batch=2, seq=72),
     "exaone4-window": case({**EXAONE4, "sliding_window": 32}, micro_batch=2, seq=77),
     **family("nemotron", NEMOTRON, odd={"num_key_value_heads": 4, "mlp_bias": True}),
     **family("ernie4-5", ERNIE4_5, odd={"num_key_value_heads": 4, "use_bias": True}),
@@ -545,6 +589,13 @@ FAMILIES = {
              odd={"tie_word_embeddings": False}),
     **heads_of("roberta", ROBERTA),
     **answers_of("roberta", ROBERTA),
+    **family("ernie", ERNIE, targets=("query", "value"), frozen=("ernie.embeddings.*", "ernie.encoder.layer.0.*"),
+             odd={"use_task_id": False, "hidden_act": "relu"}),
+    **heads_of("ernie", ERNIE),
+    **answers_of("ernie", ERNIE),
+    **family("data2vec-text", DATA2VEC, targets=("query", "value"),
+             frozen=("data2vec_text.embeddings.*", "data2vec_text.encoder.layer.0.*"), odd={"tie_word_embeddings": False}),
+    **heads_of("data2vec-text", DATA2VEC, prefix="Data2VecText"),
     **family("xlm-roberta", XLM_ROBERTA, targets=("query", "value"), odd={"tie_word_embeddings": False},
              frozen=("roberta.embeddings.*", "roberta.encoder.layer.0.*")),
     **heads_of("xlm-roberta", XLM_ROBERTA),

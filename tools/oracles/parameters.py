@@ -24,9 +24,9 @@ import transformers
 from transformers import AutoConfig, AutoModelForCausalLM, CONFIG_MAPPING
 
 FAMILIES = ("gpt2 opt bloom gpt_neox falcon llama mistral mixtral qwen2 qwen2_moe qwen3 qwen3_moe gemma gemma2 "
-            "gemma3_text gemma3n_text gemma4_text phi phi3 deepseek_v2 deepseek_v3 glm4_moe_lite bert roberta xlm-roberta camembert deberta-v2 distilbert electra albert t5 mt5 vit whisper bart mbart marian m2m_100 pegasus modernbert llama4_text glm4_moe granitemoe gpt_oss "
+            "gemma3_text gemma3n_text gemma4_text phi phi3 deepseek_v2 deepseek_v3 glm4_moe_lite bert roberta xlm-roberta camembert deberta-v2 distilbert electra albert ernie data2vec-text t5 mt5 vit whisper bart mbart marian m2m_100 pegasus plbart blenderbot modernbert llama4_text glm4_moe granitemoe gpt_oss "
             "dinov2 apertus nanochat phimoe gptj gpt_neo "
-            "arcee jais2 hyperclovax flex_olmo umt5 seed_oss olmo olmoe ministral ministral3 cwm glm helium dots1 solar_open hunyuan_v1_moe ernie4_5_moe minicpm3 minimax_m2 vaultgemma granitemoeshared lfm2 lfm2_moe exaone_moe youtu gpt_bigcode mamba2 granitemoehybrid qwen3_next qwen3_5_text qwen3_5_moe_text nemotron_h "
+            "arcee jais2 hyperclovax flex_olmo umt5 seed_oss olmo olmoe ministral ministral3 cwm glm helium dots1 solar_open hunyuan_v1_moe ernie4_5_moe minicpm3 minimax_m2 vaultgemma granitemoeshared lfm2 lfm2_moe exaone_moe youtu mistral4 hy_v3 granite_swa granitemoe_swa cohere2_moe mellum gpt_bigcode mamba2 granitemoehybrid qwen3_next qwen3_5_text qwen3_5_moe_text nemotron_h "
             "clip_vision_model siglip_vision_model clip_text_model siglip_text_model clip siglip llava llava_next gemma3 paligemma idefics3 smolvlm internvl llama4 mllama glm46v mistral3 gemma4 glm4v glm4v_moe qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe qwen3_5 qwen3_5_moe").split()
 
 # Fields of every config class that move no byte of a training step.
@@ -41,7 +41,7 @@ def model_class(config):
     kind = config.model_type
     if config.architectures and kind != "t5":
         return getattr(transformers, config.architectures[0])
-    encoders = {"bert": "BertModel", "roberta": "RobertaModel", "distilbert": "DistilBertModel", "electra": "ElectraModel", "albert": "AlbertModel",
+    encoders = {"bert": "BertModel", "roberta": "RobertaModel", "distilbert": "DistilBertModel", "electra": "ElectraModel", "ernie": "ErnieModel", "data2vec-text": "Data2VecTextModel", "albert": "AlbertModel",
                 "modernbert": "ModernBertModel", "vit": "ViTForImageClassification", "dinov2": "Dinov2ForImageClassification", "mt5": "MT5ForConditionalGeneration", "umt5": "UMT5ForConditionalGeneration", "t5": "T5ForConditionalGeneration",
                 "clip_vision_model": "CLIPVisionModel", "siglip_vision_model": "SiglipVisionModel", "clip_text_model": "CLIPTextModel",
                 "siglip_text_model": "SiglipTextModel",

@@ -202,7 +202,7 @@ const std::vector<ConfigKey>& family_keys() {
       {"mixtral qwen2_moe qwen3_moe granitemoe granitemoeshared granitemoehybrid qwen3_next gpt_oss olmoe flex_olmo "
        "ernie4_5_moe "
        "minimax_m2 "
-       "phimoe qwen3_vl_moe qwen3_5_moe qwen3_5_moe_text",
+       "phimoe qwen3_vl_moe qwen3_5_moe qwen3_5_moe_text granitemoe_swa mellum",
        "router_aux_loss_coef", kInert, "", "a factor of the router's loss, which output_router_logits switches on"},
       {"mixtral minimax_m2", "router_jitter_noise", kGraph, "0|null", "noise on what the router sees"},
       {"qwen3_moe", "sliding_window", kInert, "", "use_sliding_window switches it on"},
@@ -212,7 +212,7 @@ const std::vector<ConfigKey>& family_keys() {
       {"mixtral qwen2_moe qwen3_moe granitemoe granitemoeshared granitemoehybrid qwen3_next gpt_oss olmoe flex_olmo "
        "ernie4_5_moe "
        "minimax_m2 "
-       "phimoe qwen3_vl_moe qwen3_5_moe qwen3_5_moe_text",
+       "phimoe qwen3_vl_moe qwen3_5_moe qwen3_5_moe_text granitemoe_swa mellum",
        "output_router_logits", kGraph, "false", "a loss of the router's own"},
       {"qwen3_vl_moe", "norm_topk_prob", kInert, "", "weights are divided by their sum whatever it says"},
       {"qwen2", "use_mrope", kGraph, "false", "positions of three dimensions"},
@@ -246,12 +246,12 @@ const std::vector<ConfigKey>& later_decoder_keys() {
        "transformers builds no multi-token-prediction layers"},
       {"llama4_text", "router_jitter_noise", kInert, "", kOldField},
       {"llama4_text", "router_aux_loss_coef", kInert, "", kOldField},
-      {"llama4_text", "output_router_logits", kGraph, "false", "router logits held by the model's output"},
+      {"llama4_text hy_v3", "output_router_logits", kGraph, "false", "router logits held by the model's output"},
       {"llama4_text", "for_llm_compressor", kInert, "", kOldField},
       {"ernie4_5_moe", "moe_norm_min", kInert, "", "a bound of values"},
       {"solar_open", "partial_rotary_factor", kRefused, "1", "a part of each head that turns"},
       {"youtu", "embedding_initializer_range", kInert, "", kValues},
-      {"minicpm3", "head_dim", kInert, "", "the rotated part of a head, as qk_rope_head_dim says"},
+      {"minicpm3 mistral4", "head_dim", kInert, "", "the rotated part of a head, as qk_rope_head_dim says"},
       {"starcoder2", "mlp_type", kInert, "", kOldField},
       {"starcoder2", "norm_type", kInert, "", kOldField},
       {"cohere2", "layer_switch", kInert, "", "layer_types or sliding_window_pattern says it"},
@@ -349,16 +349,16 @@ const std::vector<ConfigKey>& backbone_keys() {
 // Encoders of text, sound and pictures, and models that have one.
 const std::vector<ConfigKey>& encoder_keys() {
   static const std::vector<ConfigKey> kRows{
-      {"bert roberta xlm-roberta camembert electra t5 mt5 umt5", "is_decoder", kRefused, "null|false",
-       "an encoder as a decoder"},
+      {"bert ernie roberta xlm-roberta camembert data2vec-text electra t5 mt5 umt5", "is_decoder", kRefused,
+       "null|false", "an encoder as a decoder"},
       {"bert", "directionality", kInert, "", "of TensorFlow's models"},
       {"bert", "pooler_fc_size", kInert, "", "of TensorFlow's models"},
       {"bert", "pooler_num_attention_heads", kInert, "", "of TensorFlow's models"},
       {"bert", "pooler_num_fc_layers", kInert, "", "of TensorFlow's models"},
       {"bert", "pooler_size_per_head", kInert, "", "of TensorFlow's models"},
       {"bert", "pooler_type", kInert, "", "of TensorFlow's models"},
-      {"bert roberta xlm-roberta camembert electra albert", "position_embedding_type", kRefused, "\"absolute\"",
-       "relative positions"},
+      {"bert ernie roberta xlm-roberta camembert data2vec-text electra albert", "position_embedding_type", kRefused,
+       "\"absolute\"", "relative positions"},
       {"deberta-v2", "legacy", kRefused, "true", "the head of masked words that is not legacy"},
       {"electra", "summary_last_dropout", kInert, "", kHeads},
       {"albert", "down_scale_factor", kInert, "", kNoField},
@@ -378,7 +378,7 @@ const std::vector<ConfigKey>& encoder_keys() {
       {"modernbert", "reference_compile", kInert, "", kOldField},
       {"modernbert", "repad_logits_with_grad", kInert, "", kOldField},
       {"distilbert", "tie_weights_", kInert, "", kOldField},
-      {"bart mbart marian m2m_100 pegasus", "init_std", kInert, "", kValues},
+      {"bart mbart plbart blenderbot marian m2m_100 pegasus", "init_std", kInert, "", kValues},
       {"whisper", "activation_dropout", kGraph, "0", "dropout behind the activation"},
       {"whisper", "encoder_layerdrop", kChance, "0", "leaves layers out at random"},
       {"whisper", "decoder_layerdrop", kChance, "0", "leaves layers out at random"},
@@ -445,6 +445,16 @@ constexpr UnreadKeys kUnread[] = {
     {"qwen3_5 qwen3_5_moe qwen3_5_text qwen3_5_moe_text", "mtp_num_hidden_layers mtp_use_dedicated_embeddings",
      kNextTokens},
     {"qwen3_5 qwen3_5_moe qwen3_5_text qwen3_5_moe_text", "mamba_ssm_dtype", kNoField},
+    {"hy_v3",
+     "enable_attention_fp32_softmax enable_lm_head_fp32 expert_hidden_dim first_k_dense_replace"
+     " moe_router_enable_expert_bias moe_router_use_sigmoid qk_norm route_norm use_grouped_mm",
+     kNoField},
+    {"hy_v3", "num_nextn_predict_layers", kNextTokens},
+    {"mellum", "use_sliding_window max_window_layers", kNoField},
+    {"cohere2_moe", "use_parallel_block use_qk_norm layer_norm_bias", kNoField},
+    {"data2vec-text", "mask_token_id", kToken},
+    {"blenderbot", "classif_dropout do_blenderbot_90_layernorm extra_layer_norm layernorm_variant", kOldField},
+    {"ernie", "init_class pool_act paddlenlp_version enable_recompute fuse task_id", kNoField},
     {"dots1", "topk_method scoring_func aux_loss_alpha seq_aux ep_size moe_layer_freq", kNoField},
     {"granitemoehybrid granitemoe granite granitemoeshared", "init_method", kValues},
     {"nemotron_h", "norm_eps rms_norm_eps partial_rotary_factor time_step_rank", kNoField},
@@ -470,11 +480,11 @@ constexpr UnreadKeys kUnread[] = {
      kOldField},
     {"stablelm", "rotary_scaling_factor", kOldField},
     {"umt5", "scalable_attention", kNoField},
-    {"bart mbart marian m2m_100 pegasus",
+    {"bart mbart plbart blenderbot marian m2m_100 pegasus",
      "add_bias_logits add_final_layer_norm normalize_before normalize_embedding"
      " static_position_embeddings extra_pos_embeddings",
      kOldField},
-    {"bart mbart marian m2m_100 pegasus", "force_bos_token_to_be_generated", kGeneration},
+    {"bart mbart plbart blenderbot marian m2m_100 pegasus", "force_bos_token_to_be_generated", kGeneration},
     {"bart", "save_step", kOwnTraining},
     {"whisper", "forced_decoder_ids lang_ids max_initial_timestamp_index alignment_heads", kGeneration},
 };

@@ -1,5 +1,6 @@
-// bert, roberta (xlm-roberta, camembert), distilbert and electra: post-norm encoders. `architectures` says which class
-// is trained: a head over the words (MaskedLM), over the text or over each token, or the body with its pooler alone.
+// bert, ernie, roberta (xlm-roberta, camembert, data2vec-text), distilbert and electra: post-norm encoders.
+// `architectures` says which class is trained: a head over the words (MaskedLM), over the text or over each token, or
+// the body with its pooler alone.
 #include <algorithm>
 
 #include "core/format.h"
@@ -18,7 +19,8 @@ struct Bert {
   EncoderHead head = EncoderHead::None;
   Dimensions dims;
   std::int64_t token_types = 0;
-  std::int64_t width = 0;  // Of what is embedded: electra's own, which a product widens.
+  std::int64_t task_types = 0;  // 0: there is no such table (ernie).
+  std::int64_t width = 0;       // Of what is embedded: electra's own, which a product widens.
   bool tied = true;
   bool head_first = false;  // Registered before the body.
 };
@@ -115,6 +117,7 @@ ParameterId register_embeddings(ModelBuilder& b, const Bert& bert) {
   b.layer_norm("LayerNorm", bert.width);
   b.leaf("dropout", "Dropout");
   if (bert.kind == BertKind::Roberta) positions();
+  if (bert.task_types > 0) b.embedding("task_type_embeddings", bert.task_types, bert.width, Split::Replicated);
   return words;
 }
 
@@ -198,8 +201,9 @@ std::string body_forward(const Bert& bert, bool pooler) {
     return "embeddings(word_embeddings position_embeddings LayerNorm dropout) transformer(layer*)";
   }
   return formatted(
-      "embeddings(word_embeddings token_type_embeddings position_embeddings LayerNorm dropout){} encoder(layer*){}",
-      bert.width != bert.dims.hidden ? " embeddings_project" : "", pooler ? " pooler(dense activation)" : "");
+      "embeddings(word_embeddings token_type_embeddings position_embeddings{} LayerNorm dropout){} encoder(layer*){}",
+      bert.task_types > 0 ? " task_type_embeddings" : "", bert.width != bert.dims.hidden ? " embeddings_project" : "",
+      pooler ? " pooler(dense activation)" : "");
 }
 
 // The head's own forward, in text. Its bias is a parameter beside the projection, with which it shares storage.
@@ -268,10 +272,10 @@ std::string register_class_head(ModelBuilder& b, const Bert& bert) {
   return "pre_classifier dropout classifier";
 }
 
-std::string_view body_name(BertKind kind) {
-  switch (kind) {
-    case BertKind::Bert: return "bert";
-    case BertKind::Roberta: return "roberta";
+std::string_view body_name(const Bert& bert) {
+  switch (bert.kind) {
+    case BertKind::Bert: return bert.prefix == "Ernie" ? "ernie" : "bert";
+    case BertKind::Roberta: return bert.prefix == "Data2VecText" ? "data2vec_text" : "roberta";
     case BertKind::DistilBert: return "distilbert";
     case BertKind::Electra: return "electra";
   }
@@ -299,7 +303,7 @@ ModelSpec build_encoder(const ConfigReader& config, const Bert& bert) {
     if (bert.kind == BertKind::DistilBert && bert.head == EncoderHead::MaskedLm)
       b.activation("activation", bert.dims.activation);
     const auto body = [&] {
-      const auto scope = b.module(body_name(bert.kind), formatted("{}Model", bert.prefix));
+      const auto scope = b.module(body_name(bert), formatted("{}Model", bert.prefix));
       words = register_body(b, bert, pooler);
     };
     if (!bert.head_first) body();
@@ -307,7 +311,7 @@ ModelSpec build_encoder(const ConfigReader& config, const Bert& bert) {
         bert.head == EncoderHead::MaskedLm ? register_word_head(b, bert, words) : register_class_head(b, bert);
     if (bert.head_first) body();
     if (bert.head_first && bert.tied && bert.head == EncoderHead::MaskedLm) tie_words(b, words);
-    forward = formatted("{}({}) {}", body_name(bert.kind), forward, head);
+    forward = formatted("{}({}) {}", body_name(bert), forward, head);
   }
   ModelSpec spec = b.finish(forward);
   spec.dims = bert.dims;
@@ -322,6 +326,18 @@ ModelSpec build_bert(ConfigReader& config) {
 
 ModelSpec build_roberta(ConfigReader& config) {
   return build_encoder(config, read_bert(config, "Roberta", BertKind::Roberta, {.vocab = 50265}));
+}
+
+ModelSpec build_ernie(ConfigReader& config) {
+  const std::int64_t tasks = config.size("task_type_vocab_size", 3);
+  const bool told = config.flag("use_task_id", false);
+  Bert bert = read_bert(config, "Ernie", BertKind::Bert, {});
+  bert.task_types = told ? tasks : 0;
+  return build_encoder(config, bert);
+}
+
+ModelSpec build_data2vec_text(ConfigReader& config) {
+  return build_encoder(config, read_bert(config, "Data2VecText", BertKind::Roberta, {}));
 }
 
 // Roberta whose head is made before its body.

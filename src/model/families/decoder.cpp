@@ -1,5 +1,7 @@
 #include "model/families/decoder.h"
 
+#include <algorithm>
+
 #include "core/format.h"
 #include "model/config/config_keys.h"
 
@@ -48,7 +50,7 @@ void register_head_norms(ModelBuilder& b, const Decoder& decoder, const Names& n
 void register_attention(ModelBuilder& b, const Decoder& decoder, const Names& names) {
   const Dimensions& d = decoder.dims;
   const auto scope = b.module("self_attn", names.attention);
-  if (decoder.parts.sinks) b.parameter("sinks", {d.heads}, Split::Even);
+  if (decoder.parts.sinks || decoder.parts.sinks_scale) b.parameter("sinks", {d.heads}, Split::Even);
   const std::int64_t query = b.times(d.heads, d.head_dim);
   const std::int64_t key = b.times(d.kv_heads, d.head_dim);
   b.linear("q_proj", query, d.hidden, decoder.qkv_bias, Cut::Column);
@@ -103,8 +105,8 @@ void register_expert_block(ModelBuilder& b, const Decoder& decoder, const Names&
   const Experts& experts = decoder.experts;
   const ExpertParts& parts = decoder.parts.experts;
   const auto scope = b.module(parts.block, names.block);
-  if (parts.router == Router::Sigmoid) {
-    b.buffer("e_score_correction_bias", {experts.count}, DType::Float32, true);
+  if (parts.router == Router::Sigmoid || parts.router == Router::WideSigmoid) {
+    b.buffer("e_score_correction_bias", {experts.count}, DType::Float32, !experts.wide_correction);
     b.so_far().buffers.back().counted = true;
   }
   if (experts.router_first) register_router(b, decoder);
@@ -198,6 +200,8 @@ std::string mlp_forward(const DecoderParts& parts, bool with_experts) {
     const std::string shared = formatted("{}(gate_proj act_fn up_proj down_proj)", experts.shared_module);
     switch (experts.shared) {
       case SharedPlace::Gated: return formatted("mlp({} {} shared_expert_gate)", shared, routed);
+      case SharedPlace::RowsBehind:
+      case SharedPlace::RowsNamed:
       case SharedPlace::Behind: return formatted("mlp({} {})", routed, shared);
       default: return formatted("mlp({} {})", shared, routed);
     }
@@ -245,6 +249,27 @@ void register_rotary(ModelBuilder& b, const Decoder& decoder) {
   if (decoder.parts.some_see_all()) kinds.emplace_back("full_attention");
   if (decoder.parts.some_slide()) kinds.emplace_back("sliding_attention");
   b.rotary("rotary_emb", type, decoder.dims.head_dim, kinds);
+}
+
+// One for each base, beside the one that nobody asks (granite_swa).
+void register_tables(ModelBuilder& b, const Decoder& decoder) {
+  const std::vector<std::int64_t>& tables = decoder.parts.tables;
+  if (tables.empty()) return;
+  const auto list = b.module("rotary_embs", "ModuleList");
+  const std::int64_t count = *std::max_element(tables.begin(), tables.end()) + 1;
+  for (std::int64_t at = 0; at < count; ++at) {
+    b.rotary(formatted("{}", at), prefixed(decoder.prefix, "RotaryEmbedding"), rotated(decoder.dims));
+  }
+}
+
+// The calls of the rotary modules: once per kind of layer, or once each.
+std::string tables_forward(const DecoderParts& parts) {
+  if (parts.tables_by_kind && parts.some_slide() && parts.some_see_all()) return "rotary_emb rotary_emb";
+  if (parts.tables.empty()) return "rotary_emb";
+  std::string text;
+  const std::int64_t count = *std::max_element(parts.tables.begin(), parts.tables.end()) + 1;
+  for (std::int64_t at = 0; at < count; ++at) text += formatted("{}rotary_embs.{}", at > 0 ? " " : "", at);
+  return text;
 }
 
 std::string_view class_of_head(TextHead head) {
@@ -428,15 +453,16 @@ std::vector<bool> read_dense_layers(ConfigReader& config, std::int64_t layers, s
 
 std::vector<bool> read_first_dense(ConfigReader& config, std::int64_t layers, std::int64_t fallback,
                                    std::string_view key) {
-  const std::int64_t first = config.count(key, fallback);
+  const std::int64_t first = key.empty() ? fallback : config.count(key, fallback);
   std::vector<bool> dense;
   for (std::int64_t i = 0; i < layers; ++i) dense.push_back(i < first);
   return dense;
 }
 
-std::vector<bool> read_mlp_types(ConfigReader& config, std::int64_t layers, std::int64_t fallback) {
+std::vector<bool> read_mlp_types(ConfigReader& config, std::int64_t layers, std::int64_t fallback,
+                                 std::string_view key) {
   constexpr std::string_view kKey = "mlp_layer_types";
-  std::vector<bool> dense = read_first_dense(config, layers, fallback);
+  std::vector<bool> dense = read_first_dense(config, layers, fallback, key);
   const Value* const said = config.find(kKey);
   if (said == nullptr || said->is(Value::Kind::Null)) return dense;
   if (said->items.size() != dense.size()) {
@@ -517,11 +543,11 @@ ModelSpec build_decoder(const ConfigReader& config, const Decoder& decoder) {
     }
     register_norm(b, decoder, names, decoder.parts.final_norm, {d.hidden});
     register_rotary(b, decoder);
+    register_tables(b, decoder);
   }
   const DecoderParts& parts = decoder.parts;
   const std::string_view head_forward = register_head(b, decoder, embedding);
-  std::string tables = "rotary_emb";
-  if (parts.tables_by_kind && parts.some_slide() && parts.some_see_all()) tables += " rotary_emb";  // Once per kind.
+  std::string tables = tables_forward(parts);
   if (parts.norms_embedding) tables += " norm";
   ModelSpec spec = b.finish(formatted("model(embed_tokens {} layers* norm) {}", tables, head_forward));
   spec.dims = d;

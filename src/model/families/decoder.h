@@ -81,11 +81,12 @@ void read_head(ConfigReader& config, Decoder& decoder, std::optional<std::int64_
 // decoder_sparse_step and mlp_only_layers of the qwen families: true where a layer has a plain MLP.
 [[nodiscard]] std::vector<bool> read_dense_layers(ConfigReader& config, std::int64_t layers, std::int64_t experts);
 
-// The first layers have plain MLPs, as many as the key says: true there.
+// The first layers have plain MLPs, as many as the key says: true there. No key: as many as `fallback`.
 [[nodiscard]] std::vector<bool> read_first_dense(ConfigReader& config, std::int64_t layers, std::int64_t fallback,
                                                  std::string_view key = "first_k_dense_replace");
 // mlp_layer_types, "dense" or "sparse" for each layer; as above where the key is missing or null.
-[[nodiscard]] std::vector<bool> read_mlp_types(ConfigReader& config, std::int64_t layers, std::int64_t fallback);
+[[nodiscard]] std::vector<bool> read_mlp_types(ConfigReader& config, std::int64_t layers, std::int64_t fallback,
+                                               std::string_view key = "first_k_dense_replace");
 
 // layer_types, one string for each layer; `fallback` where the key is missing. A name other than full_attention and
 // `sliding` is a fault.

@@ -1,10 +1,11 @@
-// deepseek_v2, deepseek_v3, glm4_moe_lite and minicpm3: attention through low-rank latents (MLA). Of the first two the
-// first layers with a plain MLP and the others with routed and shared experts. The multi-token-prediction layers of the
-// published checkpoints are no part of the model that transformers builds.
+// deepseek_v2, deepseek_v3, glm4_moe_lite, mistral4 and minicpm3: attention through low-rank latents (MLA). Of the
+// first two the first layers with a plain MLP and the others with routed and shared experts. The multi-token-prediction
+// layers of the published checkpoints are no part of the model that transformers builds.
 #include <algorithm>
 #include <cmath>
 
 #include "core/format.h"
+#include "model/config/config_keys.h"
 #include "model/families/decoder.h"
 #include "model/families/family.h"
 
@@ -299,6 +300,58 @@ ModelSpec build_youtu(ConfigReader& config) {
                  .tied = true});
   m.first_dense = m.dims.layers;
   m.parts.rotary.sorts_pairs = config.flag("rope_interleave", true);
+  config.throw_if_any();
+  return build(config, m);
+}
+
+namespace {
+
+// What the rotated part of a head turns by is as wide as that part for a kind of table that reads
+// partial_rotary_factor alone, which the class gives; and each layer multiplies by llama_4_scaling_beta.
+void check_tempered_tables(ConfigReader& config) {
+  const Value* const rope = config.find("rope_parameters");
+  if (rope == nullptr || !rope->is(Value::Kind::Object)) return;
+  const Value* const type = rotary_type(*rope);
+  if (type == nullptr || type->string != "yarn") {
+    config.fault(*rope,
+                 "\"rope_type\" must be \"yarn\": other tables are as wide as a whole head, and transformers stops");
+  }
+  for (const std::string_view key : {"llama_4_scaling_beta", "original_max_position_embeddings"}) {
+    if (rope->find(key) != nullptr) continue;
+    config.fault(*rope, formatted("\"{}\" is missing, by which every layer's queries are scaled", key));
+  }
+}
+
+}  // namespace
+
+// deepseek_v3's attention, whose queries grow with the logarithm of how far they are on, and experts that a softmax
+// chooses.
+ModelSpec build_mistral4(ConfigReader& config) {
+  DeepSeek m;
+  m.prefix = "Mistral4";
+  m.block = "Mistral4MoE";
+  m.dims.experts = config.size("n_routed_experts", 128, "num_local_experts");
+  read_deepseek(config, m,
+                {.vocab = 131072,
+                 .hidden = 4096,
+                 .ffn = 12288,
+                 .layers = 36,
+                 .heads = 32,
+                 .positions = 1048576,
+                 .expert_ffn = 2048,
+                 .shared = 1,
+                 .first_dense = 0,
+                 .per_token = 4,
+                 .kv_heads = 32,
+                 .scale = 1,
+                 .latent = {.query_rank = 1024, .key_rank = 256, .nope = 64, .rope = 64, .value = 128}});
+  check_tempered_tables(config);
+  read_groups(config, m, 1, 1);
+  m.parts.experts.router = Router::GroupedSoftmax;
+  m.parts.experts.normalised = config.flag("norm_topk_prob", true);
+  m.parts.rotary.sorts_pairs = config.flag("rope_interleave", true);
+  m.parts.tempered_behind = true;
+  if (m.parts.rotary.scaling == RotaryScaling::Other) m.parts.rotary.scaling = RotaryScaling::Yarn;  // The class's own.
   config.throw_if_any();
   return build(config, m);
 }

@@ -125,6 +125,16 @@ std::vector<Family> encoders_and_towers() {
       {"glm46v", build_glm46v, true},
       {"exaone_moe", build_exaone_moe, true},
       {"youtu", build_youtu, true},
+      {"mistral4", build_mistral4, true},
+      {"hy_v3", build_hy_v3, true},
+      {"granite_swa", build_granite_swa, true},
+      {"granitemoe_swa", build_granitemoe_swa, true},
+      {"cohere2_moe", build_cohere2_moe, true},
+      {"mellum", build_mellum, true},
+      {"ernie", build_ernie, true, {"ErnieForPreTraining"}},  // As of bert.
+      {"data2vec-text", build_data2vec_text, true},
+      {"plbart", build_plbart, true},
+      {"blenderbot", build_blenderbot, false},
       {"mllama", build_mllama, true},
       {"clip", build_clip, true},
       {"siglip", build_siglip, true},
@@ -216,20 +226,24 @@ std::int64_t usual_padding(std::string_view family) {
     std::string_view families;
     std::int64_t padding;
   };
-  constexpr Own kOwn[] = {
-      {" bert distilbert electra albert gemma gemma2 vaultgemma gemma3_text gemma3n_text gemma4_text cohere cohere2 "
-       "ernie4_5 "
-       "hunyuan_v1_dense hunyuan_v1_moe lfm2 t5 umt5 pegasus ",
-       0},
-      {" roberta xlm-roberta camembert bart mbart m2m_100 opt olmo olmo2 olmo3 olmoe seed_oss nanochat ", 1},
-      {" helium apertus ", 3},
-      {" phi3 ", 32000},
-      {" modernbert ", 50283},
-      {" whisper ", 50256},
-      {" marian ", 58100},
-      {" flex_olmo ", 100277},
-      {" smollm3 ", 128004},
-      {" glm glm4 ", 151329}};
+  constexpr Own kOwn[] = {{" bert ernie blenderbot distilbert electra albert gemma gemma2 vaultgemma gemma3_text "
+                           "gemma3n_text gemma4_text cohere cohere2 "
+                           "cohere2_moe "
+                           "ernie4_5 "
+                           "hunyuan_v1_dense hunyuan_v1_moe lfm2 t5 umt5 pegasus ",
+                           0},
+                          {" roberta xlm-roberta camembert data2vec-text bart plbart mbart m2m_100 opt olmo olmo2 "
+                           "olmo3 olmoe seed_oss nanochat ",
+                           1},
+                          {" helium apertus ", 3},
+                          {" mistral4 ", 11},
+                          {" phi3 ", 32000},
+                          {" modernbert ", 50283},
+                          {" whisper ", 50256},
+                          {" marian ", 58100},
+                          {" flex_olmo ", 100277},
+                          {" smollm3 ", 128004},
+                          {" glm glm4 ", 151329}};
   for (const Own& own : kOwn) {
     if (own.families.find(formatted(" {} ", family)) != std::string_view::npos) return own.padding;
   }
@@ -251,6 +265,7 @@ std::int64_t first_target_of(const ConfigReader& config, const ModelSpec& spec) 
   const Value* given = config.root().find("decoder_start_token_id");
   if (given != nullptr && given->is(Value::Kind::Integer)) return std::max<std::int64_t>(given->integer, 0);
   if (spec.family == "bart" || spec.family == "m2m_100") return 2;
+  if (spec.family == "blenderbot") return 1;
   if (spec.family == "marian") return 58100;
   return spec.family == "whisper" ? 50257 : 0;
 }

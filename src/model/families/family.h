@@ -130,6 +130,16 @@ struct Family {
 [[nodiscard]] ModelSpec build_glm46v(ConfigReader& config);
 [[nodiscard]] ModelSpec build_exaone_moe(ConfigReader& config);
 [[nodiscard]] ModelSpec build_youtu(ConfigReader& config);
+[[nodiscard]] ModelSpec build_mistral4(ConfigReader& config);
+[[nodiscard]] ModelSpec build_hy_v3(ConfigReader& config);
+[[nodiscard]] ModelSpec build_granite_swa(ConfigReader& config);
+[[nodiscard]] ModelSpec build_granitemoe_swa(ConfigReader& config);
+[[nodiscard]] ModelSpec build_cohere2_moe(ConfigReader& config);
+[[nodiscard]] ModelSpec build_mellum(ConfigReader& config);
+[[nodiscard]] ModelSpec build_ernie(ConfigReader& config);
+[[nodiscard]] ModelSpec build_data2vec_text(ConfigReader& config);
+[[nodiscard]] ModelSpec build_plbart(ConfigReader& config);
+[[nodiscard]] ModelSpec build_blenderbot(ConfigReader& config);
 [[nodiscard]] ModelSpec build_gemma3(ConfigReader& config);
 [[nodiscard]] ModelSpec build_paligemma(ConfigReader& config);
 [[nodiscard]] ModelSpec build_idefics3(ConfigReader& config);

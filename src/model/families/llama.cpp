@@ -227,4 +227,28 @@ ModelSpec build_qwen3_moe(ConfigReader& config) {
   return finish_decoder(config, decoder);
 }
 
+// qwen3's attention and experts; windows and tables of rotary positions by kind of layer.
+ModelSpec build_mellum(ConfigReader& config) {
+  Decoder decoder = read_decoder(
+      config, "Mellum",
+      {.vocab = 98304, .hidden = 2304, .ffn = 7168, .layers = 28, .kv_heads = 4, .head_dim = 128, .positions = 131072});
+  decoder.qkv_bias = decoder.output_bias = config.flag("attention_bias", false);
+  DecoderParts& parts = decoder.parts;
+  parts.head_norm = HeadNorm::ByToken;
+  parts.tables_by_kind = true;
+  decoder.dims.sliding_window = config.maybe_size("sliding_window", 1024).value_or(0);
+  parts.kinds = read_layer_kinds(config, decoder.dims.layers, [](std::int64_t) { return LayerKind::Full; });
+  if (!parts.some_see_all()) parts.kinds.clear();  // Then the others' mask and tables are not made.
+  parts.experts.router = Router::Softmax;
+  parts.experts.normalised = config.flag("norm_topk_prob", true);
+  parts.experts.ffn = config.size("moe_intermediate_size", 896);
+  decoder.experts = {.count = config.size("num_experts", 64, "num_local_experts"),
+                     .per_token = config.size("num_experts_per_tok", 8),
+                     .router_first = false,
+                     .router_class = "MellumTopKRouter",
+                     .dense = read_mlp_types(config, decoder.dims.layers, 0, {})};
+  config.require_at_most("num_experts_per_tok", decoder.experts.per_token, "num_experts", decoder.experts.count);
+  return finish_decoder(config, decoder);
+}
+
 }  // namespace dsplan

@@ -171,6 +171,33 @@ TensorId softened_with_sinks(GraphBuilder& g, TensorId sinks, TensorId weights, 
   return scores;
 }
 
+// granite_swa: sigmoid((logsumexp(weights) - sinks).to(float32)). `held` takes the sums, which have a name.
+TensorId outweighed_sinks(GraphBuilder& g, TensorId sinks, TensorId weights, std::vector<TensorId>& held) {
+  const Shape shape = g.shape(weights);
+  const Shape sums{shape.dims[0], shape.dims[1], shape.dims[2]};
+  const TensorId lse = g.make(Op::LogSumExp, sums, g.dtype(weights), {weights}, true);
+  const TensorId column = g.view(sinks, Shape{1, shape.dims[1], 1});
+  const TensorId apart = g.binary(Op::Sub, lse, column);
+  g.drop({column});
+  const TensorId wide = g.cast(apart, DType::Float32);
+  g.drop({apart});
+  const TensorId scale = g.unary(Op::Sigmoid, wide);
+  g.drop({wide});
+  held.push_back(lse);
+  return scale;
+}
+
+// output * scale.unsqueeze(-1).to(output.dtype), rebinding the variable.
+TensorId scaled_by_sinks(GraphBuilder& g, TensorId output, TensorId scale) {
+  const Shape& sums = g.shape(scale);
+  const TensorId column = g.view(scale, Shape{sums.dims[0], sums.dims[1], sums.dims[2], 1});
+  const TensorId narrow = g.cast(column, g.dtype(output));
+  g.drop({column});
+  const TensorId scaled = g.binary(Op::Mul, output, narrow);
+  g.drop({narrow, output});
+  return scaled;
+}
+
 TensorId softened(GraphBuilder& g, const AttentionCall& call, TensorId weights) {
   if (call.softmax == SoftmaxKind::Wide) return wide_softmax(g, weights, g.dtype(call.q));
   if (call.softmax == SoftmaxKind::Values) return plain_softmax(g, weights, g.dtype(call.v));
@@ -194,7 +221,8 @@ Attended eager(GraphBuilder& g, const AttentionCall& call) {
   std::vector<TensorId> held;
   TensorId weights = scores(g, call, query, key, held);
   const TensorId own = weights;
-  const bool sinks = call.sinks != kNone;
+  const bool sinks = call.sinks != kNone && !call.sinks_scale;
+  const TensorId scale = call.sinks_scale ? outweighed_sinks(g, call.sinks, own, held) : kNone;
   weights = sinks ? softened_with_sinks(g, call.sinks, own, held) : softened(g, call, own);
   TensorId dropped = call.dropped_by == kNone ? g.dropout(weights, call.dropout)
                                               : dropout_module(g, call.dropped_by, weights, call.dropout);
@@ -211,8 +239,12 @@ Attended eager(GraphBuilder& g, const AttentionCall& call) {
   g.drop({v, low_weights, low_value.tensor});
   const bool copied_back = batch_of(g, product) > 1 && heads > 1 && seq_of(g, product) > 1;
   const Shape shape = g.shape(product);
-  const TensorId output = copied_back ? g.view_copied_back(product, shape) : g.view(product, shape);
+  TensorId output = copied_back ? g.view_copied_back(product, shape) : g.view(product, shape);
   g.drop({product});
+  if (scale != kNone) {
+    output = scaled_by_sinks(g, output, scale);
+    held.push_back(scale);
+  }
   const auto let_go = [&] {
     g.drop({query.tensor, key.tensor});
     for (TensorId one : held) g.drop({one});

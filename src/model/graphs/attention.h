@@ -32,6 +32,7 @@ struct AttentionCall {
   double dropout = 0;                       // Of the weights.
   SoftmaxKind softmax = SoftmaxKind::Wide;  // Eager only.
   TensorId sinks = kNone;                   // Eager only: of each head, a score beside those of the keys.
+  bool sinks_scale = false;                 // They scale what is given instead, by how far scores outweigh them.
   bool full = false;                        // Each token sees every other.
   bool wide = false;                        // Eager only: q and k are brought to fp32 first (gptj, gpt_neo).
   double divisor = 0;                       // Of the scores, in the place of a factor (gptj).

@@ -244,6 +244,7 @@ class DecoderGraph {
     TensorId ids = kNone;
     Waves waves;
     Waves sliding;
+    std::vector<Waves> tables;  // Of each rotary module, where there are several.
   };
 
   TensorId token_logits(TensorId hidden) {
@@ -477,6 +478,12 @@ class DecoderGraph {
       return at;
     }
     at.ids = position_ids;
+    if (!p_.tables.empty()) {
+      for (const ModuleId one : modules_of(g_.model(), g_.child(model_, "rotary_embs"))) {
+        at.tables.push_back(rotary_tables(g_, p_.rotary, one, at.ids));
+      }
+      return at;
+    }
     if (!p_.tables_by_kind) {
       at.waves = rotary_tables(g_, p_.rotary, module, at.ids);
       return at;
@@ -491,6 +498,7 @@ class DecoderGraph {
     LayerInputs given;
     given.ids = at.ids;
     given.waves = slides && p_.tables_by_kind ? at.sliding : at.waves;
+    if (!at.tables.empty() && p_.turns(index)) given.waves = at.tables[static_cast<std::size_t>(p_.tables[index])];
     given.mask = slides ? masked.sliding : masked.full;
     given.turns = p_.turns(index);
     given.slides = slides;
@@ -675,6 +683,7 @@ class DecoderGraph {
          {at.ids, embedded, masked.full, masked.sliding, at.waves.cos, at.waves.sin, at.sliding.cos, at.sliding.sin}) {
       if (one != kNone) g_.drop({one});
     }
+    for (const Waves& one : at.tables) g_.drop({one.cos, one.sin});
     for (const TensorId one : held_by_body_) g_.drop({one});
     drop_several(g_, several);
     held_by_body_.clear();

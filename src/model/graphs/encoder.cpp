@@ -1,5 +1,5 @@
-// Encoders with norms behind their sublayers: bert, roberta, distilbert and electra under each of their heads, module
-// by module.
+// Encoders with norms behind their sublayers: bert, ernie, roberta and its kin, distilbert and electra under each of
+// their heads, module by module.
 #include <array>
 
 #include "model/graphs/activations.h"
@@ -26,7 +26,7 @@ class EncoderGraph {
         distil_(model.family == "distilbert"),
         electra_(model.family == "electra"),
         roberta_(is_roberta(model)),
-        body_(g_.child(g_.causal(), roberta_ ? std::string_view("roberta") : std::string_view(model.family))) {}
+        body_(g_.child(g_.causal(), roberta_ ? body_of_roberta(model) : std::string_view(model.family))) {}
 
   Graph build() {
     const TextBatch batch = begin_text(g_);

@@ -16,7 +16,7 @@ namespace dsplan {
 GraphOf builder_of(const ModelSpec& model) {
   if (model.code == ModelCode::Torchtitan) return build_torchtitan_graph;
   if (contrasts(model)) return build_contrasted_graph;
-  constexpr std::array<std::pair<std::string_view, GraphOf>, 30> kOwn{{{"gpt2", build_gpt2_graph},
+  constexpr std::array<std::pair<std::string_view, GraphOf>, 34> kOwn{{{"gpt2", build_gpt2_graph},
                                                                        {"gpt_bigcode", build_gpt2_graph},
                                                                        {"gptj", build_gptj_graph},
                                                                        {"gpt_neo", build_gptj_graph},
@@ -30,6 +30,8 @@ GraphOf builder_of(const ModelSpec& model) {
                                                                        {"whisper", build_whisper_graph},
                                                                        {"bart", build_bart_graph},
                                                                        {"mbart", build_bart_graph},
+                                                                       {"plbart", build_bart_graph},
+                                                                       {"blenderbot", build_bart_graph},
                                                                        {"marian", build_bart_graph},
                                                                        {"m2m_100", build_bart_graph},
                                                                        {"pegasus", build_bart_graph},
@@ -38,6 +40,8 @@ GraphOf builder_of(const ModelSpec& model) {
                                                                        {"clip", build_picture_graph},
                                                                        {"siglip", build_picture_graph},
                                                                        {"bert", build_encoder_graph},
+                                                                       {"ernie", build_encoder_graph},
+                                                                       {"data2vec-text", build_encoder_graph},
                                                                        {"roberta", build_encoder_graph},
                                                                        {"xlm-roberta", build_encoder_graph},
                                                                        {"camembert", build_encoder_graph},

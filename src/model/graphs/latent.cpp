@@ -35,7 +35,7 @@ TensorId joined_keys(GraphBuilder& g, TensorId still, TensorId turned) {
 }  // namespace
 
 Latents latent_projections(GraphBuilder& g, const DecoderParts& p, ModuleId attention, TensorId hidden,
-                           const Waves& waves) {
+                           const LayerInputs& given) {
   const LatentParts& l = p.latent;
   const std::int64_t heads = g.dims().heads;
   const Shape rows{g.options().micro_batch, 1, g.options().seq, l.key_rank};
@@ -48,8 +48,9 @@ Latents latent_projections(GraphBuilder& g, const DecoderParts& p, ModuleId atte
   const TensorId latent = g.view(normed, rows);
   const TensorId shared = g.view(latents[1], Shape{rows.dims[0], 1, rows.dims[2], l.rope});
   g.drop({latents[0], latents[1], normed});
-  const QueryKey turned = apply_rotary(g, p.rotary, {q_parts[1], shared}, waves, made.held);
+  const QueryKey turned = apply_rotary(g, p.rotary, {q_parts[1], shared}, given.waves, made.held);
   made.turned.q = g.cat(q_parts[0], turned.q);
+  if (p.tempered_behind) made.turned.q = tempered_behind(g, p, made.turned.q, given.ids);
   const TensorId both =
       by_heads(g, linear_module(g, g.child(attention, "kv_b_proj"), latent, heads * (l.nope + l.value)), heads,
                l.nope + l.value, true);

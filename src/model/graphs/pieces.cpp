@@ -951,7 +951,7 @@ Attended attention_module(GraphBuilder& g, const DecoderParts& p, ModuleId modul
   QueryKey x;
   TensorId gate = kNone;
   if (p.projections == Projections::Latent) {
-    Latents made = latent_projections(g, p, module, hidden, given.waves);
+    Latents made = latent_projections(g, p, module, hidden, given);
     x = made.turned;
     call.v = made.v;
     held = std::move(made.held);
@@ -969,7 +969,8 @@ Attended attention_module(GraphBuilder& g, const DecoderParts& p, ModuleId modul
   call.mask = given.mask;
   call.full = p.full;
   if (p.bare_softmax) call.softmax = SoftmaxKind::Bare;
-  if (p.sinks) call.sinks = g.parameter("sinks");
+  if (p.sinks || p.sinks_scale) call.sinks = g.parameter("sinks");
+  call.sinks_scale = p.sinks_scale;
   call.softcap = d.attention_softcap;
   call.dropout = d.attention_dropout;
   call.scale = p.attention_scale;

@@ -107,7 +107,7 @@ struct Latents {
   std::vector<TensorId> held;  // By the attention's own variables.
 };
 [[nodiscard]] Latents latent_projections(GraphBuilder& g, const DecoderParts& parts, ModuleId attention,
-                                         TensorId hidden, const Waves& waves);
+                                         TensorId hidden, const LayerInputs& given);
 
 // x * rsqrt(mean(x^2) + eps); `x` is fp32. Llama's code names the mean, so that it lives as long as the frame; in
 // gemma's expression it is a temporary.

@@ -23,8 +23,9 @@ bool has(std::initializer_list<std::string_view> families, std::string_view fami
 void judge_positions(Resolver& resolver, std::int64_t seq, const Place& place) {
   const std::int64_t most = resolver.model.dims.max_positions;
   if (most == 0 || seq <= most || resolver.model.family == "dinov2") return;  // Which resamples its own.
-  if (has({"gpt2", "gpt_bigcode", "gptj", "gpt_neo", "opt", "bert", "roberta", "xlm-roberta", "camembert", "electra",
-           "albert", "vit", "whisper", "clip", "siglip", "bart", "mbart", "marian", "pegasus"},
+  if (has({"gpt2",      "gpt_bigcode", "gptj",    "gpt_neo", "opt",           "bert",   "roberta",   "xlm-roberta",
+           "camembert", "electra",     "albert",  "vit",     "whisper",       "clip",   "siglip",    "bart",
+           "mbart",     "marian",      "pegasus", "ernie",   "data2vec-text", "plbart", "blenderbot"},
           resolver.model.family)) {
     resolver.fault(place, formatted("seq {} is beyond the {} {}positions of {}", seq, most,
                                     resolver.model.family == "gptj" ? "" : "learned ", resolver.model.name));

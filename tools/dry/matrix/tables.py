@@ -1926,6 +1926,59 @@ def later_families():
         yield one(1024, 1, world=8, rank=3, runtime="fsdp2", name="later-fsdp2")
 
 
+# Published sizes of classes of which no bundled model is, with few layers and experts.
+UNBUNDLED = {
+    "mistral-small-4": {
+        "model_type": "mistral4", "architectures": ["Mistral4ForCausalLM"], "vocab_size": 131072, "hidden_size": 4096,
+        "intermediate_size": 12288, "moe_intermediate_size": 2048, "num_hidden_layers": 3, "num_attention_heads": 32,
+        "num_key_value_heads": 32, "n_routed_experts": 16, "n_shared_experts": 1, "num_experts_per_tok": 4, "q_lora_rank": 1024,
+        "kv_lora_rank": 256, "qk_nope_head_dim": 64, "qk_rope_head_dim": 64, "v_head_dim": 128, "max_position_embeddings": 131072},
+    "granite-swash-2b": {
+        "model_type": "granite_swa", "architectures": ["GraniteSWAForCausalLM"], "vocab_size": 100352, "hidden_size": 2560,
+        "intermediate_size": 8192, "num_hidden_layers": 4, "num_attention_heads": 20, "num_key_value_heads": 4,
+        "max_position_embeddings": 8192, "sliding_window": 128, "layer_rope_theta": [0, 10000.0, 10000.0, 500000.0],
+        "embedding_multiplier": 12.0, "residual_multiplier": 0.22, "logits_scaling": 8.0, "attention_multiplier": 0.015625},
+    "granite-swash-moe": {
+        "model_type": "granitemoe_swa", "architectures": ["GraniteMoeSWAForCausalLM"], "vocab_size": 49155, "hidden_size": 1536,
+        "intermediate_size": 512, "num_hidden_layers": 4, "num_attention_heads": 24, "num_key_value_heads": 8,
+        "max_position_embeddings": 4096, "num_local_experts": 40, "num_experts_per_tok": 8, "shared_intermediate_size": 1024,
+        "tie_word_embeddings": True, "sliding_window": 128, "embedding_multiplier": 12.0, "residual_multiplier": 0.22,
+        "logits_scaling": 6.0, "attention_multiplier": 0.015625},
+    "north-mini-code": {
+        "model_type": "cohere2_moe", "architectures": ["Cohere2MoeForCausalLM"], "vocab_size": 262144, "hidden_size": 2048,
+        "head_dim": 128, "num_hidden_layers": 4, "intermediate_size": 768, "prefix_dense_intermediate_size": 3072,
+        "num_attention_heads": 32, "num_key_value_heads": 4, "num_experts": 32, "num_experts_per_tok": 8, "num_shared_experts": 0,
+        "first_k_dense_replace": 1, "expert_selection_fn": "sigmoid", "norm_topk_prob": False, "sliding_window": 4096,
+        "layer_types": ["full_attention", "sliding_attention", "sliding_attention", "sliding_attention"],
+        "max_position_embeddings": 500000, "rms_norm_eps": 1e-06},
+}
+
+
+def composed_families():
+    """mistral4, hy_v3, granite_swa and granitemoe_swa, cohere2_moe, mellum; ernie and data2vec-text; plbart and blenderbot."""
+    few = {
+        **UNBUNDLED,
+        "hy3-preview-base": {"num_hidden_layers": 3, "num_experts": 16, "output_router_logits": False},
+        "mellum2.1-12b-a2.5b-thinking": {
+            "num_hidden_layers": 4, "mlp_layer_types": ["sparse"] * 4, "layer_types": ["sliding_attention"] * 3 + ["full_attention"]},
+    }
+    for model, change in few.items():
+        # Scores that a learned number scales have no kernel.
+        attention = "eager" if "swash" in model else None
+        one = functools.partial(job, "families", model, attention=attention, change=change, whole=True)
+        yield one(1024, 2, name="composed")
+        yield one(777, 1, checkpoint="full", grad_accum=2, device="a100-sxm-80", name="composed-full-accum2-a100")
+        yield one(1024, 1, world=8, rank=3, deepspeed=engine(2), name="composed-zero2")
+        yield one(1024, 1, world=8, rank=3, deepspeed=engine(3), model_init="host", name="composed-zero3")
+    for model, seq, more in (("ernie-3.0-base-zh", 512, {}), ("data2vec-text-base-cola", 384, {}),
+                             ("plbart-base", 512, {"target_seq": 128}), ("blenderbot-400m-distill", 128, {"target_seq": 100})):
+        one = functools.partial(job, "families", model, seq, attention=None, **more)
+        yield one(4, name="composed")
+        yield one(3, checkpoint="full", device="a100-sxm-80", name="composed-full-a100")
+        yield one(4, world=8, rank=3, deepspeed=engine(2), name="composed-zero2")
+        yield one(4, world=8, rank=3, deepspeed=engine(3), model_init="host", name="composed-zero3")
+
+
 def gathered_albert():
     """albert, whose layers are one, where each of their calls gathers its weights."""
     for model, seq, batch in (("albert-base", 512, 4), ("albert-xxlarge", 384, 2)):
@@ -2135,6 +2188,7 @@ def jobs():
         *crossing_pictures(),
         *mixing_convolutions(),
         *later_families(),
+        *composed_families(),
         *gathered_albert(),
         *gathered_towers(),
         *gathered_llava(),

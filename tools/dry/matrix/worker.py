@@ -204,7 +204,8 @@ class Worker:
         config.use_cache = False
         named = self.trained_class()
         made = AutoModelForCausalLM.from_config
-        if self.contrasts() or named.endswith(("ForMaskedLM", "ForConditionalGeneration", "Classification", "MTModel")):
+        # No automatic class knows mistral4.
+        if self.contrasts() or named.endswith(("Mistral4ForCausalLM", "ForMaskedLM", "ForConditionalGeneration", "Classification", "MTModel")):
             import transformers
 
             made = getattr(transformers, named)._from_config

@@ -1,5 +1,5 @@
-// bart, mbart, marian, m2m_100 and pegasus: an encoder and a decoder around one table of words, with positions that
-// are added. Checkpointable layers count through, the encoder's first.
+// bart, mbart, plbart, blenderbot, marian, m2m_100 and pegasus: an encoder and a decoder around one table of words,
+// with positions that are added. Checkpointable layers count through, the encoder's first.
 #include <cmath>
 
 #include "core/format.h"
@@ -32,6 +32,9 @@ struct BartDefaults {
   double attention_dropout = 0;
   bool scaled = false;
   double left_out = 0;  // Of the layers.
+  std::int64_t hidden = 1024;
+  std::int64_t positions = 1024;
+  UsualStacks stacks = {};
 };
 
 // Layers that are left out at random. A class that leaves some out does so where the key is absent, too.
@@ -60,11 +63,11 @@ Bart read_bart(ConfigReader& config, std::string_view family, const BartDefaults
   Bart bart{.of = *translator_of(family)};
   Dimensions& d = bart.dims;
   d.vocab = config.size("vocab_size", usual.vocab);
-  d.hidden = config.size("d_model", 1024, "hidden_size");
-  bart.stacks = read_both_stacks(config, {}, d);
+  d.hidden = config.size("d_model", usual.hidden, "hidden_size");
+  bart.stacks = read_both_stacks(config, usual.stacks, d);
   read_tables(config, bart);
   read_left_out(config, usual.left_out);
-  d.max_positions = d.target_positions = config.size("max_position_embeddings", 1024);
+  d.max_positions = d.target_positions = config.size("max_position_embeddings", usual.positions);
   d.activation = config.activation("activation_function", usual.activation);
   d.residual_dropout = d.embedding_dropout = config.probability("dropout", 0.1);
   d.attention_dropout = config.probability("attention_dropout", usual.attention_dropout);
@@ -95,9 +98,9 @@ ParameterId register_words(ModelBuilder& b, const Bart& bart, std::string_view n
 void register_positions(ModelBuilder& b, const Bart& bart) {
   const Dimensions& d = bart.dims;
   const bool frozen = bart.of.places == Places::Frozen;
-  const std::int64_t rows = frozen ? d.max_positions : b.plus(d.max_positions, 2);
-  const std::string type =
-      bart.named(bart.of.places == Places::Learned ? "LearnedPositionalEmbedding" : "SinusoidalPositionalEmbedding");
+  const bool learned = bart.of.places == Places::Learned || bart.of.places == Places::Plain;
+  const std::int64_t rows = frozen || bart.of.places == Places::Plain ? d.max_positions : b.plus(d.max_positions, 2);
+  const std::string type = bart.named(learned ? "LearnedPositionalEmbedding" : "SinusoidalPositionalEmbedding");
   if (bart.of.places == Places::Counted) {
     const auto table = b.module("embed_positions", type);
     return b.buffer("weights", {rows, d.hidden}, DType::Float32, true);
@@ -185,6 +188,21 @@ ModelSpec build_stacks(ConfigReader& config, const Bart& bart) {
 
 ModelSpec build_bart(ConfigReader& config) { return build_stacks(config, read_bart(config, "bart", {})); }
 ModelSpec build_mbart(ConfigReader& config) { return build_stacks(config, read_bart(config, "mbart", {})); }
+ModelSpec build_plbart(ConfigReader& config) {
+  return build_stacks(config, read_bart(config, "plbart",
+                                        {.vocab = 50005,
+                                         .attention_dropout = 0.1,
+                                         .scaled = true,
+                                         .hidden = 768,
+                                         .stacks = {.ffn = 3072, .heads = 12, .layers = 6}}));
+}
+ModelSpec build_blenderbot(ConfigReader& config) {
+  return build_stacks(config, read_bart(config, "blenderbot",
+                                        {.vocab = 8008,
+                                         .hidden = 2560,
+                                         .positions = 128,
+                                         .stacks = {.ffn = 10240, .heads = 32, .layers = 24, .encoder_layers = 2}}));
+}
 ModelSpec build_marian(ConfigReader& config) {
   return build_stacks(config, read_bart(config, "marian", {.vocab = 58101}));
 }

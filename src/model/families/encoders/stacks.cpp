@@ -17,7 +17,8 @@ BothStacks read_both_stacks(ConfigReader& config, const UsualStacks& usual, Dime
                  formatted("{} heads in the decoder and {} in the encoder are not modelled", heads, dims.heads));
   }
   dims.decoder_layers = config.layer_count("decoder_layers", usual.layers);
-  stacks.encoder_layers = config.layer_count("encoder_layers", usual.layers, "num_hidden_layers");
+  stacks.encoder_layers = config.layer_count(
+      "encoder_layers", usual.encoder_layers > 0 ? usual.encoder_layers : usual.layers, "num_hidden_layers");
   return stacks;
 }
 

@@ -17,6 +17,7 @@ struct UsualStacks {
   std::int64_t ffn = 4096;
   std::int64_t heads = 16;
   std::int64_t layers = 12;
+  std::int64_t encoder_layers = 0;  // 0: as many.
 };
 // Feed-forward widths, heads, of which both have as many, and layers.
 [[nodiscard]] BothStacks read_both_stacks(ConfigReader& config, const UsualStacks& usual, Dimensions& dims);

@@ -5,7 +5,7 @@
 namespace dsplan {
 
 const Translator* translator_of(std::string_view family) {
-  static constexpr std::array<Translator, 5> kAll{{
+  static constexpr std::array<Translator, 7> kAll{{
       {.family = "bart",
        .prefix = "Bart",
        .whole = "BartForConditionalGeneration",
@@ -19,6 +19,20 @@ const Translator* translator_of(std::string_view family) {
        .whole = "MBartForConditionalGeneration",
        .norms_words = true,
        .wraps_last = true},
+      {.family = "plbart",
+       .prefix = "PLBart",
+       .whole = "PLBartForConditionalGeneration",
+       .norms_first = false,
+       .norms_words = true,
+       .norms_last = false,
+       .wraps_last = true,
+       .keeps_ones = false,
+       .keeps_numbers = true},
+      {.family = "blenderbot",
+       .prefix = "Blenderbot",
+       .whole = "BlenderbotForConditionalGeneration",
+       .places = Places::Plain,
+       .keeps_last = true},
       {.family = "marian",
        .prefix = "Marian",
        .whole = "MarianMTModel",

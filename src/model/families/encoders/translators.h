@@ -9,6 +9,7 @@ namespace dsplan {
 
 enum class Places : std::uint8_t {
   Learned,  // Two rows more than there are positions.
+  Plain,    // Learned, a row for each position.
   Frozen,   // Sinusoids as an embedding's weight.
   Counted,  // Sinusoids in a buffer, of which tokens that are no padding take rows in turn.
 };
@@ -26,6 +27,7 @@ struct Translator {
   bool biases_logits = true;   // A buffer is added to the logits.
   bool keeps_ones = true;      // The decoder's mask of ones has a name until it returns,
   bool keeps_numbers = false;  // and so have its numbers of places.
+  bool keeps_last = false;     // What the decoder's last layer returned has a name beside the running one.
 };
 
 // Null: none of them.

@@ -43,6 +43,7 @@ Decoder read_hybrid(ConfigReader& config) {
   parts.tells_numbers = false;
   give_shared_mlp(parts);
   parts.experts.router = Router::LateSoftmax;
+  parts.experts.logits_last = true;
   parts.experts.block = "block_sparse_moe";
   parts.experts.gate = "router";
   parts.experts.ffn = d.ffn;

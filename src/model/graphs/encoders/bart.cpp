@@ -1,5 +1,5 @@
-// bart, mbart, marian, m2m_100 and pegasus: transformers' classes that translate, module by module. What tells them
-// apart stands in model/translators.h. The decoder sees in every layer what the encoder made.
+// bart, mbart, plbart, blenderbot, marian, m2m_100 and pegasus: transformers' classes that translate, module by module.
+// What tells them apart stands in model/translators.h. The decoder sees in every layer what the encoder made.
 #include "core/error.h"
 #include "model/families/encoders/translators.h"
 #include "model/graphs/attention.h"
@@ -102,6 +102,7 @@ class BartGraph final : Sublayers {
       g_.end_region(region);
       hidden = rebound(g_, hidden, out);
     }
+    if (of_.keeps_last && !encodes_) last_ = g_.keep(hidden);
     return of_.norms_last ? rebound(g_, hidden, norm(stack, "layer_norm", hidden)) : hidden;
   }
 
@@ -174,11 +175,13 @@ class BartGraph final : Sublayers {
     if (of_.keeps_ones) g_.drop({ones});
     if (position_ids != kNone && of_.keeps_numbers) g_.drop({position_ids});
     g_.drop({at, embedded});
+    if (last_ != kNone) g_.drop({last_});
     g_.exit(module);
     return out;
   }
 
   const Translator& of_;
+  TensorId last_ = kNone;
 };
 
 }  // namespace

@@ -84,10 +84,18 @@ TensorId embedded_text(GraphBuilder& g, ModuleId module, TensorId ids, TextTable
   const TensorId sum = typed ? g.binary(Op::Add, words, kinds) : g.keep(words);
   const TensorId places = looked_up("position_embeddings", positions, counted);
   TensorId x = rebound(g, sum, g.binary(Op::Add, sum, places));
+  TensorId tasks = kNone;  // What each token is there for (ernie): of zeros, where nobody says.
+  TensorId task_ids = kNone;
+  if (g.model().child(module, "task_type_embeddings") != kNone) {
+    task_ids = g.filled(g.shape(ids), DType::Int64, 0);
+    tasks = looked_up("task_type_embeddings", task_ids, false);
+    x = rebound(g, x, g.in_place(Op::Add, x, tasks));
+  }
   x = rebound(g, x, norm_module(g, NormKind::Layer, g.child(module, "LayerNorm"), x));
   x = rebound(g, x, dropout_module(g, g.child(module, "dropout"), x, g.dims().embedding_dropout));
   g.drop({words, places, positions});
   if (typed) g.drop({types, kinds});
+  if (tasks != kNone) g.drop({task_ids, tasks});
   g.exit(module);
   return x;
 }

@@ -154,6 +154,55 @@ Routed route_narrow(GraphBuilder& g, const ExpertParts& parts, ModuleId gate, Te
   return {logits, weights, made.experts};
 }
 
+// hy_v3; `bias` is the block's.
+Routed route_wide(GraphBuilder& g, const ExpertParts& parts, ModuleId gate, TensorId hidden, TensorId bias) {
+  constexpr double kLeast = 1e-20;
+  g.enter(gate);
+  const TensorId flat = g.view(hidden, g.shape(hidden));
+  const TensorId wide = g.cast(flat, DType::Float32);
+  const TensorId weight = g.cast(g.parameter("weight"), DType::Float32);
+  const TensorId logits = g.linear(wide, weight, kNone, g.dims().experts);
+  g.drop({wide, weight});
+  const TensorId scores = g.unary(Op::Sigmoid, logits);
+  const TensorId sum = g.binary(Op::Add, scores, bias);
+  const Biased made = chosen_with(g, scores, sum, true);
+  const TensorId total =
+      g.make(Op::SumDim, Shape{g.shape(scores).dims[0], 1}, g.dtype(made.weights), {made.weights}, true);
+  const TensorId shifted = g.unary(Op::AddScalar, total, kLeast);
+  g.drop({total});
+  const TensorId divided = g.binary(Op::Div, made.weights, shifted);
+  g.drop({shifted, made.weights});
+  const TensorId weights = rebound(g, divided, g.unary(Op::MulScalar, divided, parts.scale));
+  g.forget(sum);
+  g.drop({flat, scores, sum});
+  let_go(g, made);
+  g.exit(gate);
+  return {logits, weights, made.experts};
+}
+
+// cohere2_moe: each statement rebinds the variable.
+Routed route_of_top(GraphBuilder& g, const ExpertParts& parts, ModuleId gate, TensorId hidden) {
+  const Shape chosen{g.shape(hidden).dims[0], g.dims().experts_per_token};
+  g.enter(gate);
+  const TensorId logits = g.linear(hidden, g.parameter("weight"), kNone, g.dims().experts);
+  const auto [top, experts] = g.select(Op::TopK, logits, chosen);
+  TensorId weights = top;
+  if (parts.router == Router::TopSoftmax) {
+    weights = rebound(g, weights, wide_probabilities(g, weights));
+  } else {
+    weights = rebound(g, weights, g.unary(Op::Sigmoid, weights));
+    if (parts.normalised) {
+      const DType summed = g.options().autocast ? DType::Float32 : g.dtype(weights);
+      const TensorId total = g.make(Op::SumDim, Shape{chosen.dims[0], 1}, summed, {weights}, true);
+      weights = rebound(g, weights, g.binary(Op::Div, weights, total));
+      g.drop({total});
+    }
+  }
+  weights = rebound(g, weights, g.cast(weights, g.dtype(hidden)));
+  g.exit(gate);
+  return {logits, weights, experts};
+}
+
 // ernie4_5_moe; the bias is added by a module.
 Routed route_with_statics(GraphBuilder& g, ModuleId gate, TensorId hidden) {
   constexpr double kLeast = 1e-12;
@@ -194,6 +243,9 @@ Routed route(GraphBuilder& g, const ExpertParts& parts, ModuleId gate, TensorId 
     case Router::Fp32Biased: return route_with_statics(g, gate, hidden);
     case Router::NarrowSigmoid:
       return route_narrow(g, parts, gate, hidden, parts.corrected ? g.buffer("expert_bias") : kNone);
+    case Router::TopSoftmax:
+    case Router::TopSigmoid: return route_of_top(g, parts, gate, hidden);
+    case Router::WideSigmoid: return route_wide(g, parts, gate, hidden, g.buffer("e_score_correction_bias"));
     case Router::Sigmoid: return route_by_sigmoid(g, gate, hidden, g.buffer("e_score_correction_bias"));
     default: break;
   }
@@ -228,17 +280,18 @@ TensorId kept_out(GraphBuilder& g, const ExpertParts& parts, TensorId keys, Gate
   const Shape each{tokens, parts.groups, g.dims().experts / parts.groups};
   const Shape by_group{tokens, parts.groups};
   const TensorId grouped = g.view(keys, each);
-  const bool pairs = parts.router == Router::Fp32Sigmoid;  // The two highest of each group count, or the highest.
+  const DType dtype = g.dtype(keys);
+  const bool pairs = parts.router != Router::Fp32Softmax;  // The two highest of each group count, or the highest.
   const auto [values, places] =
       pairs ? g.select(Op::TopK, grouped, Shape{tokens, parts.groups, 2}) : g.select(Op::Max, grouped, by_group);
   g.drop({places});
-  const TensorId best = pairs ? g.make(Op::SumDim, by_group, DType::Float32, {values}, true, 2) : g.keep(values);
+  const TensorId best = pairs ? g.make(Op::SumDim, by_group, dtype, {values}, true, 2) : g.keep(values);
   g.drop({grouped, values});
   frame.unasked.push_back(values);
   const auto [unread, chosen] = g.select(Op::TopK, best, Shape{tokens, parts.kept_groups});
   g.drop({unread});
   g.forget(unread);
-  const TensorId zeros = g.filled(by_group, DType::Float32, 0);
+  const TensorId zeros = g.filled(by_group, dtype, 0);
   const TensorId marks = g.in_place(Op::Scatter, zeros, chosen, 1, 1);
   const TensorId column = g.view(marks, Shape{tokens, parts.groups, 1});
   const TensorId spread = g.view(column, each, Op::Expand);
@@ -252,23 +305,23 @@ TensorId kept_out(GraphBuilder& g, const ExpertParts& parts, TensorId keys, Gate
   return out;
 }
 
-// deepseek_v3: which experts is decided by sigmoid plus a bias, with what weight by the sigmoid alone.
-std::pair<TensorId, TensorId> by_sigmoid(GraphBuilder& g, const ExpertParts& parts, TensorId logits, GateFrame& frame) {
-  constexpr double kNever = -std::numeric_limits<double>::infinity();
-  const Shape chosen_shape{g.shape(logits).dims[0], g.dims().experts_per_token};
-  const TensorId scores = g.unary(Op::Sigmoid, logits);
-  const TensorId biased = g.binary(Op::Add, scores, g.buffer("e_score_correction_bias"));
-  const TensorId out = kept_out(g, parts, biased, frame);
-  const TensorId masked = g.make(Op::MaskedFill, g.shape(logits), DType::Float32, {biased, out}, true, kNever);
-  g.drop({biased, out});
+// The experts with the highest `keys`, which are used up, among those that may be chosen, and their weights by
+// `scores`. `never`: what stands in the place of the others' keys.
+std::pair<TensorId, TensorId> best_of(GraphBuilder& g, const ExpertParts& parts, TensorId scores, TensorId keys,
+                                      double never, GateFrame& frame) {
+  const Shape chosen_shape{g.shape(scores).dims[0], g.dims().experts_per_token};
+  const DType dtype = g.dtype(scores);
+  const TensorId out = kept_out(g, parts, keys, frame);
+  const TensorId masked = g.make(Op::MaskedFill, g.shape(keys), dtype, {keys, out}, true, never);
+  g.drop({keys, out});
   frame.unasked.push_back(masked);
   const auto [unread, experts] = g.select(Op::TopK, masked, chosen_shape);
   g.drop({unread});
   g.forget(unread);
   frame.held.insert(frame.held.end(), {scores, masked});
-  TensorId weights = g.make(Op::Gather, chosen_shape, DType::Float32, {scores, experts}, true);
+  TensorId weights = g.make(Op::Gather, chosen_shape, dtype, {scores, experts}, true);
   if (parts.normalised) {
-    const TensorId sum = g.make(Op::SumDim, Shape{chosen_shape.dims[0], 1}, DType::Float32, {weights}, true);
+    const TensorId sum = g.make(Op::SumDim, Shape{chosen_shape.dims[0], 1}, dtype, {weights}, true);
     const TensorId shifted = g.unary(Op::AddScalar, sum, 1e-20);
     g.drop({sum});
     const TensorId divided = g.in_place(Op::Div, weights, shifted);
@@ -277,6 +330,20 @@ std::pair<TensorId, TensorId> by_sigmoid(GraphBuilder& g, const ExpertParts& par
     frame.held.push_back(shifted);
   }
   return {weights, experts};
+}
+
+// deepseek_v3: which experts is decided by sigmoid plus a bias, with what weight by the sigmoid alone.
+std::pair<TensorId, TensorId> by_sigmoid(GraphBuilder& g, const ExpertParts& parts, TensorId logits, GateFrame& frame) {
+  constexpr double kNever = -std::numeric_limits<double>::infinity();
+  const TensorId scores = g.unary(Op::Sigmoid, logits);
+  const TensorId biased = g.binary(Op::Add, scores, g.buffer("e_score_correction_bias"));
+  return best_of(g, parts, scores, biased, kNever, frame);
+}
+
+// mistral4: both by a softmax.
+std::pair<TensorId, TensorId> by_groups(GraphBuilder& g, const ExpertParts& parts, TensorId logits, GateFrame& frame) {
+  const TensorId scores = g.unary(Op::Softmax, logits);
+  return best_of(g, parts, scores, g.keep(scores), 0, frame);
 }
 
 // deepseek_v2.
@@ -292,18 +359,27 @@ std::pair<TensorId, TensorId> by_softmax(GraphBuilder& g, const ExpertParts& par
   return g.select(Op::TopK, scores, Shape{g.shape(logits).dims[0], g.dims().experts_per_token});
 }
 
-// The gate of deepseek: product and choice in fp32.
-Routed route_in_fp32(GraphBuilder& g, const ExpertParts& parts, ModuleId gate, TensorId hidden) {
+std::pair<TensorId, TensorId> by_router(GraphBuilder& g, const ExpertParts& parts, TensorId logits, GateFrame& frame) {
+  switch (parts.router) {
+    case Router::Fp32Sigmoid: return by_sigmoid(g, parts, logits, frame);
+    case Router::GroupedSoftmax: return by_groups(g, parts, logits, frame);
+    default: return by_softmax(g, parts, logits, frame);
+  }
+}
+
+// The gate of deepseek: product and choice in fp32, or as they are (mistral4).
+Routed route_by_group(GraphBuilder& g, const ExpertParts& parts, ModuleId gate, TensorId hidden) {
   g.enter(gate);
   const Shape shape = g.shape(hidden);
   const TensorId flat = g.view(hidden, Shape{shape.dims[0] * shape.dims[1], shape.dims[2]});
-  const TensorId wide = g.cast(flat, DType::Float32);
-  const TensorId wide_weight = g.cast(g.parameter("weight"), DType::Float32);
-  const TensorId logits = g.linear(wide, wide_weight, kNone, g.dims().experts);
-  g.drop({wide, wide_weight});
+  const bool widens = parts.router != Router::GroupedSoftmax;
+  const TensorId weight = g.parameter("weight");
+  const TensorId seen = widens ? g.cast(flat, DType::Float32) : g.keep(flat);
+  const TensorId seen_weight = widens ? g.cast(weight, DType::Float32) : g.keep(weight);
+  const TensorId logits = g.linear(seen, seen_weight, kNone, g.dims().experts);
+  g.drop({seen, seen_weight});
   GateFrame frame;
-  const bool sigmoid = parts.router == Router::Fp32Sigmoid;
-  const auto [weights, experts] = sigmoid ? by_sigmoid(g, parts, logits, frame) : by_softmax(g, parts, logits, frame);
+  const auto [weights, experts] = by_router(g, parts, logits, frame);
   const TensorId scaled = g.unary(Op::MulScalar, weights, parts.scale);
   g.drop({weights, flat});
   for (TensorId one : frame.held) g.drop({one});
@@ -339,7 +415,7 @@ TensorId moe_beside_shared(GraphBuilder& g, const ExpertParts& parts, ModuleId b
                            const SharedExpert& shared) {
   const Shape shape = g.shape(hidden);
   g.enter(block);
-  const Routed routing = route_in_fp32(g, parts, g.child(block, "gate"), hidden);
+  const Routed routing = route_by_group(g, parts, g.child(block, "gate"), hidden);
   const TensorId flat = g.view(hidden, Shape{shape.dims[0] * shape.dims[1], shape.dims[2]});
   const TensorId rows = seen_by_experts(g, parts, block, flat, routing);
   const TensorId mixed = g.view(rows, shape);
@@ -349,6 +425,65 @@ TensorId moe_beside_shared(GraphBuilder& g, const ExpertParts& parts, ModuleId b
   g.drop({mixed, beside, routing.logits, routing.weights, routing.experts});
   g.exit(block);
   return out;
+}
+
+// What the block gives, and what its second variable holds until it returns.
+struct Joined {
+  TensorId out = kNone;
+  TensorId held = kNone;
+};
+
+// hy_v3: routed + shared(rows), in fp32 and back if `wide_sum`.
+Joined joined_named(GraphBuilder& g, const ExpertParts& parts, TensorId routed, TensorId rows, ModuleId module,
+                    const SharedExpert& shared) {
+  if (!parts.wide_sum) {
+    const TensorId beside = shared(module, rows);
+    const TensorId out = g.binary(Op::Add, routed, beside);
+    g.drop({beside});
+    return {out, routed};
+  }
+  const TensorId wide = g.cast(routed, DType::Float32);
+  const TensorId beside = shared(module, rows);
+  const TensorId wide_beside = g.cast(beside, DType::Float32);
+  g.drop({beside});
+  const TensorId sum = g.binary(Op::Add, wide, wide_beside);
+  g.drop({wide, wide_beside});
+  const TensorId out = g.cast(sum, g.dtype(rows));
+  g.drop({sum});
+  return {out, routed};
+}
+
+// cohere2_moe: the sum, or the mean, takes the routed experts' name.
+Joined joined_behind(GraphBuilder& g, const ExpertParts& parts, TensorId routed, TensorId rows, ModuleId module,
+                     const SharedExpert& shared) {
+  const TensorId beside = shared(module, rows);
+  TensorId out = g.binary(Op::Add, routed, beside);
+  if (parts.averaged) out = rebound(g, out, g.unary(Op::DivScalar, out, 2));
+  g.drop({routed});
+  return {out, beside};
+}
+
+// qwen2_moe: sigmoid(gate(x)) * shared(x), which takes its name.
+Joined joined_gated(GraphBuilder& g, ModuleId block, TensorId routed, TensorId rows, TensorId beside) {
+  const TensorId open = linear_module(g, g.child(block, "shared_expert_gate"), rows, 1);
+  const TensorId share = g.unary(Op::Sigmoid, open);
+  g.drop({open});
+  const TensorId scaled = g.binary(Op::Mul, share, beside);
+  g.drop({share, beside});
+  return {rebound(g, routed, g.binary(Op::Add, routed, scaled)), scaled};
+}
+
+// Adds what the shared expert gives of the rows: `beside`, or it is asked here.
+Joined with_shared(GraphBuilder& g, const ExpertParts& parts, ModuleId block, TensorId routed, TensorId rows,
+                   TensorId beside, const SharedExpert& shared) {
+  switch (parts.shared) {
+    case SharedPlace::RowsNamed:
+      return joined_named(g, parts, routed, rows, g.child(block, parts.shared_module), shared);
+    case SharedPlace::RowsBehind:
+      return joined_behind(g, parts, routed, rows, g.child(block, parts.shared_module), shared);
+    case SharedPlace::Rows: return {rebound(g, routed, g.binary(Op::Add, routed, beside)), beside};
+    default: return joined_gated(g, block, routed, rows, beside);
+  }
 }
 
 }  // namespace
@@ -363,25 +498,16 @@ Mixed moe_block(GraphBuilder& g, const ExpertParts& parts, ModuleId block, Tenso
   const bool has_shared = parts.shared_ffn > 0;
   const ModuleId beside_module = has_shared ? g.child(block, parts.shared_module) : kNone;
   const bool whole = has_shared && parts.shared == SharedPlace::Whole;
+  const bool behind = parts.shared == SharedPlace::RowsNamed || parts.shared == SharedPlace::RowsBehind;
   const TensorId around = whole ? shared(beside_module, hidden) : kNone;
   const TensorId flat = g.view(hidden, Shape{shape.dims[0] * shape.dims[1], shape.dims[2]});
-  TensorId beside = has_shared && !whole ? shared(beside_module, flat) : kNone;
+  TensorId beside = has_shared && !whole && !behind ? shared(beside_module, flat) : kNone;
   const Routed routing = route(g, parts, g.child(block, parts.gate), flat);
   TensorId mixed = run_experts(g, parts, g.child(block, "experts"), flat, routing);
-  if (beside != kNone && parts.shared == SharedPlace::Rows) {
-    const TensorId sum = g.binary(Op::Add, mixed, beside);
-    g.drop({mixed});
-    mixed = sum;
-  } else if (beside != kNone) {
-    const TensorId open = linear_module(g, g.child(block, "shared_expert_gate"), flat, 1);
-    const TensorId share = g.unary(Op::Sigmoid, open);
-    g.drop({open});
-    const TensorId scaled = g.binary(Op::Mul, share, beside);
-    g.drop({share, beside});
-    const TensorId sum = g.binary(Op::Add, mixed, scaled);
-    g.drop({mixed});
-    mixed = sum;
-    beside = scaled;
+  if (has_shared && !whole) {
+    const Joined made = with_shared(g, parts, block, mixed, flat, beside, shared);
+    mixed = made.out;
+    beside = made.held;
   }
   TensorId out = g.view(mixed, shape);
   if (whole) {
@@ -392,7 +518,7 @@ Mixed moe_block(GraphBuilder& g, const ExpertParts& parts, ModuleId block, Tenso
   const bool held = parts.router == Router::BareSoftmax;  // By the layer, as a second result.
   if (held) g.keep(routing.weights);
   g.drop({mixed, flat});
-  if (parts.router == Router::LateSoftmax) {  // granitemoe: top_k_index, top_k_weights, _ = self.router(...)
+  if (parts.logits_last) {  // granitemoe: top_k_index, top_k_weights, _ = self.router(...)
     g.drop({routing.experts, routing.weights, routing.logits});
   } else {
     g.drop({routing.logits, routing.weights, routing.experts});

@@ -17,6 +17,8 @@ constexpr Late kLate[] = {
     {"AlbertMLMHead", "bias", "dense"},
     {"LMHead", "bias", ""},
     {"GptOssAttention", "sinks", ""},
+    {"GraniteSWAAttention", "sinks", ""},
+    {"GraniteMoeSWAAttention", "sinks", ""},
     {"MambaLayer", "D", "out_proj"},
     {"MambaLayer", "", "norm"},
     {"Mamba2Mixer", "D", "out_proj"},
