@@ -418,6 +418,21 @@ bool moves(const DialectKey& key) {
 
 }  // namespace
 
+namespace {
+
+// A file in which a key with this value means something.
+std::string file_with(Dialect dialect, std::string_view key, const std::string& value, bool shown) {
+  std::string text = with_key(dialect, key, value) + beside(dialect, key);
+  // With adapters those would be frozen, too.
+  if (key == "unfrozen_parameters") return "val_set_size: 0.1\nflash_attention: true\n" + text.substr(text.find(key));
+  if (shown && dialect == Dialect::LlamaFactory) {
+    text.replace(text.find("finetuning_type: lora"), 21, "finetuning_type: full");
+  }
+  return text;
+}
+
+}  // namespace
+
 TEST_CASE("dialects: an honoured key moves what is read") {
   const auto& own = own_values();
   for (const DialectTable& table : dialects()) {
@@ -430,13 +445,8 @@ TEST_CASE("dialects: an honoured key moves what is read") {
       if (key.reading == Reading::Preference) values = {"0.1", "null"};
       if (found != own.end()) values = {found->second.first, found->second.second};
       for (const std::string& value : values) {
-        std::string text = with_key(table.dialect, key.path, value) + beside(table.dialect, key.path);
-        // With adapters those would be frozen, too.
-        if (key.path == "unfrozen_parameters")
-          text = "val_set_size: 0.1\nflash_attention: true\n" + text.substr(text.find(key.path));
         const bool shown = key.path.starts_with("freeze_") || key.path.starts_with("image_");
-        if (shown && table.dialect == Dialect::LlamaFactory)
-          text.replace(text.find("finetuning_type: lora"), 21, "finetuning_type: full");
+        const std::string text = file_with(table.dialect, key.path, value, shown);
         const Document document = parse_yaml("f.yaml", text);
         try {
           readings.insert(completed(read_dialect(table, {&document, {}}), shown));

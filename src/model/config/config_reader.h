@@ -60,7 +60,6 @@ class ConfigReader {
   [[nodiscard]] double rotary_base(double fallback);
   // The raw value; nullptr where absent or null.
   [[nodiscard]] const Value* find(std::string_view key) { return object.find(key); }
-  [[nodiscard]] bool present(std::string_view key) const { return root().find(key) != nullptr; }
 
   // null is a fault; for keys that are then read as maybe_...
   void refuse_null(std::string_view key, std::string_view wanted);
@@ -113,6 +112,10 @@ class ConfigReader {
   std::int64_t layers_ = 0;
 };
 
+// The key is there, be it null.
+[[nodiscard]] inline bool is_present(const ConfigReader& config, std::string_view key) {
+  return config.root().find(key) != nullptr;
+}
 // How many classes a head tells apart: id2label, else num_labels, else 2.
 [[nodiscard]] std::int64_t read_label_count(ConfigReader& config);
 // Whether `architectures` names the class of pictures with a classifier, "ViTForImageClassification"; false: its body,

@@ -31,7 +31,7 @@ void read_bert_labels(ConfigReader& config, Bert& bert, double dropout) {
     bert.dims.classifier_dropout = dropout;
     if (bert.dims.labels != 2) {
       config.fault(
-          config.present("id2label") ? "id2label" : "num_labels",
+          is_present(config, "id2label") ? "id2label" : "num_labels",
           formatted("{} places of an answer, which has two: where it begins and where it ends", bert.dims.labels));
     }
     return;

@@ -346,7 +346,7 @@ std::int64_t read_short_rows(ConfigReader& config, const Value& rope, std::strin
     config.fault(*of_table, formatted("\"{}\" must be an integer of at least 1", kKey));
     return 1;
   }
-  if (config.present(kKey)) return config.size(kKey, 0);
+  if (is_present(config, kKey)) return config.size(kKey, 0);
   if (family == "phi3") return 4096;
   return of_table != nullptr ? of_table->integer : config.size("max_position_embeddings", 0);
 }
@@ -435,7 +435,7 @@ void read_head(ConfigReader& config, Decoder& decoder, std::optional<std::int64_
   Dimensions& d = decoder.dims;
   d.labels = read_label_count(config);
   const Value* id = config.find("pad_token_id");
-  decoder.parts.pads = config.present("pad_token_id") ? id != nullptr : padding.has_value();
+  decoder.parts.pads = is_present(config, "pad_token_id") ? id != nullptr : padding.has_value();
   if (decoder.parts.head == TextHead::Token) {
     d.classifier_dropout = config.maybe_number("classifier_dropout").value_or(0.1);
     return;

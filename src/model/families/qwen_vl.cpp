@@ -343,7 +343,7 @@ ModelSpec build_qwen2_5_vl(ConfigReader& config) {
   tower.dims.activation = vision.activation("hidden_act", "silu");
   tower.window = vision.size("window_size", 112) / tower.merge / std::max<std::int64_t>(tower.patch, 1);
   tower.whole_layers = {7, 15, 23, 31};
-  if (vision.present("fullatt_block_indexes")) {
+  if (is_present(vision, "fullatt_block_indexes")) {
     tower.whole_layers = vision.indices("fullatt_block_indexes", tower.dims.layers);
   }
   const std::int64_t width = vision.size("out_hidden_size", 3584);
@@ -366,7 +366,7 @@ ModelSpec build_deep(ConfigReader& config, const VisionLanguage& kind, bool deep
   tower.layers.activation = "act_fn";
   tower.table = vision.size("num_position_embeddings", 2304);
   if (deep) tower.deep_layers = {8, 16, 24};
-  if (deep && vision.present("deepstack_visual_indexes")) {
+  if (deep && is_present(vision, "deepstack_visual_indexes")) {
     tower.deep_layers = vision.indices("deepstack_visual_indexes", tower.dims.layers);
   }
   tower.held = true;

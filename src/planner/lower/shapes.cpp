@@ -37,6 +37,15 @@ AttentionKernel kernel_of(Attention attention, bool gradients_of_zeros) {
   }
 }
 
+// PreTrainedModel.gradient_checkpointing_enable makes whatever it embeds require a gradient, since transformers 5;
+// LLaMA-Factory's does so to what layers are given.
+void choose_leaves(const Training& training, GraphOptions& options) {
+  const bool checkpoints = !training.checkpoint.groups.empty();
+  options.layers_require_grad = checkpoints && training.layers_require_grads;
+  const bool embeds = checkpoints && !training.layers_require_grads && training.transformers >= Version{5, 0, 0};
+  options.inputs_require_grad = training.input_require_grads || embeds;
+}
+
 }  // namespace
 
 GraphOptions graph_options(const ModelSpec& model, const Job& job) {
@@ -70,10 +79,7 @@ GraphOptions graph_options(const ModelSpec& model, const Job& job) {
   options.loss_chunks = job.training.loss_chunks;
   options.torch = job.training.torch;
   options.transformers = job.training.transformers;
-  // PreTrainedModel.gradient_checkpointing_enable does so for whatever it embeds, since transformers 5.
-  options.layers_require_grad = job.training.layers_require_grads && !job.training.checkpoint.groups.empty();
-  const bool checkpoints = !job.training.checkpoint.groups.empty() && job.training.transformers >= Version{5, 0, 0};
-  options.inputs_require_grad = job.training.input_require_grads || (checkpoints && !job.training.layers_require_grads);
+  choose_leaves(job.training, options);
   options.attention = kernel_of(job.training.attention, options.inputs_require_grad);
   options.narrow_tables = job.training.under_zero_init();
   options.labels_are_ids = job.training.labels_are_ids;

@@ -335,6 +335,38 @@ void check_adapted_tower(const ForeignInput& foreign, Diagnostics& faults) {
   }
 }
 
+// Layers of which something is trained are checkpointed, and make what they are given require gradients
+// (model/model_utils/checkpointing.py, get_custom_gradient_checkpointing_func).
+void checkpoint_trained(const ForeignInput& foreign, const ModelSpec& base, const Place& usual, Request& request) {
+  if (request.checkpoint.value_or("none") != "full") return;
+  if (!request.layers_require_grads.given()) request.layers_require_grads = {true, usual};
+  const TowerParts* tower = base.parts == nullptr ? nullptr : base.parts->tower.get();
+  if (tower == nullptr) return;
+  const bool adapted = foreign.adapters.value_or(false);
+  const bool pictures = !adapted && !foreign.freeze_tower.value_or(true);
+  const bool text = adapted || !foreign.freeze_language.value_or(false);
+  std::vector<std::string> trained;
+  const std::vector<ModuleId> lists = lists_of_layers(base);
+  for (std::size_t layer = 0; layer < lists.size(); ++layer) {
+    const bool seen = base.module_at(lists[layer]).path.find(formatted("{}.", tower->module)) != std::string::npos;
+    if (seen ? pictures : text) trained.push_back(std::to_string(layer));
+  }
+  if (trained.size() == lists.size()) return;
+  request.checkpoint = {trained.empty() ? "none" : formatted("groups:{}", joined(trained, ",")), usual};
+}
+
+// utils/config/__init__.py, normalize_config; core/builders/base.py, _configure_gradient_checkpointing.
+void choose_axolotl_checkpoints(const ForeignInput& foreign, const ModelSpec& base, const Place& usual,
+                                Request& request) {
+  if (base.family == "gemma4") {
+    if (!request.ddp.find_unused_parameters.mentioned()) request.ddp.find_unused_parameters = {true, usual};
+    if (request.checkpoint.given()) request.checkpoint_impl = {"non_reentrant", usual};
+  }
+  if (!request.checkpoint.given() || request.checkpoint_impl.mentioned()) return;
+  const bool plain = !foreign.trainer.given() && !foreign.trained_names.given();
+  request.checkpoint_impl = {plain ? "reentrant" : "non_reentrant", usual};
+}
+
 // How packed weights are kept decides how they are sharded.
 void pack_for_axolotl(const ForeignInput& foreign, const Place& usual, Request& request) {
   if (foreign.bits.value_or(0) != 4 || request.quantization.given()) return;
@@ -460,7 +492,7 @@ class OfProgram {
     judge_training(foreign_, own(), request_);
     expand_segments(foreign_, request_);
     freeze_shown();
-    checkpoint_trained();
+    checkpoint_trained(foreign_, base_, own(), request_);
     size_shown(foreign_, base_, own(), request_);
     if (runs_deepspeed()) return;
     const bool pure = foreign_.pure_bf16.value_or(false);
@@ -468,26 +500,6 @@ class OfProgram {
     const std::string computed = half && !pure ? "float16" : "bfloat16";
     const bool whole = !*foreign_.adapters && !pure;
     request_.torch_dtype = {whole ? "float32" : computed, own()};
-  }
-
-  // Layers of which something is trained are checkpointed, and make what they are given require gradients
-  // (model/model_utils/checkpointing.py, get_custom_gradient_checkpointing_func).
-  void checkpoint_trained() {
-    if (request_.checkpoint.value_or("none") != "full") return;
-    usually(request_.layers_require_grads, true);
-    const TowerParts* tower = base_.parts == nullptr ? nullptr : base_.parts->tower.get();
-    if (tower == nullptr) return;
-    const bool pictures = !*foreign_.adapters && !foreign_.freeze_tower.value_or(true);
-    const bool text = *foreign_.adapters || !foreign_.freeze_language.value_or(false);
-    std::vector<std::string> trained;
-    const std::vector<ModuleId> lists = lists_of_layers(base_);
-    for (std::size_t layer = 0; layer < lists.size(); ++layer) {
-      const std::string& list = base_.modules[static_cast<std::size_t>(lists[layer])].path;
-      const bool seen = list.find(formatted("{}.", tower->module)) != std::string::npos;
-      if (seen ? pictures : text) trained.push_back(std::to_string(layer));
-    }
-    if (trained.size() == lists.size()) return;
-    request_.checkpoint = {trained.empty() ? "none" : formatted("groups:{}", joined(trained, ",")), own()};
   }
 
   // get_forbidden_modules (model/model_utils/visual.py): tower and projector are frozen unless a key says otherwise.
@@ -513,17 +525,6 @@ class OfProgram {
     if (!globs.empty()) request_.freeze = {std::move(globs), own()};
   }
 
-  // utils/config/__init__.py, normalize_config; core/builders/base.py, _configure_gradient_checkpointing.
-  void choose_axolotl_checkpoints() {
-    if (base_.family == "gemma4") {
-      usually(request_.ddp.find_unused_parameters, true);
-      if (request_.checkpoint.given()) request_.checkpoint_impl = {"non_reentrant", own()};
-    }
-    if (!request_.checkpoint.given()) return;
-    const bool plain = !foreign_.trainer.given() && !foreign_.trained_names.given();
-    usually(request_.checkpoint_impl, std::string(plain ? "reentrant" : "non_reentrant"));
-  }
-
   // Weights are loaded in the dtype of autocast. Norms and embeddings of what has no adapters stay in fp32, unless
   // flash attention, which wants 16 bits, brings them back.
   void axolotl() {
@@ -538,7 +539,7 @@ class OfProgram {
       arguments.bf16 = foreign_.also_bf16;  // core/builders/base.py, _configure_precision_settings
     }
     if (!arguments.fp16.value_or(false)) usually(arguments.bf16, true);
-    choose_axolotl_checkpoints();
+    choose_axolotl_checkpoints(foreign_, base_, own(), request_);
     freeze_unnamed(foreign_, base_, request_, faults_);
     freeze_beside_language(foreign_, base_, request_);
     judge_class(foreign_, request_);

@@ -88,9 +88,10 @@ void read_sharing(ConfigReader& config, Decoder& decoder) {
   SharingParts& p = decoder.parts.sharing;
   p.readers = config.count("num_kv_shared_layers", 0);
   p.wide_readers = config.flag("use_double_wide_mlp", false) && p.readers > 0;
-  p.own_width = config.find("hidden_size_per_layer_input") == nullptr && config.present("hidden_size_per_layer_input")
-                    ? 0
-                    : config.count("hidden_size_per_layer_input", 256);
+  p.own_width =
+      config.find("hidden_size_per_layer_input") == nullptr && is_present(config, "hidden_size_per_layer_input")
+          ? 0
+          : config.count("hidden_size_per_layer_input", 256);
   p.own_vocab = config.size("vocab_size_per_layer_input", 262144);
   if (p.readers >= layers) {
     return config.fault("num_kv_shared_layers", "all layers cannot read the keys of earlier ones: one must have them");

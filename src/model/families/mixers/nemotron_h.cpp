@@ -55,7 +55,7 @@ std::vector<MixerKind> kinds_of_list(ConfigReader& config, const Value& list) {
 
 // The list decides, then the pattern; num_hidden_layers decides nothing (NemotronHConfig.__post_init__).
 std::vector<MixerKind> read_kinds(ConfigReader& config) {
-  if (config.present("num_hidden_layers")) (void)config.layer_count("num_hidden_layers", 1);
+  if (is_present(config, "num_hidden_layers")) (void)config.layer_count("num_hidden_layers", 1);
   const Value* list = config.find("layers_block_type");
   if (list == nullptr) list = config.find("layer_types");
   const Value* pattern = config.find("hybrid_override_pattern");

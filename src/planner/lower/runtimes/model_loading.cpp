@@ -466,6 +466,8 @@ Variable magnitudes(Eager eager, Elements weight, DType type, std::span<const Va
   return made;
 }
 
+bool is_widened(const Parameter& parameter) { return !is_copy(parameter) && !parameter.kept_as_made; }
+
 }  // namespace
 
 // In the dtype of the weights beside them, of the products where those have 4 bits, or fp32 where they have 8; copies
@@ -497,7 +499,7 @@ void ModelLoading::make_adapters(const ModelSpec& model, DType beside, DType bes
   }
   if (packing) {  // Before a program casts them to what it trains in.
     each([&](const Parameter& parameter, ParameterId id) {
-      if (!is_copy(parameter) && !parameter.kept_as_made) cast(id, DType::Float32);
+      if (is_widened(parameter)) cast(id, DType::Float32);
     });
   }
   each([&](const Parameter& parameter, ParameterId id) {
