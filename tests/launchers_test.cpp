@@ -50,6 +50,31 @@ TEST_CASE("torchtitan's own training script is predicted from its own file to th
   }
 }
 
+TEST_CASE("LLaMA-Factory v1's own launcher is predicted from its own file to the byte") {
+  const Json receipts = Json::parse(slurp(test_paths::source_dir() + "/tests/receipts/launchers/llama_factory_v1.json"));
+  REQUIRE(receipts["runs"].size() >= 8);
+  for (const Json& run : receipts["runs"]) {
+    const std::string name = run["name"];
+    CAPTURE(name);
+    const Folder folder;
+    spill(folder / "train.yaml", run["training"].get<std::string>());
+    spill(folder / "model.json", receipts["models"][run["model"].get<std::string>()].dump());
+    const Ran ran = run_binary(folder, split("simulate model.json --training train.yaml --gpus " + run["world"].dump() +
+                                             " --rank " + run["rank"].dump() +
+                                             " --hardware h100-sxm --stream-frees immediate --format json"));
+    REQUIRE_MESSAGE(ran.code == 0, ran.err);
+    std::size_t phases = 0;
+    for (const Json& phase : Json::parse(ran.out)["memory"]["phases"]) {
+      const std::string of = phase["name"];
+      CAPTURE(of);
+      if (!run["measured"].contains(of)) continue;
+      check_peaks(phase, run["measured"][of], run.value("reserved_off", 0));
+      ++phases;
+    }
+    CHECK(phases == 3);
+  }
+}
+
 TEST_CASE(
     "torchtitan's own code is refused where it is not modelled, and what it does not read is said to have no effect") {
   const std::string model =

@@ -157,7 +157,7 @@ constexpr SettingRow kRun[] = {
      {},
      {kTrained<&Training::routing>, Line::Routing, 0}},
     {asked(kAsked<&Request::loop>, "--loop", "KIND",
-           "What the training loop's own variables hold: trainer, minimal, loss, script, torchtitan", "loop",
+           "What the training loop's own variables hold: trainer, minimal, loss, script, torchtitan, llama-factory-v1", "loop",
            "trainer|minimal|loss|script|torchtitan"),
      {},
      {kTrained<&Training::loop>, Line::Loop, 0}},

@@ -195,6 +195,16 @@ class DecoderGraph {
         return made;
       });
     }
+    if (g_.options().loss == Loss::Weighted) {
+      return weighed_model(g_, [this](const WeighedBatch& batch) {
+        by_name_ = batch.weights;
+        Told made;
+        made.last = body(batch.rows.ids, batch.rows.ones, {.numbers = g_.keep(batch.positions)});
+        made.logits = logits_of(made.last);
+        made.loss = loss_of_whole(g_, made.logits, batch.rows.told);
+        return made;
+      });
+    }
     if (of_rewards(g_.options().loss)) {
       return reward_model(g_, [this](TensorId ids, TensorId ones) {
         const TensorId hidden = body(ids, ones, {});
@@ -512,7 +522,7 @@ class DecoderGraph {
       const LayerInputs given = given_to(index, at, masked);
       const TensorId numbers = axes_ != kNone ? axes_ : p_.tells_numbers ? given.ids : kNone;
       return std::vector<TensorId>{given.waves.cos, given.waves.sin, numbers,      given.mask,
-                                   crossed_.states, crossed_.mask,   crossed_.rows};
+                                   crossed_.states, crossed_.mask,   crossed_.rows,  by_name_};
     };
     TensorId raw = kNone;  // What the last layer returned, where something was added to a copy of it.
     if (keeps_states_) states_.push_back(g_.keep(hidden));
@@ -700,6 +710,7 @@ class DecoderGraph {
   std::vector<TensorId> deep_;    // Added to the first layers' results where `deep_flags_` are set (qwen3_vl).
   TensorId deep_flags_ = kNone;
   Crossed crossed_;  // What layers look at (mllama).
+  TensorId by_name_ = kNone;  // What they are given beside and make nothing of.
 };
 
 }  // namespace

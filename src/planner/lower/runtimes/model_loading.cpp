@@ -127,6 +127,35 @@ void ModelLoading::build_packed(const ModelSpec& model, const BuffersOf& buffers
   make_adapters(model, DType::Float32, packing_of(model)->others());
 }
 
+void ModelLoading::build_stored(const ModelSpec& model, const BuffersOf& buffers_of) {
+  on_device_.resize(parameters_);
+  const DType stored = model.stored_dtype.value_or(DType::Float32);
+  std::vector<ParameterId> order;
+  Bytes all;
+  for (std::size_t id = 0; id < parameters_; ++id) {
+    const Parameter& parameter = model.parameters[id];
+    if (is_adapter(parameter) || parameter.tied_to != kNone) continue;
+    order.push_back(static_cast<ParameterId>(id));
+    all += storage(parameter.shape.elements(), stored);
+  }
+  {
+    const Variable room = eager_.scratch(Bytes(all.value() / 2 * 2), DType::UInt8,
+                                         {Role::Temporaries, "room for the model", "modeling_utils.py"});
+    eager_.work().write(room).run(Body::Nothing, "warm up the allocator");
+  }
+  std::sort(order.begin(), order.end(), [&](ParameterId a, ParameterId b) {
+    return before(model.parameters[at(a)].name, model.parameters[at(b)].name);
+  });
+  for (const ParameterId id : order) {
+    const NamedParameter p{id, model.parameters[at(id)].shape.elements().value(), true, stored};
+    on_device_[at(id)] = make(p, {Role::Parameters, "parameter"});
+  }
+  for (std::size_t module = 0; module < model.modules.size(); ++module) buffers_of(static_cast<ModuleId>(module));
+  const bool adapted = std::any_of(model.parameters.begin(), model.parameters.end(), is_adapter);
+  for (std::size_t id = 0; id < parameters_ && !adapted; ++id) cast(static_cast<ParameterId>(id), DType::Float32);
+  make_adapters(model, stored, stored, true);
+}
+
 // peft's prepare_model_for_kbit_training: one after the other is cast, then the cache is emptied. A bias takes the
 // dtype of its products in the first forward, which is taken for now, unless DeepSpeed casts it before.
 void ModelLoading::prepare(const ModelSpec& model) {
@@ -410,6 +439,7 @@ void ModelLoading::build_on_device(const ModelSpec& model, const BuffersOf& buff
                                    const std::function<void()>& before_product) {
   before_product_ = before_product;
   if (packing_of(model)) return build_packed(model, buffers_of);
+  if (training_.loop == LoopKind::FactoryV1) return build_stored(model, buffers_of);
   on_device_.resize(parameters_);
   const auto make_one = [&](ParameterId id, What what) { return make(made(model.parameters[at(id)], id), what); };
   ConstructedWeights weights(model, training_.transformers, on_device_, make_one);

@@ -84,6 +84,8 @@ class ModelLoading {
   // As from_pretrained does with packed weights: in the order of their names, each loaded whole and packed; adapters
   // come after that.
   void build_packed(const ModelSpec& model, const BuffersOf& buffers_of);
+  // As LLaMA-Factory v1 does: in the checkpoint's dtype, in the order of names, and where all is trained cast then.
+  void build_stored(const ModelSpec& model, const BuffersOf& buffers_of);
   void prepare(const ModelSpec& model);
 
   std::function<void()> before_product_;

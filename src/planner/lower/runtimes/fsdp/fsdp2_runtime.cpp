@@ -99,6 +99,7 @@ class Fsdp2Runtime final : public RuntimeBase {
 
  private:
   void shard_whole_model();
+  void warm_up_norm();
   void end_backward();
 
   CommContext context_;
@@ -108,6 +109,7 @@ class Fsdp2Runtime final : public RuntimeBase {
   ShardGradients reducer_;
   OptimizerStep optimizer_;
   GradientClip clip_;
+  Variables listed_;
   std::vector<FsdpGroup> facts_;
   std::vector<std::unique_ptr<ParamGroup>> groups_;  // Of those with parameters, in the order of fully_shard's calls.
   std::vector<ParamGroup*> states_;                  // The same in the order of modules.
@@ -201,6 +203,7 @@ void Fsdp2Runtime::initialise(const std::vector<BufferId>& /*buffers*/) {
   for (const NamedParameter& p : trained_) {
     if (!is_padded_twice(training(), parameters_.of(p.id))) promise_update(emitter_, parameters_, p.id);
   }
+  if (training().loop == LoopKind::FactoryV1) warm_up_norm();
   optimizer_.construct(step_parameters(all_of(trained_), parameters_, reducer_));
 }
 
@@ -291,7 +294,23 @@ void Fsdp2Runtime::end_backward() {
   context_.reduced.tensor.reset(Reason::RuntimeBucket);
 }
 
+// FSDP2Engine._warmup_grad_norm of LLaMA-Factory v1: the norm of gradients of zeros.
+void Fsdp2Runtime::warm_up_norm() {
+  std::vector<Variable> zeros;
+  std::vector<StepParameter> all = step_parameters(all_of(trained_), parameters_, reducer_);
+  for (StepParameter& one : all) {
+    const DType dtype = emitter_.dtype(one.parameter.buffer);
+    const Bytes bytes = storage(one.shape.elements(), dtype);
+    zeros.push_back(eager_.scratch(bytes, dtype, {Role::Gradients, "gradient of zeros"}));
+    eager_.zero(zeros.back(), "zeros");
+    one.gradient = Part(zeros.back().id(), Bytes(0), bytes);
+  }
+  clip_.run(all, false);
+  let_go(zeros, Reason::Loop);
+}
+
 void Fsdp2Runtime::step(bool /*first*/) {
+  listed_.reset(Reason::Loop);
   if (training().gradient_clipping > 0) {
     clip_.forget();
     clip_.run(step_parameters(all_of(trained_), parameters_, reducer_), keeps_norm());
@@ -300,6 +319,11 @@ void Fsdp2Runtime::step(bool /*first*/) {
     optimizer_.step(step_parameters(group.members, parameters_, reducer_), group.weight_decay);
   }
   if (training().loop == LoopKind::Torchtitan) clip_.forget();
+  if (training().loop == LoopKind::FactoryV1) {  // Its fit has a list of them until it makes the next one.
+    for (const NamedParameter& p : trained_) {
+      if (Variable one = reducer_.take(p.id)) listed_.append(std::move(one));
+    }
+  }
   for (const NamedParameter& p : trained_) reducer_.drop(p.id);
 }
 
