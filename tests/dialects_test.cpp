@@ -106,6 +106,15 @@ std::string beside_sharding(Dialect dialect, std::string_view path) {
   return text;
 }
 
+std::string beside_v1(std::string_view path) {
+  if (path.starts_with("peft_config.") && path != "peft_config.name") return "  name: lora\n";
+  if (path == "dist_config.reshard_after_forward") return "  name: fsdp2\ndp_size: 4\n";
+  for (const char* one : {"bf16", "dist_config.name", "init_config.name", "mp_replicate_size"}) {
+    if (path == one) return "dp_size: 4\n";
+  }
+  return {};
+}
+
 // What a key needs beside it to mean anything.
 std::string beside(Dialect dialect, std::string_view path) {
   const bool bits = path.starts_with("bnb_") || path.starts_with("use_bnb");
@@ -120,13 +129,7 @@ std::string beside(Dialect dialect, std::string_view path) {
     return std::string(replicas ? "  parallelism_config_dp_shard_size: 2\n" : "") + "fsdp_config:\n  fsdp_version: 2\n";
   }
   if ((dialect == Dialect::Trl || dialect == Dialect::Axolotl) && bits) return "load_in_4bit: true\n";
-  if (dialect == Dialect::LlamaFactoryV1) {
-    if (path.starts_with("peft_config.") && path != "peft_config.name") return "  name: lora\n";
-    if (path == "dist_config.reshard_after_forward") return "  name: fsdp2\ndp_size: 4\n";
-    for (const char* one : {"bf16", "dist_config.name", "init_config.name", "mp_replicate_size"}) {
-      if (path == one) return "dp_size: 4\n";
-    }
-  }
+  if (dialect == Dialect::LlamaFactoryV1) return beside_v1(path);
   if (path == "sample_packing") return "flash_attention: true\nmicro_batch_size: 2\n";
   if (path == "pref_loss") return "stage: dpo\n";
   if (path == "cpo_alpha") return "rl: simpo\n";
@@ -399,7 +402,7 @@ const std::map<std::string_view, std::pair<std::string, std::string>>& own_value
       {"parallelism.fsdp_reshard_after_forward", {"never", "always"}},
       {"activation_checkpoint.mode", {"full", "none"}},
       {"activation_checkpoint.selective_ac_option", {"'2'", "'4'"}},
-      {"flash_attn", {"sdpa", "disabled"}},
+      {"flash_attn", {"sdpa", "eager"}},
       {"mixed_precision", {"fp16", "bf16"}},
       {"distributed_type", {"DEEPSPEED", "MULTI_GPU"}},
       {"use_deepspeed", {"true", "false"}},
@@ -440,8 +443,7 @@ TEST_CASE("dialects: an honoured key moves what is read") {
       const auto found = own.find(key.path);
       std::vector<std::string> values = {"3", "5", "true", "false", "aa", "bb"};
       if (key.reading == Reading::Preference) values = {"0.1", "null"};
-      if (found != own.end()) values = {found->second.first, found->second.second};
-      if (key.path == "flash_attn") values.emplace_back("eager");
+      if (found != own.end()) values = {found->second.first, found->second.second, "disabled"};
       for (const std::string& value : values) {
         std::string text = with_key(table.dialect, key.path, value) + beside(table.dialect, key.path);
         const bool shown = key.path.starts_with("freeze_") || key.path.starts_with("image_");

@@ -132,6 +132,11 @@ bool takes_a_list(const std::string& key) {
   });
 }
 
+// Whose arguments OmegaConf reads.
+bool is_factory(const std::optional<Dialect>& dialect) {
+  return dialect == Dialect::LlamaFactory || dialect == Dialect::LlamaFactoryV1;
+}
+
 class ProgramReader {
  public:
   ProgramReader(const Words& words, const ReadNamed& read) : words_(words), read_(read) {}
@@ -140,7 +145,7 @@ class ProgramReader {
     program();
     while (at_ < words_.size()) argument();
     if (file_path_) attempt([&] { file_ = read_(*file_path_); });
-    const bool factory_alone = is_factory() && arguments_.empty();
+    const bool factory_alone = is_factory(expected_) && arguments_.empty();
     if (!file_path_ && (expected_ == Dialect::Axolotl || factory_alone)) {
       faults_.add(word_place(base_name(words_.front())).says("its configuration is missing", "name the YAML"));
     }
@@ -158,10 +163,6 @@ class ProgramReader {
   }
 
  private:
-  [[nodiscard]] bool is_factory() const {
-    return expected_ == Dialect::LlamaFactory || expected_ == Dialect::LlamaFactoryV1;
-  }
-
   // TRL's accelerate_config, with what the same file says of ranks above it.
   void launch_file() {
     const Setting<std::string>& named = made_.said.foreign.launch_file;
@@ -313,10 +314,10 @@ class ProgramReader {
   // A configuration, or as OmegaConf reads it "key=value".
   void positional(const std::string& word) {
     const std::size_t equals = word.find('=');
-    if (is_configuration(word) && (!is_factory() || equals == std::string::npos)) {
+    if (is_configuration(word) && (!is_factory(expected_) || equals == std::string::npos)) {
       return configuration(word);
     }
-    if (is_factory() && equals != std::string::npos) {
+    if (is_factory(expected_) && equals != std::string::npos) {
       const std::string key = word.substr(0, equals);
       return take(key, key, word_value(word.substr(equals + 1)));
     }

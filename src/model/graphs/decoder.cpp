@@ -184,27 +184,8 @@ class DecoderGraph {
       };
       return whole_logits_model(g_, answering);
     }
-    if (g_.options().loss == Loss::RewardValues) {
-      keeps_states_ = true;
-      return valued_model(g_, [this](const PairBatch& batch) {
-        Told made;
-        made.last = body(batch.ids, batch.ones, {});
-        made.states = std::exchange(states_, {});
-        made.logits = logits_of(made.last);
-        made.loss = loss_of_whole(g_, made.logits, batch.told);
-        return made;
-      });
-    }
-    if (g_.options().loss == Loss::Weighted) {
-      return weighed_model(g_, [this](const WeighedBatch& batch) {
-        by_name_ = batch.weights;
-        Told made;
-        made.last = body(batch.rows.ids, batch.rows.ones, {.numbers = g_.keep(batch.positions)});
-        made.logits = logits_of(made.last);
-        made.loss = loss_of_whole(g_, made.logits, batch.rows.told);
-        return made;
-      });
-    }
+    if (g_.options().loss == Loss::RewardValues) return valued();
+    if (g_.options().loss == Loss::Weighted) return weighed();
     if (of_rewards(g_.options().loss)) {
       return reward_model(g_, [this](TensorId ids, TensorId ones) {
         const TensorId hidden = body(ids, ones, {});
@@ -255,6 +236,29 @@ class DecoderGraph {
     Waves waves;
     Waves sliding;
   };
+
+  Graph valued() {
+    keeps_states_ = true;
+    return valued_model(g_, [this](const PairBatch& batch) {
+      Told made;
+      made.last = body(batch.ids, batch.ones, {});
+      made.states = std::exchange(states_, {});
+      made.logits = logits_of(made.last);
+      made.loss = loss_of_whole(g_, made.logits, batch.told);
+      return made;
+    });
+  }
+
+  Graph weighed() {
+    return weighed_model(g_, [this](const WeighedBatch& batch) {
+      by_name_ = batch.weights;
+      Told made;
+      made.last = body(batch.rows.ids, batch.rows.ones, {.numbers = g_.keep(batch.positions)});
+      made.logits = logits_of(made.last);
+      made.loss = loss_of_whole(g_, made.logits, batch.rows.told);
+      return made;
+    });
+  }
 
   TensorId token_logits(TensorId hidden) {
     const TensorId dropped = dropout_module(g_, g_.child(g_.causal(), "dropout"), hidden, d_.classifier_dropout);
@@ -521,8 +525,8 @@ class DecoderGraph {
     const auto keywords = [&](std::size_t index) {
       const LayerInputs given = given_to(index, at, masked);
       const TensorId numbers = axes_ != kNone ? axes_ : p_.tells_numbers ? given.ids : kNone;
-      return std::vector<TensorId>{given.waves.cos, given.waves.sin, numbers,      given.mask,
-                                   crossed_.states, crossed_.mask,   crossed_.rows,  by_name_};
+      return std::vector<TensorId>{given.waves.cos, given.waves.sin, numbers,       given.mask,
+                                   crossed_.states, crossed_.mask,   crossed_.rows, by_name_};
     };
     TensorId raw = kNone;  // What the last layer returned, where something was added to a copy of it.
     if (keeps_states_) states_.push_back(g_.keep(hidden));
@@ -709,7 +713,7 @@ class DecoderGraph {
   TensorId axes_ = kNone;         // Numbers along three axes, where layers are told of them.
   std::vector<TensorId> deep_;    // Added to the first layers' results where `deep_flags_` are set (qwen3_vl).
   TensorId deep_flags_ = kNone;
-  Crossed crossed_;  // What layers look at (mllama).
+  Crossed crossed_;           // What layers look at (mllama).
   TensorId by_name_ = kNone;  // What they are given beside and make nothing of.
 };
 

@@ -494,6 +494,9 @@ std::optional<std::string> weighed_unsupported(const ModelSpec& model, const Tra
   }
   if (training.micro_batch > 1) return formatted("{} of several rows, each with positions of its own", kWhat);
   if (training.autocast) return formatted("{} under autocast", kWhat);
+  if (training.checkpoint.groups.empty()) {
+    return formatted("{} without checkpoints, where the model keeps keys and values as well", kWhat);
+  }
   if (training.runtime != Runtime::PyTorch && training.runtime != Runtime::Fsdp2) {
     return formatted("{} under {}", kWhat, name(training.runtime));
   }

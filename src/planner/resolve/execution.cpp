@@ -410,8 +410,9 @@ void resolve_loss_and_loop(Resolver& resolver) {
                               LoopKind::Script,  LoopKind::Torchtitan, LoopKind::FactoryV1};
   const auto* found = std::find_if(kLoops.begin(), kLoops.end(), [&](LoopKind one) { return *loop == name(one); });
   if (found == kLoops.end()) {
-    return resolver.fault(loop.place,
-                          formatted("loop \"{}\" is none of trainer, minimal, loss, script, torchtitan, llama-factory-v1", *loop));
+    return resolver.fault(
+        loop.place,
+        formatted("loop \"{}\" is none of trainer, minimal, loss, script, torchtitan, llama-factory-v1", *loop));
   }
   if (*found == LoopKind::Torchtitan && resolver.training().model_code != ModelCode::Torchtitan) {
     return resolver.fault(loop.place, "loop \"torchtitan\" around another code", "--model-code torchtitan");
@@ -428,8 +429,9 @@ void check_factory_loop(Resolver& resolver) {
   const bool loop = training.loop == LoopKind::FactoryV1;
   if (loss == loop) return;
   const Setting<std::string>& said = loss ? resolver.request.loss : resolver.request.loop;
-  resolver.fault(said.place, loss ? "the loss \"weighted\" in another loop than LLaMA-Factory v1's"
-                                  : "LLaMA-Factory v1's loop around another loss than its own",
+  resolver.fault(said.place,
+                 loss ? "the loss \"weighted\" in another loop than LLaMA-Factory v1's"
+                      : "LLaMA-Factory v1's loop around another loss than its own",
                  loss ? "--loop llama-factory-v1" : "--loss weighted");
 }
 

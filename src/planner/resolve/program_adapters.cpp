@@ -78,9 +78,8 @@ class AdapterWriter {
     const bool packs = request_.quantization.value_or(foreign_.bits.value_or(0) != 0 ? "nf4" : "none") != "none";
     const bool as_model = !trained_in_fp32 || (name_ == "trl" && words_.stage3);
     const std::string_view dtype = name_ == "trl" && packs ? "bf16" : as_model ? "model" : "fp32";
-    const std::string dropout =
-        foreign_.lora_dropout.given() ? formatted("{}", *foreign_.lora_dropout)
-                                      : (name_ == "trl" || name_ == kV1 ? "0.05" : "0");
+    const std::string dropout = foreign_.lora_dropout.given() ? formatted("{}", *foreign_.lora_dropout)
+                                                              : (name_ == "trl" || name_ == kV1 ? "0.05" : "0");
     const std::string named = targets(place);
     request_.lora = {formatted("r={}{},dtype={},dropout={},alpha={}{}", rank, named.empty() ? "" : ",targets=" + named,
                                dtype, dropout, alpha(std::stoll(rank)), more(packs)),
@@ -90,7 +89,7 @@ class AdapterWriter {
  private:
   [[nodiscard]] std::string usual_rank() const {
     if (name_ == "trl") return "16";
-    return name_ == "llama-factory" || name_ == kV1 ? "8" : "";
+    return name_.starts_with("llama-factory") ? "8" : "";
   }
   [[nodiscard]] std::string alpha(std::int64_t rank) const {
     if (foreign_.lora_alpha.given()) return formatted("{}", *foreign_.lora_alpha);
@@ -123,7 +122,7 @@ class AdapterWriter {
       return of_language(all || !named.given() ? std::vector<std::string>() : *named);
     }
     if (all && name_ == "axolotl" && words_.base.dims.experts > 0) return as_targets(words_.base, linear_modules());
-    const bool factory = name_ == "llama-factory" || name_ == kV1;
+    const bool factory = name_.starts_with("llama-factory");
     if (all || (factory && !named.given())) return "all-linear";
     if (named.given() && named->size() == 1 && !factory) {
       const std::string& text = named->front();

@@ -96,9 +96,9 @@ class LlamaFactoryV1 {
     const std::int64_t shards = foreign_.shards.value_or(*request_.gpus / std::max<std::int64_t>(replicas, 1));
     const Place& place = foreign_.shards.given() ? foreign_.shards.place : foreign_.replicas.place;
     if (checked_mul(replicas, shards) != *request_.gpus) {
-      return faults_.add(place.says(
-          formatted("{} replicas of {} shards are not {} ranks", replicas, shards, *request_.gpus),
-          "v1 wants mp_replicate_size times mp_shard_size to be the number of ranks"));
+      return faults_.add(
+          place.says(formatted("{} replicas of {} shards are not {} ranks", replicas, shards, *request_.gpus),
+                     "v1 wants mp_replicate_size times mp_shard_size to be the number of ranks"));
     }
     if (replicas > 1) refuse(place, "mp_replicate_size", "replicas of shards under v1");
   }
@@ -117,8 +117,8 @@ class LlamaFactoryV1 {
     const DType stored = base_.stored_dtype.value_or(DType::Float32);
     usually(request_.torch_dtype, std::string(adapted_ ? name(stored) : name(DType::Float32)));
     if (!adapted_ || base_.stored_dtype) return;
-    faults_.add(foreign_.program.place.says("dtype=\"auto\", and the model's config.json names no dtype",
-                                            "say --dtype"));
+    faults_.add(
+        foreign_.program.place.says("dtype=\"auto\", and the model's config.json names no dtype", "say --dtype"));
   }
 
   // DDP is not told to leave out a reduction, and neither is FSDP2.

@@ -71,8 +71,8 @@ Graph weighed_model(GraphBuilder& g, const std::function<Told(const WeighedBatch
   const TensorId later = g.view(weights, next, {step_narrow(1, 1, next.dims[1])});
   g.enter_model({&batch.weights});
   const Told told = telling(batch);
-  g.exit_model();
   g.drop({told.last});
+  g.exit_model();
   const TensorId log_probs = log_probs_of(g, told, labels);
   const TensorId loss = weighed_mean(g, log_probs, later);
   g.drop({log_probs, later});

@@ -189,7 +189,7 @@ class PyTorchRuntime final : public RuntimeBase {
 
   std::vector<Variable> parameters_;  // By ParameterId.
   Variables listed_;
-  std::vector<BufferId> buffers_;     // The model's.
+  std::vector<BufferId> buffers_;  // The model's.
   bool require_forward_param_sync_ = true;
   bool has_reducer_ = false;
   SeparateGradients gradients_;

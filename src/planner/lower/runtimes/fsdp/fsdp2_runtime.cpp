@@ -76,6 +76,19 @@ std::vector<Variable> empty_parameters(const std::vector<NamedParameter>& traine
   return made;
 }
 
+// FSDP2Engine._warmup_grad_norm of LLaMA-Factory v1: the norm of gradients of zeros.
+void warm_up_norm(std::vector<StepParameter> all, GradientClip& clip, Eager& eager) {
+  std::vector<Variable> zeros;
+  for (StepParameter& one : all) {
+    const Bytes bytes = storage(one.shape.elements(), one.dtype);
+    zeros.push_back(eager.scratch(bytes, one.dtype, {Role::Gradients, "gradient of zeros"}));
+    eager.zero(zeros.back(), "zeros");
+    one.gradient = Part(zeros.back().id(), Bytes(0), bytes);
+  }
+  clip.run(all, false);
+  let_go(zeros, Reason::Loop);
+}
+
 class Fsdp2Runtime final : public RuntimeBase {
  public:
   Fsdp2Runtime(const Job& job, const ModelSpec& model, std::int64_t rank, Emitter& emitter);
@@ -99,7 +112,6 @@ class Fsdp2Runtime final : public RuntimeBase {
 
  private:
   void shard_whole_model();
-  void warm_up_norm();
   void end_backward();
 
   CommContext context_;
@@ -203,7 +215,9 @@ void Fsdp2Runtime::initialise(const std::vector<BufferId>& /*buffers*/) {
   for (const NamedParameter& p : trained_) {
     if (!is_padded_twice(training(), parameters_.of(p.id))) promise_update(emitter_, parameters_, p.id);
   }
-  if (training().loop == LoopKind::FactoryV1) warm_up_norm();
+  if (training().loop == LoopKind::FactoryV1) {
+    warm_up_norm(step_parameters(all_of(trained_), parameters_, reducer_), clip_, eager_);
+  }
   optimizer_.construct(step_parameters(all_of(trained_), parameters_, reducer_));
 }
 
@@ -292,21 +306,6 @@ void Fsdp2Runtime::end_backward() {
   context_.post_forward_order.clear();
   emitter_.wait_event(kComputeStream, std::exchange(context_.reduced.event, std::nullopt));
   context_.reduced.tensor.reset(Reason::RuntimeBucket);
-}
-
-// FSDP2Engine._warmup_grad_norm of LLaMA-Factory v1: the norm of gradients of zeros.
-void Fsdp2Runtime::warm_up_norm() {
-  std::vector<Variable> zeros;
-  std::vector<StepParameter> all = step_parameters(all_of(trained_), parameters_, reducer_);
-  for (StepParameter& one : all) {
-    const DType dtype = emitter_.dtype(one.parameter.buffer);
-    const Bytes bytes = storage(one.shape.elements(), dtype);
-    zeros.push_back(eager_.scratch(bytes, dtype, {Role::Gradients, "gradient of zeros"}));
-    eager_.zero(zeros.back(), "zeros");
-    one.gradient = Part(zeros.back().id(), Bytes(0), bytes);
-  }
-  clip_.run(all, false);
-  let_go(zeros, Reason::Loop);
 }
 
 void Fsdp2Runtime::step(bool /*first*/) {
