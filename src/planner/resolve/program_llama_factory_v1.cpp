@@ -15,6 +15,7 @@ class LlamaFactoryV1 {
       : foreign_(foreign), base_(base), request_(request), faults_(faults) {}
 
   void complete() {
+    say_which();
     adapted_ = foreign_.adapters.value_or(false);
     defaults();
     ranks();
@@ -31,6 +32,16 @@ class LlamaFactoryV1 {
   }
   void refuse(const Place& place, std::string_view key, std::string_view feature) {
     request_.not_modelled.push_back({place, When::Always, std::string(key), std::string(feature)});
+  }
+
+  // Nothing in a file says by which command it is read.
+  void say_which() {
+    if (request_.has_launch_line) return;
+    request_.notices.push_back({Notice::Kind::Announcement,
+                                foreign_.program.place,
+                                "read as `llamafactory-cli sft` reads it; `dpo` and `rm`, which are not modelled, take "
+                                "the same keys",
+                                {}});
   }
 
   // torch.optim.AdamW(parameters, lr), whose other arguments are PyTorch's.
@@ -107,7 +118,7 @@ class LlamaFactoryV1 {
   void load() {
     const std::string on = foreign_.init_on.value_or("init_on_default");
     const bool sharded = request_.runtime.value_or({}) == "fsdp2";
-    if (on != "init_on_default" && !sharded) {
+    if (on != "init_on_default" && !sharded && foreign_.distributed.value_or({}) != "fsdpturbo") {
       faults_.add(foreign_.init_on.place.says(
           formatted("{} without FSDP2 over several ranks: v1 trains on the host, or nothing", on)));
     } else if (on != "init_on_default") {
