@@ -64,7 +64,7 @@ TEST_CASE("LLaMA-Factory v1's own launcher is predicted from its own file, one G
     const std::string model = run["model"];
     spill(folder / "train.yaml", run["training"].get<std::string>());
     std::filesystem::create_directories(folder / model);
-    spill(folder / model / "config.json", receipts["models"][model].dump());
+    spill(folder / (model + "/config.json"), receipts["models"][model].dump());
     const Ran ran = run_binary(
         folder, split("simulate " + model + " --training train.yaml --gpus " + run["world"].dump() + " --rank " +
                       run["rank"].dump() + " --hardware h100-sxm --stream-frees immediate --format json"));
