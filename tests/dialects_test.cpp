@@ -673,7 +673,7 @@ TEST_CASE("dialects: two in one file") {
   CHECK(has(refused("model: Qwen/Qwen3-4B\ntemplate: qwen3\nmodel_class: llm\nmicro_batch_size: 1\n"),
             "f.yaml:2:1: error: \"template\" is a key of LLaMA-Factory, and \"model_class\" one of LLaMA-Factory v1"));
   // Names that both generations have make no file of 0.9 one of v1.
-  CHECK(recognise(parse_yaml("f.yaml", "cutoff_len: 512\nflash_attn: sdpa\n")).dialect == Dialect::LlamaFactory);
+  CHECK(recognise(parse_yaml("f.yaml", "cutoff_len: 512\nfinetuning_type: lora\n")).dialect == Dialect::LlamaFactory);
   CHECK(recognise(parse_yaml("f.yaml", "model: a\npeft_config: {name: lora}\n")).dialect == Dialect::LlamaFactoryV1);
 }
 

@@ -488,7 +488,7 @@ std::optional<std::string> kto_unsupported(const ModelSpec& model, const Trainin
 std::optional<std::string> weighed_unsupported(const ModelSpec& model, const Training& training) {
   constexpr std::string_view kWhat = "LLaMA-Factory v1's loss";
   if (const auto head = fused_head_unsupported(model)) return formatted("{} of {}", kWhat, *head);
-  constexpr std::array<std::string_view, 4> kCompared{"llama", "mistral", "qwen2", "qwen3"};
+  constexpr std::array<std::string_view, 2> kCompared{"llama", "qwen3"};
   if (std::find(kCompared.begin(), kCompared.end(), model.family) == kCompared.end()) {
     return formatted("{} in the {} family, not compared yet", kWhat, model.family);
   }
