@@ -88,6 +88,7 @@ inline std::string completed(Said said, bool shown = false) {
   ModelSpec base;
   base.family = shown ? "llava" : "llama";
   base.dims.layers = 32;
+  base.stored_dtype = DType::BFloat16;
   if (shown) {
     TowerParts tower;
     tower.tokens = 4;

@@ -60,6 +60,7 @@ const std::map<std::string, Dialect> kDumped = {
     {"trl-kto", Dialect::Trl},
     {"trl-reward", Dialect::Trl},
     {"llama-factory", Dialect::LlamaFactory},
+    {"llama-factory-v1", Dialect::LlamaFactoryV1},
     {"axolotl", Dialect::Axolotl},
     {"accelerate", Dialect::Accelerate},
     {"torchtitan", Dialect::Torchtitan},
@@ -72,6 +73,7 @@ std::string opening(Dialect dialect) {
     case Dialect::TrainingArguments: return "per_device_eval_batch_size: 1\n";
     case Dialect::Trl: return "dataset_train_split: train\nuse_peft: true\n";
     case Dialect::LlamaFactory: return "template: llama3\nfinetuning_type: lora\n";
+    case Dialect::LlamaFactoryV1: return "train_dataset: a\npeft_config: {name: lora}\ndist_config: {name: fsdp2}\n";
     case Dialect::Axolotl:
       return "val_set_size: 0.1\nadapter: lora\nlora_r: 4\nlora_target_modules: [q_proj]\nlora_mlp_kernel: false\n"
              "gradient_checkpointing: true\n";
@@ -104,6 +106,15 @@ std::string beside_sharding(Dialect dialect, std::string_view path) {
   return text;
 }
 
+std::string beside_v1(std::string_view path) {
+  if (path.starts_with("peft_config.") && path != "peft_config.name") return "  name: lora\n";
+  if (path == "dist_config.reshard_after_forward") return "  name: fsdp2\ndp_size: 4\n";
+  for (const char* one : {"bf16", "dist_config.name", "init_config.name", "mp_replicate_size"}) {
+    if (path == one) return "dp_size: 4\n";
+  }
+  return {};
+}
+
 // What a key needs beside it to mean anything.
 std::string beside(Dialect dialect, std::string_view path) {
   const bool bits = path.starts_with("bnb_") || path.starts_with("use_bnb");
@@ -119,6 +130,7 @@ std::string beside(Dialect dialect, std::string_view path) {
   }
   if ((dialect == Dialect::Trl || dialect == Dialect::Axolotl) && bits) return "load_in_4bit: true\n";
   if (path == "bfloat16") return "bf16: false\n";
+  if (dialect == Dialect::LlamaFactoryV1) return beside_v1(path);
   if (path == "sample_packing") return "flash_attention: true\nmicro_batch_size: 2\n";
   if (path == "pref_loss") return "stage: dpo\n";
   if (path == "cpo_alpha") return "rl: simpo\n";
@@ -365,6 +377,11 @@ const std::map<std::string_view, std::pair<std::string, std::string>>& own_value
       {"unfrozen_parameters", {"[lm_head]", "[model.norm]"}},
       {"env", {"{PYTORCH_CUDA_ALLOC_CONF: a}", "{PYTORCH_CUDA_ALLOC_CONF: b}"}},
       {"finetuning_type", {"lora", "full"}},
+      {"init_config.name", {"init_on_default", "init_on_meta"}},
+      {"peft_config.name", {"lora", "freeze"}},
+      {"dist_config.name", {"fsdp2", "deepspeed"}},
+      {"mp_replicate_size", {"1", "2"}},
+      {"mp_shard_size", {"4", "8"}},
       {"adapter", {"lora", "llama-adapter"}},
       {"center_rewards_coefficient", {"0.01", "0"}},
       {"loss_type", {"sigmoid", "nll"}},
@@ -387,7 +404,7 @@ const std::map<std::string_view, std::pair<std::string, std::string>>& own_value
       {"parallelism.fsdp_reshard_after_forward", {"never", "always"}},
       {"activation_checkpoint.mode", {"full", "none"}},
       {"activation_checkpoint.selective_ac_option", {"'2'", "'4'"}},
-      {"flash_attn", {"sdpa", "disabled"}},
+      {"flash_attn", {"sdpa", "eager"}},
       {"mixed_precision", {"fp16", "bf16"}},
       {"distributed_type", {"DEEPSPEED", "MULTI_GPU"}},
       {"use_deepspeed", {"true", "false"}},
@@ -443,7 +460,7 @@ TEST_CASE("dialects: an honoured key moves what is read") {
       const auto found = own.find(key.path);
       std::vector<std::string> values = {"3", "5", "true", "false", "aa", "bb"};
       if (key.reading == Reading::Preference) values = {"0.1", "null"};
-      if (found != own.end()) values = {found->second.first, found->second.second};
+      if (found != own.end()) values = {found->second.first, found->second.second, "disabled"};
       for (const std::string& value : values) {
         const bool shown = key.path.starts_with("freeze_") || key.path.starts_with("image_");
         const std::string text = file_with(table.dialect, key.path, value, shown);
@@ -716,7 +733,55 @@ TEST_CASE("dialects: two in one file") {
   CHECK(has(refused("zero_optimization: {stage: 2}\nbase_model: a\n"),
             "\"base_model\" is a key of axolotl, and the file is a DeepSpeed JSON"));
   CHECK(has(refused("model: Qwen/Qwen3-4B\ntemplate: qwen3\nmodel_class: llm\nmicro_batch_size: 1\n"),
-            "f.yaml:3:1: error: \"model_class\" is a key of LLaMA-Factory's v1, whose files are not read yet"));
+            "f.yaml:2:1: error: \"template\" is a key of LLaMA-Factory, and \"model_class\" one of LLaMA-Factory v1"));
+  // Names that both generations have make no file of 0.9 one of v1.
+  CHECK(recognise(parse_yaml("f.yaml", "cutoff_len: 512\nfinetuning_type: lora\n")).dialect == Dialect::LlamaFactory);
+  CHECK(recognise(parse_yaml("f.yaml", "model: a\npeft_config: {name: lora}\n")).dialect == Dialect::LlamaFactoryV1);
+}
+
+TEST_CASE("dialects: what LLaMA-Factory v1 reads in blocks") {
+  const std::string file = "train_dataset: a\npeft_config:\n  name: lora\n";
+  CHECK(has(refused(file + "  lora_rank: 8\n"), "unknown key \"peft_config.lora_rank\" in a LLaMA-Factory v1"));
+  CHECK(has(refused(file + "  r: many\n"), "\"peft_config.r\" must be an integer, not \"many\""));
+  CHECK(has(refused("train_dataset: a\npeft_config: {name: lore}\n"), "\"lore\" is no peft_config.name"));
+  CHECK(has(refused("train_dataset: a\npeft_config: {name: full}\n"), "\"full\" is no peft_config.name"));
+  CHECK(has(refused("train_dataset: a\ndist_config: {name: fsdp}\n"), "did you mean \"fsdp2\"?"));
+  CHECK(has(refused("train_dataset: a\ndist_config: fsdp2\n"), "\"dist_config\" must be an object, not a string"));
+  // A command line has them as JSON, and OmegaConf as paths.
+  const Said said = read_yaml(file + "dist_config: '{\"name\": \"fsdp2\"}'\n");
+  CHECK(said.foreign.distributed.value == "fsdp2");
+  CHECK(said.foreign.adapters.value == true);
+}
+
+TEST_CASE("dialects: what LLaMA-Factory v1 makes of ranks") {
+  const auto completes = [](const std::string& text) {
+    ModelSpec base = build_model(parse_json("m.json", read_file((kRoot / "models" / "qwen3-0.6b.json").string())), "m");
+    return with_program(read_yaml("train_dataset: a\n" + text), base, nullptr);
+  };
+  const auto fails = [&](const std::string& text) { return refusal([&] { return completes(text); }); };
+  const std::string fsdp2 = "dist_config: {name: fsdp2}\n";
+  // Without a launcher there is no mesh, and nothing is wrapped.
+  CHECK(!completes(fsdp2).runtime.given());
+  CHECK(completes(fsdp2 + "dp_size: 4\n").runtime.value == "fsdp2");
+  CHECK(completes(fsdp2 + "dp_size: 4\n").fsdp.wrap.value == "layers");  // The head is the embedding's.
+  CHECK(completes(fsdp2 + "dp_size: 4\nbf16: false\n").fsdp.param_dtype.value == "fp32");
+  CHECK(completes("dp_size: 4\nglobal_batch_size: 4\n").grad_accum.value == 1);
+  CHECK(completes("global_batch_size: 4\n").grad_accum.value == 4);
+  CHECK(has(fails("dp_size: 4\nglobal_batch_size: 6\n"), "global_batch_size 6 is no multiple of 1 rows in 4 ranks"));
+  CHECK(has(fails(fsdp2 + "dp_size: 4\nmp_shard_size: 3\n"), "1 replicas of 3 shards are not 4 ranks"));
+  CHECK(has(fails("init_config: {name: init_on_meta}\n"), "init_on_meta without FSDP2 over several ranks"));
+  for (const char* one : {"dist_config: {name: deepspeed, config_file: z.json}\n", "flash_attn: flash_attention_2\n",
+                          "kernel_config: {name: liger_kernel}\n", "quant_config: {name: bnb}\n", "cp_size: 2\n",
+                          "optim_config: {name: muon}\n", "batching_strategy: dynamic_batching\n",
+                          "peft_config: {name: freeze}\n", "model_class: cls\n"}) {
+    INFO(one);
+    CHECK(completes(one).not_modelled.size() == 1);
+  }
+  // Full training is in fp32, adapters are beside the checkpoint's own dtype.
+  CHECK(completes("").torch_dtype.value == "fp32");
+  CHECK(completes("peft_config: {name: lora}\n").torch_dtype.value == "bf16");
+  CHECK(completes("peft_config: {name: lora}\n").lora.value ==
+        "r=8,targets=all-linear,dtype=fp32,dropout=0.05,alpha=16");
 }
 
 TEST_CASE("TRL: accelerate's configuration by a file, a name, or options of its own line") {

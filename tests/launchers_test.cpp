@@ -4,8 +4,10 @@
 
 #include <nlohmann/json.hpp>
 
+#include <cmath>
 #include <cstdint>
 #include <cstdlib>
+#include <filesystem>
 
 #include "paths.h"
 #include "run_binary.h"
@@ -47,6 +49,40 @@ TEST_CASE("torchtitan's own training script is predicted from its own file to th
       ++phases;
     }
     CHECK(phases == 3);
+  }
+}
+
+// DDP's and fully_shard's streams and buckets leave the allocator other holes than ours.
+TEST_CASE("LLaMA-Factory v1's own launcher is predicted from its own file, one GPU to the byte") {
+  const Json receipts =
+      Json::parse(slurp(test_paths::source_dir() + "/tests/receipts/launchers/llama_factory_v1.json"));
+  REQUIRE(receipts["runs"].size() >= 7);
+  for (const Json& run : receipts["runs"]) {
+    const std::string name = run["name"];
+    CAPTURE(name);
+    const Folder folder;
+    const std::string model = run["model"];
+    spill(folder / "train.yaml", run["training"].get<std::string>());
+    std::filesystem::create_directories(folder / model);
+    spill(folder / (model + "/config.json"), receipts["models"][model].dump());
+    const Ran ran = run_binary(
+        folder, split("simulate " + model + " --training train.yaml --gpus " + run["world"].dump() + " --rank " +
+                      run["rank"].dump() + " --hardware h100-sxm --stream-frees immediate --format json"));
+    REQUIRE_MESSAGE(ran.code == 0, ran.err);
+    const Json answer = Json::parse(ran.out);
+    for (const Json& phase : answer["memory"]["phases"]) {
+      const std::string of = phase["name"];
+      CAPTURE(of);
+      if (!run["measured"].contains(of)) continue;
+      const Json& measured = run["measured"][of];
+      if (run["world"] == 1) {
+        check_peaks(phase, measured, 0);
+        continue;
+      }
+      CHECK(phase["peak_requested"] == measured[0]);
+      CHECK(std::abs(phase["peak_allocated"].get<std::int64_t>() - measured[1].get<std::int64_t>()) <= 491'520);
+      CHECK(std::abs(phase["peak_reserved"].get<double>() / measured[2].get<double>() - 1) <= 0.08);
+    }
   }
 }
 

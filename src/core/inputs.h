@@ -338,7 +338,7 @@ struct Request {
   Setting<bool> layers_require_grads;              // (layers_require_grads)
   Setting<std::string> attention;                  // --attention eager|math|flash|mem-efficient|cudnn|sdpa
   Setting<std::string> loss;                       // --loss hf
-  Setting<std::string> loop;                       // --loop trainer|minimal|loss|script|torchtitan
+  Setting<std::string> loop;                       // --loop trainer|minimal|loss|script|torchtitan|...
   Setting<std::string> level;                      // --level kernel|dispatch (level)
   Setting<std::string> experts;                    // --experts grouped_mm|eager|batched_mm
   Setting<std::string> routing;                    // --routing balanced|worst|capacity:F|counts:...|FILE

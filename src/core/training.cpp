@@ -109,6 +109,7 @@ std::string_view name(LoopKind loop) {
     case LoopKind::Script: return "script";
     case LoopKind::Torchtitan: return "torchtitan";
     case LoopKind::Loss: return "loss";
+    case LoopKind::FactoryV1: return "llama-factory-v1";
   }
   return "";
 }
@@ -236,6 +237,7 @@ std::string_view name(Loss loss) {
     case Loss::KtoRows: return "kto-rows";
     case Loss::Kto: return "kto";
     case Loss::Cut: return "cut";
+    case Loss::Weighted: return "weighted";
   }
   return "?";
 }
@@ -247,7 +249,7 @@ constexpr Loss kOfTrainers[] = {Loss::Trl,           Loss::Dpo,          Loss::D
                                 Loss::DpoLogits,     Loss::OrpoLogits,   Loss::SimpoLogits,
                                 Loss::KtoLogits,     Loss::RewardValues, Loss::DpoRows,
                                 Loss::IpoRows,       Loss::OrpoRows,     Loss::SimpoRows,
-                                Loss::BareSimpoRows, Loss::KtoRows};
+                                Loss::BareSimpoRows, Loss::KtoRows,      Loss::Weighted};
 
 }  // namespace
 

@@ -268,7 +268,8 @@ struct Choices {
 // BareSimpoRows without a supervised part. Kto: KTOTrainer's, of the head piece by piece. Reward: RewardTrainer's, of
 // pairs. CenteredReward: with a term that draws rewards to 0. RewardValues: LLaMA-Factory's, of a value head beside the
 // language model's. Summed: torchtitan's, of labels that the batch has shifted: a sum over logits in fp32, divided by
-// the tokens of all ranks. Cut: cut_cross_entropy's, as axolotl's plugin puts it into a model.
+// the tokens of all ranks. Cut: cut_cross_entropy's, as axolotl's plugin puts it into a model. Weighted: that of
+// LLaMA-Factory v1's SFTTrainer, of each token with a weight, beside the model's own.
 enum class Loss : std::uint8_t {
   HuggingFace,
   Native,
@@ -292,7 +293,8 @@ enum class Loss : std::uint8_t {
   BareSimpoRows,
   KtoRows,
   Kto,
-  Cut
+  Cut,
+  Weighted
 };
 // Computed in the model's own forward, and no logits are made.
 [[nodiscard]] constexpr bool without_logits(Loss loss) { return loss == Loss::Liger || loss == Loss::Cut; }
@@ -332,13 +334,15 @@ enum class Loss : std::uint8_t {
 }
 // By a trainer of its own, beside which no other loss is asked for.
 [[nodiscard]] constexpr bool of_trainer(Loss loss) {
-  return scores_in_pieces(loss) || of_pairs(loss) || of_tagged_rows(loss);
+  return scores_in_pieces(loss) || of_pairs(loss) || of_tagged_rows(loss) || loss == Loss::Weighted;
 }
 // Trainer: transformers' own. Minimal: nothing outlives its line. Script: `outputs = model(**batch);
 // outputs.loss.backward()`, whose variable holds loss and logits until the next forward has returned. Torchtitan: its
 // train_step, whose variables hold each micro-batch's ids and loss until the step is over. Loss: `loss =
-// model(**batch).loss`, whose variable holds that alone until the next forward has returned.
-enum class LoopKind : std::uint8_t { Trainer, Minimal, Script, Torchtitan, Loss };
+// model(**batch).loss`, whose variable holds that alone until the next forward has returned. FactoryV1: LLaMA-Factory
+// v1's BaseTrainer.fit, which holds the loss as well, a list of the gradients and their norm until the next step makes
+// others, and no batch.
+enum class LoopKind : std::uint8_t { Trainer, Minimal, Script, Torchtitan, Loss, FactoryV1 };
 // Which temporaries count: all, or only those that PyTorch's dispatcher sees, as a witness without a GPU does.
 enum class Level : std::uint8_t { Kernel, Dispatch };
 
@@ -517,8 +521,15 @@ struct Training {
 [[nodiscard]] std::string_view name(ActivationOffloading offloading);  // "none", "streams", "single-stream"
 [[nodiscard]] std::string_view name(ModelInit init);                   // "zero_init", "device", "host", "meta", "rank0"
 // A variable of the loop keeps the loss, and by it autograd's nodes, until the next forward has returned.
-[[nodiscard]] constexpr bool holds_loss(LoopKind loop) { return loop == LoopKind::Script || loop == LoopKind::Loss; }
-[[nodiscard]] std::string_view name(LoopKind loop);       // "trainer", "minimal", "script", "torchtitan", "loss"
+[[nodiscard]] constexpr bool holds_loss(LoopKind loop) {
+  return loop == LoopKind::Script || loop == LoopKind::Loss || loop == LoopKind::FactoryV1;
+}
+// Likewise the norm that clipping has found.
+[[nodiscard]] constexpr bool holds_norm(LoopKind loop) {
+  return loop == LoopKind::Trainer || loop == LoopKind::FactoryV1;
+}
+// "trainer", "minimal", "script", "torchtitan", "loss", "llama-factory-v1"
+[[nodiscard]] std::string_view name(LoopKind loop);
 [[nodiscard]] std::string_view name(ParamGroups groups);  // "single", "decay"
 
 // '*' and '?' over whole parameter names; nothing else is special.

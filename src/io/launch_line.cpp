@@ -226,9 +226,16 @@ void read_factory_environment(std::map<std::string, std::string>& variables, Req
     foreign.segments = {forced ? "always" : "several", where("llamafactory-cli")};
   }
   for (const char* read :
-       {"FORCE_TORCHRUN", "USE_MCA", "USE_RAY", "OPTIM_TORCH", "NPROC_PER_NODE", "NNODES", "MAX_NNODES"}) {
+       {"USE_V1", "FORCE_TORCHRUN", "USE_MCA", "USE_RAY", "OPTIM_TORCH", "NPROC_PER_NODE", "NNODES", "MAX_NNODES"}) {
     variables.erase(read);
   }
+}
+
+// USE_V1 (llamafactory 0.9.6, cli.py): then `train` is v1's `sft`.
+void choose_factory(const std::map<std::string, std::string>& variables, std::vector<std::string>& words) {
+  if (words.size() < 2 || !is_on(variables, "USE_V1", false)) return;
+  const std::string name = base_name(words[0]);
+  if ((name == "llamafactory-cli" || name == "lmf") && words[1] == "train") words[1] = "sft";
 }
 
 Launcher LineReader::launcher() {
@@ -399,11 +406,12 @@ void LineReader::take_slurm(const Word& word) {
 // The launcher's own words are below the program's.
 void LineReader::program() {
   try {
-    const std::vector<std::string> rest(words_.begin() + static_cast<std::ptrdiff_t>(at_), words_.end());
+    std::vector<std::string> rest(words_.begin() + static_cast<std::ptrdiff_t>(at_), words_.end());
+    choose_factory(variables_, rest);
     ProgramLine line = read_program_line(rest, read_);
     if (line.takes_all_devices) {
       plain_ = false;
-      if (line.said.foreign.program.value_or("") == "llama-factory") {
+      if (line.said.foreign.program.value_or("").starts_with("llama-factory")) {
         for (const auto& [name, into] : {std::pair("NPROC_PER_NODE", &per_node_), std::pair("NNODES", &nodes_),
                                          std::pair("MAX_NNODES", &nodes_)}) {
           const auto at = variables_.find(name);

@@ -104,6 +104,30 @@ def blocks_of_accelerate(folder):
     return found
 
 
+def factory_v1(folder):
+    """Arguments of LLaMA-Factory's v1, and what its plugins parse of the blocks among them."""
+    classes = Classes(folder, ["llamafactory/v1/config/*_args.py", "llamafactory/v1/plugins/model_plugins/*.py",
+                               "llamafactory/v1/plugins/trainer_plugins/distributed/interface.py"])
+    names = ["ModelArguments", "DataArguments", "TrainingArguments", "SampleArguments"]
+    fields = {}
+    for name in names:
+        fields.update(classes.flat(name))
+    blocks = {"peft_config": ["LoraParams", "FreezeParams"], "quant_config": ["BnbParams"],
+              "dist_config": ["FSDP2Params", "FSDPTurboParams", "DeepSpeedParams"]}
+    for block, params in blocks.items():
+        for name in params:
+            fields.update(classes.flat(name, block + "."))
+    read = {"optim_config": "trainer_plugins/optimizers/optimizer.py", "kernel_config": "model_plugins/kernels/**/*.py"}
+    for block, pattern in read.items():
+        fields[block + ".name"] = {"type": "str", "default": None}
+        for path in sorted((folder / "llamafactory/v1/plugins").glob(pattern)):
+            for key in re.findall(r'config\.get\("([a-z_0-9]+)"', path.read_text()):
+                fields[f"{block}.{key}"] = {"type": None, "default": None}
+    fields["init_config.name"] = {"type": "str", "default": None}
+    version = re.search(r'VERSION = "([^"]+)"', (folder / "llamafactory/extras/env.py").read_text())[1]
+    return {"version": version, "classes": names, "fields": fields}
+
+
 def main(root):
     root = pathlib.Path(root)
     dump = {}
@@ -124,6 +148,7 @@ def main(root):
         put(f"trl-{kind.lower()}", "trl", trl, [f"{kind}Config", *common])
     put("llama-factory", "llamafactory", ["llamafactory/hparams/*.py"],
         ["ModelArguments", "DataArguments", "FinetuningArguments", "GeneratingArguments", "TrainingArguments"])
+    dump["llama-factory-v1"] = factory_v1(root / "llamafactory_v1")  # src of its repository.
     put("axolotl", "axolotl", ["axolotl/utils/schemas/*.py"], ["AxolotlInputConfig"])
     put("torchtitan", "torchtitan", ["torchtitan/config/job_config.py"], ["JobConfig"])
     put("torchtitan-1", "torchtitan1", ["torchtitan/config_manager.py"], ["JobConfig"])

@@ -81,6 +81,23 @@ def llama_factory(root):
     return (ModelArguments, DataArguments, FinetuningArguments, Seq2SeqTrainingArguments)
 
 
+def factory_v1(path):
+    """By LLaMA-Factory's v1 itself, src of its repository on PYTHONPATH: what stands in blocks under dots."""
+    from llamafactory.v1.config.data_args import DataArguments
+    from llamafactory.v1.config.model_args import ModelArguments
+    from llamafactory.v1.config.sample_args import SampleArguments
+    from llamafactory.v1.config.training_args import TrainingArguments
+    from transformers import HfArgumentParser
+
+    found = {}
+    for one in HfArgumentParser([ModelArguments, DataArguments, TrainingArguments, SampleArguments]).parse_dict(written(path)):
+        for key in written(path):
+            value = plain(getattr(one, key, None))
+            if hasattr(one, key):
+                found.update({f"{key}.{inner}": of for inner, of in value.items()} if isinstance(value, dict) else {key: value})
+    return found
+
+
 def axolotl(root):
     package = types.ModuleType("axolotl")
     package.__path__ = [str(root / "axolotl/axolotl")]
@@ -146,6 +163,8 @@ def main(root, examples):
         put("llama_factory", lambda path: hugging_face(path, classes))
     except ImportError as error:
         print("llama_factory:", error, file=sys.stderr)
+    if importlib.util.find_spec("llamafactory.v1"):
+        put("llama_factory_v1", factory_v1)
     try:
         schema = axolotl(root)
         put("axolotl", lambda path: picked(path, [schema(**written(path))]))

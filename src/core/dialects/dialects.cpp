@@ -45,7 +45,8 @@ ForeignInput overlay(const ForeignInput& below, const ForeignInput& above) {
       &ForeignInput::freeze_language, &ForeignInput::freeze_shown, &ForeignInput::trained_names,
       &ForeignInput::image_pixels, &ForeignInput::image_sides, &ForeignInput::all_rows, &ForeignInput::flavor,
       &ForeignInput::shards, &ForeignInput::replicas, &ForeignInput::offload, &ForeignInput::every_nth,
-      &ForeignInput::distribution, &ForeignInput::launch_file);
+      &ForeignInput::distribution, &ForeignInput::launch_file, &ForeignInput::distributed, &ForeignInput::init_on,
+      &ForeignInput::in_bf16, &ForeignInput::checkpoints, &ForeignInput::data_ranks);
   all.launched = overlay(below.launched, above.launched);
   all.trainers = overlay(below.trainers, above.trainers);
   return all;
@@ -56,12 +57,14 @@ Said overlay(const Said& below, const Said& above) {
 }
 
 std::span<const DialectTable> dialects() {
-  static const std::array<DialectTable, 6> kAll = {{
+  static const std::array<DialectTable, 7> kAll = {{
       {Dialect::TrainingArguments, "TrainingArguments", "", "TrainingArguments", "transformers 5.17.0 and 4.57.6",
        false, detail::training_arguments_keys()},
       {Dialect::Trl, "TRL", "trl", "a TRL configuration", "trl 1.16.0", false, detail::trl_keys()},
       {Dialect::LlamaFactory, "LLaMA-Factory", "llama-factory", "a LLaMA-Factory configuration", "llamafactory 0.9.5",
        false, detail::llama_factory_keys()},
+      {Dialect::LlamaFactoryV1, "LLaMA-Factory v1", "llama-factory-v1", "a LLaMA-Factory v1 configuration",
+       "llamafactory 0.9.6.dev0, src/llamafactory/v1", false, detail::llama_factory_v1_keys()},
       {Dialect::Axolotl, "axolotl", "axolotl", "an axolotl configuration", "axolotl 0.19.0", true,
        detail::axolotl_keys()},
       {Dialect::Accelerate, "accelerate", "", "accelerate's configuration", "accelerate 1.15.0", false,

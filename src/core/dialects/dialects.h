@@ -44,7 +44,7 @@ struct ShardingInput {
 // What these files say in keys that make no setting by themselves: planner/resolve/programs.h makes settings of them,
 // by the rules of the program that reads them.
 struct ForeignInput {
-  Setting<std::string> program;  // "trl", "llama-factory", "axolotl", "torchtitan".
+  Setting<std::string> program;  // "trl", "llama-factory", "llama-factory-v1", "axolotl", "torchtitan".
   Setting<std::string> model;    // model_name_or_path, base_model: a hub id, a bundled name or a path.
   Setting<bool> adapters;        // use_peft, adapter: lora, finetuning_type: lora.
   Setting<std::int64_t> lora_r;
@@ -97,6 +97,11 @@ struct ForeignInput {
   Setting<bool> offload;              // enable_cpu_offload
   Setting<std::string> every_nth;     // selective_ac_option: a number of layers, or "op".
   Setting<std::string> launch_file;   // TRL's accelerate_config.
+  Setting<std::string> distributed;   // LLaMA-Factory v1's dist_config.name.
+  Setting<std::string> init_on;       // Its init_config.name.
+  Setting<bool> in_bf16;              // Its bf16, which FSDP2 alone reads.
+  Setting<bool> checkpoints;          // Its enable_activation_checkpointing.
+  Setting<std::int64_t> data_ranks;   // Its dp_size.
   Setting<std::string> distribution;  // accelerate's distributed_type, or the option that says it.
   ShardingInput launched;             // By accelerate's own configuration.
   ShardingInput trainers;             // By TrainingArguments.
@@ -114,7 +119,15 @@ struct Said {
 using ForeignAccess = FieldAccess<ForeignInput, Setting<bool>, Setting<std::int64_t>, Setting<double>,
                                   Setting<std::string>, Setting<std::vector<std::string>>>;
 
-enum class Dialect : std::uint8_t { TrainingArguments, Trl, LlamaFactory, Axolotl, Accelerate, Torchtitan };
+enum class Dialect : std::uint8_t {
+  TrainingArguments,
+  Trl,
+  LlamaFactory,
+  LlamaFactoryV1,
+  Axolotl,
+  Accelerate,
+  Torchtitan
+};
 
 // How a value becomes what a Request says. Where no other word is said: by the type of the row's field.
 enum class Reading : std::uint8_t {
@@ -202,6 +215,7 @@ void append(std::vector<DialectKey>& keys, const std::vector<DialectKey>& more);
 [[nodiscard]] std::vector<DialectKey> trainer_keys();  // The fields of TrainingArguments alone.
 [[nodiscard]] std::vector<DialectKey> trl_keys();
 [[nodiscard]] std::vector<DialectKey> llama_factory_keys();
+[[nodiscard]] std::vector<DialectKey> llama_factory_v1_keys();
 [[nodiscard]] std::vector<DialectKey> axolotl_keys();
 [[nodiscard]] std::vector<DialectKey> accelerate_keys();
 [[nodiscard]] std::vector<DialectKey> torchtitan_keys();

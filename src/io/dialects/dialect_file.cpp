@@ -268,24 +268,10 @@ void refuse_strangers(const Document& document) {
   }
 }
 
-// Of LLaMA-Factory's next generation (examples/v1), whose files share names with torchtitan's and 0.9's.
-constexpr std::array<std::string_view, 5> kNextFactory{"model_class", "kernel_config", "dist_config", "train_dataset",
-                                                       "sample_backend"};
-
-void refuse_next_factory(const Document& document) {
-  for (const Member& member : document.root.members) {
-    if (std::find(kNextFactory.begin(), kNextFactory.end(), member.key) == kNextFactory.end()) continue;
-    throw Refusal({document.at(
-        member.key_offset, formatted("\"{}\" is a key of LLaMA-Factory's v1, whose files are not read yet", member.key),
-        "files of LLaMA-Factory 0.9 are (model_name_or_path, finetuning_type, ...)")});
-  }
-}
-
 }  // namespace
 
 const DialectTable& recognise(const Document& document) {
   expect_object(document, "a training file");
-  refuse_next_factory(document);
   refuse_strangers(document);
   std::vector<Vote> votes = no_votes();
   std::size_t turn = 0;
@@ -303,13 +289,14 @@ const DialectTable& recognise(const Document& document) {
   return *winner.table;
 }
 
-// axolotl and accelerate are told by their own programs, never by a script's arguments.
+// axolotl, accelerate and LLaMA-Factory v1 are told by their own programs, never by a script's arguments.
 const DialectTable& recognise(const std::vector<DialectArgument>& arguments) {
   std::vector<Vote> votes = no_votes();
   std::size_t turn = 0;
   for (const DialectArgument& argument : arguments) count_key(votes, argument.path, nullptr, ++turn);
   std::erase_if(votes, [](const Vote& vote) {
-    return vote.table->dialect == Dialect::Axolotl || vote.table->dialect == Dialect::Accelerate;
+    const Dialect dialect = vote.table->dialect;
+    return dialect == Dialect::Axolotl || dialect == Dialect::Accelerate || dialect == Dialect::LlamaFactoryV1;
   });
   return *winner_of(votes).table;
 }

@@ -371,7 +371,8 @@ void DialectValues::method(const Spoken& said) {
   if (!is_text(said.value)) return wrong(said, "a string", faults_);
   const std::string& text = said.value.string;
   Setting<bool>& adapters = foreign_.adapters;
-  if (text == "lora" || text == "full" || (text == "qlora" && one_of(text, said.key.values))) {
+  const bool whole = text == "full" && said.written != "peft_config.name";  // Which nobody says to train all.
+  if (text == "lora" || whole || (text == "qlora" && one_of(text, said.key.values))) {
     adapters = {text != "full", said.place};
     packs_ = text == "qlora" ? std::optional<Place>(said.place) : std::nullopt;
   } else if (one_of(text, said.key.values)) {

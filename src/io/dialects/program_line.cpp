@@ -38,6 +38,8 @@ constexpr Known kPrograms[] = {
     {"axolotl.cli.train", "", Dialect::Axolotl, false},
     {"llamafactory-cli", "train", Dialect::LlamaFactory, true},
     {"lmf", "train", Dialect::LlamaFactory, true},
+    {"llamafactory-cli", "sft", Dialect::LlamaFactoryV1, true},
+    {"lmf", "sft", Dialect::LlamaFactoryV1, true},
     {"trl", "sft", Dialect::Trl, true, "sft"},
     {"trl", "dpo", Dialect::Trl, true, "dpo"},
     {"trl", "kto", Dialect::Trl, true, "kto"},
@@ -130,6 +132,11 @@ bool takes_a_list(const std::string& key) {
   });
 }
 
+// Whose arguments OmegaConf reads.
+bool is_factory(const std::optional<Dialect>& dialect) {
+  return dialect == Dialect::LlamaFactory || dialect == Dialect::LlamaFactoryV1;
+}
+
 class ProgramReader {
  public:
   ProgramReader(const Words& words, const ReadNamed& read) : words_(words), read_(read) {}
@@ -138,7 +145,7 @@ class ProgramReader {
     program();
     while (at_ < words_.size()) argument();
     if (file_path_) attempt([&] { file_ = read_(*file_path_); });
-    const bool factory_alone = expected_ == Dialect::LlamaFactory && arguments_.empty();
+    const bool factory_alone = is_factory(expected_) && arguments_.empty();
     if (!file_path_ && (expected_ == Dialect::Axolotl || factory_alone)) {
       faults_.add(word_place(base_name(words_.front())).says("its configuration is missing", "name the YAML"));
     }
@@ -307,10 +314,10 @@ class ProgramReader {
   // A configuration, or as OmegaConf reads it "key=value".
   void positional(const std::string& word) {
     const std::size_t equals = word.find('=');
-    if (is_configuration(word) && (expected_ != Dialect::LlamaFactory || equals == std::string::npos)) {
+    if (is_configuration(word) && (!is_factory(expected_) || equals == std::string::npos)) {
       return configuration(word);
     }
-    if (expected_ == Dialect::LlamaFactory && equals != std::string::npos) {
+    if (is_factory(expected_) && equals != std::string::npos) {
       const std::string key = word.substr(0, equals);
       return take(key, key, word_value(word.substr(equals + 1)));
     }

@@ -429,7 +429,8 @@ std::pair<TensorId, TensorId> GraphBuilder::select(Op op, TensorId x, Shape valu
 
 std::pair<TensorId, TensorId> GraphBuilder::nll_loss(TensorId log_probabilities, TensorId target, Reduction reduction) {
   const TensorId wide = widened(log_probabilities);
-  const TensorId loss = make(Op::NllLoss, Shape{}, dtype(wide), {wide, target}, true);
+  const Shape result = reduction == Reduction::None ? shape(target) : Shape{};
+  const TensorId loss = make(Op::NllLoss, result, dtype(wide), {wide, target}, true);
   graph_.nodes.back().reduction = reduction;
   drop({wide});
   return {loss, kNone};

@@ -162,6 +162,13 @@ Graph whole_logits_model(GraphBuilder& g, const Answering& answering) {
   return row_by_row(loss) ? rowwise_preference_model(g, answering) : whole_preference_model(g, answering);
 }
 
+TensorId multiplied(GraphBuilder& g, const DecoderParts& p, TensorId embedded) {
+  if (p.embedding_multiplier == 0) return embedded;
+  const TensorId scaled = g.unary(Op::MulScalar, embedded, p.embedding_multiplier);
+  g.drop({embedded});
+  return scaled;
+}
+
 class DecoderGraph {
  public:
   DecoderGraph(const ModelSpec& model, const GraphOptions& options)
@@ -184,17 +191,8 @@ class DecoderGraph {
       };
       return whole_logits_model(g_, answering);
     }
-    if (g_.options().loss == Loss::RewardValues) {
-      keeps_states_ = true;
-      return valued_model(g_, [this](const PairBatch& batch) {
-        Told made;
-        made.last = body(batch.ids, batch.ones, {});
-        made.states = std::exchange(states_, {});
-        made.logits = logits_of(made.last);
-        made.loss = loss_of_whole(g_, made.logits, batch.told);
-        return made;
-      });
-    }
+    const Loss wished = g_.options().loss;
+    if (wished == Loss::RewardValues || wished == Loss::Weighted) return beside_own_loss();
     if (of_rewards(g_.options().loss)) {
       return reward_model(g_, [this](TensorId ids, TensorId ones) {
         const TensorId hidden = body(ids, ones, {});
@@ -246,6 +244,26 @@ class DecoderGraph {
     Waves sliding;
     std::vector<Waves> tables;  // Of each rotary module, where there are several.
   };
+
+  // Trainers that have the model compute its loss besides.
+  Graph beside_own_loss() {
+    const auto tell = [this](const PairBatch& batch, const Given& given) {
+      Told made;
+      made.last = body(batch.ids, batch.ones, given);
+      made.states = std::exchange(states_, {});
+      made.logits = logits_of(made.last);
+      made.loss = loss_of_whole(g_, made.logits, batch.told);
+      return made;
+    };
+    if (g_.options().loss == Loss::Weighted) {
+      return weighed_model(g_, [&](const WeighedBatch& batch) {
+        by_name_ = batch.weights;
+        return tell(batch.rows, {.numbers = g_.keep(batch.positions)});
+      });
+    }
+    keeps_states_ = true;
+    return valued_model(g_, [&](const PairBatch& batch) { return tell(batch, {}); });
+  }
 
   TensorId token_logits(TensorId hidden) {
     const TensorId dropped = dropout_module(g_, g_.child(g_.causal(), "dropout"), hidden, d_.classifier_dropout);
@@ -426,14 +444,7 @@ class DecoderGraph {
     const ModuleId module = g_.child(model_, p_.embedding);
     const TensorId out = p_.scaled_embedding ? scaled_words(g_, module, ids) : words_module(g_, module, ids);
     if (g_.options().inputs_require_grad) g_.require_grad(out);
-    return p_.multiplies_late ? out : multiplied(out);
-  }
-
-  TensorId multiplied(TensorId embedded) {
-    if (p_.embedding_multiplier == 0) return embedded;
-    const TensorId scaled = g_.unary(Op::MulScalar, embedded, p_.embedding_multiplier);
-    g_.drop({embedded});
-    return scaled;
+    return p_.multiplies_late ? out : multiplied(g_, p_, out);
   }
 
   // By kind of layer: one mask for full attention, one for a sliding window. kNone where there is none of the kind.
@@ -519,8 +530,8 @@ class DecoderGraph {
     const auto keywords = [&](std::size_t index) {
       const LayerInputs given = given_to(index, at, masked);
       const TensorId numbers = axes_ != kNone ? axes_ : p_.tells_numbers ? given.ids : kNone;
-      return std::vector<TensorId>{given.waves.cos, given.waves.sin, numbers,      given.mask,
-                                   crossed_.states, crossed_.mask,   crossed_.rows};
+      return std::vector<TensorId>{given.waves.cos, given.waves.sin, numbers,       given.mask,
+                                   crossed_.states, crossed_.mask,   crossed_.rows, by_name_};
     };
     TensorId raw = kNone;  // What the last layer returned, where something was added to a copy of it.
     if (keeps_states_) states_.push_back(g_.keep(hidden));
@@ -662,7 +673,7 @@ class DecoderGraph {
                                   : given.positions == kNone ? numbered_positions(g_)
                                                              : kNone;
     const Masks masked = given.masked ? Masks{given.full, given.sliding} : masks(position_ids, ones);
-    if (p_.multiplies_late) embedded = multiplied(embedded);
+    if (p_.multiplies_late) embedded = multiplied(g_, p_, embedded);
     TensorId hidden = p_.inner_dropout ? g_.dropout(embedded, d_.embedding_dropout)
                                        : dropout_module(g_, named_child(g_, model_, p_.embedding_dropout), embedded,
                                                         d_.embedding_dropout);
@@ -708,7 +719,8 @@ class DecoderGraph {
   TensorId axes_ = kNone;         // Numbers along three axes, where layers are told of them.
   std::vector<TensorId> deep_;    // Added to the first layers' results where `deep_flags_` are set (qwen3_vl).
   TensorId deep_flags_ = kNone;
-  Crossed crossed_;  // What layers look at (mllama).
+  Crossed crossed_;           // What layers look at (mllama).
+  TensorId by_name_ = kNone;  // What they are given beside and make nothing of.
 };
 
 }  // namespace

@@ -489,12 +489,33 @@ std::optional<std::string> kto_unsupported(const ModelSpec& model, const Trainin
   return std::nullopt;
 }
 
+// Several rows have positions of their own, and tables of waves with them.
+std::optional<std::string> weighed_unsupported(const ModelSpec& model, const Training& training) {
+  constexpr std::string_view kWhat = "LLaMA-Factory v1's loss";
+  if (const auto head = fused_head_unsupported(model)) return formatted("{} of {}", kWhat, *head);
+  constexpr std::array<std::string_view, 2> kCompared{"llama", "qwen3"};
+  if (std::find(kCompared.begin(), kCompared.end(), model.family) == kCompared.end()) {
+    return formatted("{} in the {} family, not compared yet", kWhat, model.family);
+  }
+  if (training.micro_batch > 1) return formatted("{} of several rows, each with positions of its own", kWhat);
+  if (training.autocast) return formatted("{} under autocast", kWhat);
+  if (training.checkpoint.groups.empty()) {
+    return formatted("{} without checkpoints, where the model keeps keys and values as well", kWhat);
+  }
+  if (training.runtime != Runtime::PyTorch && training.runtime != Runtime::Fsdp2) {
+    return formatted("{} under {}", kWhat, name(training.runtime));
+  }
+  if (packing_of(model)) return formatted("{} over packed weights", kWhat);
+  return std::nullopt;
+}
+
 // Trainers of TRL and LLaMA-Factory. TRL's head reads lm_head.weight without calling the module; a second model is
 // prepared apart.
 std::optional<std::string> trainers_unsupported(const ModelSpec& model, const Training& training) {
   if (training.transformers < Version{5, 0, 0}) {
     return formatted("{} under transformers 4", of_whole_logits(training.loss) ? "a loss of pairs" : "TRL's losses");
   }
+  if (training.loss == Loss::Weighted) return weighed_unsupported(model, training);
   if (of_rewards(training.loss)) {
     const bool classes = model.parts != nullptr && model.parts->head == TextHead::Text && model.dims.labels == 1;
     if (!classes) return formatted("rewards of {}, which has no head of one label", model.graph_class);

@@ -236,8 +236,9 @@ void plain(const Job& job, const std::vector<CountedParameter>& parameters, std:
   }
   const bool in_buckets = job.parallelism.dp > 1 && t.ddp.gradient_as_bucket_view;
   if (!t.zero_grad_to_none && !in_buckets) result.persistent[Role::Gradients] = trained;
+  if (t.loop == LoopKind::FactoryV1) result.persistent[Role::Gradients] = trained;  // A list holds them.
   // The Trainer holds the latest norm for its log; GradScaler a scale and a counter.
-  const bool norm = t.gradient_clipping > 0 && t.loop == LoopKind::Trainer && trained > Bytes(0);
+  const bool norm = t.gradient_clipping > 0 && holds_norm(t.loop) && trained > Bytes(0);
   if (norm) result.persistent[Role::Temporaries] += Bytes(bytes_per_element(gradients_dtype(parameters)));
   if (t.grad_scaler) result.persistent[Role::Optimizer] += Bytes(8);
 }
@@ -605,6 +606,7 @@ Bytes spectrum_bytes(const ModelSpec& model, const Training& t) {
 bool add_batch_of_trainer(const Training& t, Footprint& result) {
   const Bytes tokens = storage(Elements(last_tokens(t)), DType::Int64);
   Bytes& inputs = result.persistent[Role::Inputs];
+  if (t.loss == Loss::Weighted) return true;  // All of it goes in forward.
   inputs = tokens * (of_rewards(t.loss) ? 2 : 3);
   // Taken out of the batch in forward.
   if (t.loss == Loss::OrpoLogits || t.loss == Loss::SimpoLogits) inputs = tokens * 2;

@@ -178,7 +178,8 @@ void fsdp_footprint(const ModelSpec& model, const Job& job, std::int64_t rank, F
     shards.push_back({Shape{local.value()}, type});
   }
   if (!shards.empty()) result.persistent[Role::Optimizer] += states_of(t.optimizer, shards);
-  const bool held = t.gradient_clipping > 0 && t.loop == LoopKind::Trainer && norm && !t.fsdp.cpu_offload;
+  if (t.loop == LoopKind::FactoryV1) result.persistent[Role::Gradients] += result.states.gradients;
+  const bool held = t.gradient_clipping > 0 && holds_norm(t.loop) && norm && !t.fsdp.cpu_offload;
   if (held) result.persistent[Role::Temporaries] += Bytes(bytes_per_element(*norm));
 }
 

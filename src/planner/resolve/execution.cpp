@@ -434,12 +434,13 @@ void resolve_loss_and_loop(Resolver& resolver) {
   resolve_activation_offloading(resolver);
   const Setting<std::string>& loop = resolver.request.loop;
   if (!loop.given()) return check_torchtitan_length(resolver);
-  constexpr std::array kLoops{LoopKind::Trainer, LoopKind::Minimal, LoopKind::Loss, LoopKind::Script,
-                              LoopKind::Torchtitan};
+  constexpr std::array kLoops{LoopKind::Trainer, LoopKind::Minimal,    LoopKind::Loss,
+                              LoopKind::Script,  LoopKind::Torchtitan, LoopKind::FactoryV1};
   const auto* found = std::find_if(kLoops.begin(), kLoops.end(), [&](LoopKind one) { return *loop == name(one); });
   if (found == kLoops.end()) {
-    return resolver.fault(loop.place,
-                          formatted("loop \"{}\" is none of trainer, minimal, loss, script, torchtitan", *loop));
+    return resolver.fault(
+        loop.place,
+        formatted("loop \"{}\" is none of trainer, minimal, loss, script, torchtitan, llama-factory-v1", *loop));
   }
   if (*found == LoopKind::Torchtitan && resolver.training().model_code != ModelCode::Torchtitan) {
     return resolver.fault(loop.place, "loop \"torchtitan\" around another code", "--model-code torchtitan");
@@ -447,6 +448,19 @@ void resolve_loss_and_loop(Resolver& resolver) {
   resolver.training().loop = *found;
   resolver.given("loop", *loop, loop.place, "--loop");
   check_torchtitan_length(resolver);
+}
+
+// LLaMA-Factory v1's loss and its loop move each other's batch, and come together.
+void check_factory_loop(Resolver& resolver) {
+  const Training& training = resolver.job.training;
+  const bool loss = training.loss == Loss::Weighted;
+  const bool loop = training.loop == LoopKind::FactoryV1;
+  if (loss == loop) return;
+  const Setting<std::string>& said = loss ? resolver.request.loss : resolver.request.loop;
+  resolver.fault(said.place,
+                 loss ? "the loss \"weighted\" in another loop than LLaMA-Factory v1's"
+                      : "LLaMA-Factory v1's loop around another loss than its own",
+                 loss ? "--loop llama-factory-v1" : "--loss weighted");
 }
 
 // Height and width: N or HEIGHTxWIDTH, in a training file also two numbers.
@@ -654,6 +668,7 @@ void resolve_execution(Resolver& resolver) {
   resolve_model_code(resolver);
   resolve_attention(resolver);
   resolve_loss_and_loop(resolver);
+  check_factory_loop(resolver);
   resolve_experts(resolver);
   resolve_level(resolver);
   resolve_freeze(resolver);

@@ -12,6 +12,8 @@
 namespace dsplan {
 namespace {
 
+constexpr std::string_view kV1 = "llama-factory-v1";
+
 std::string_view end_of(const Module& module) {
   return std::string_view(module.path).substr(module.path.rfind('.') + 1);
 }
@@ -76,8 +78,8 @@ class AdapterWriter {
     const bool packs = request_.quantization.value_or(foreign_.bits.value_or(0) != 0 ? "nf4" : "none") != "none";
     const bool as_model = !trained_in_fp32 || (name_ == "trl" && words_.stage3);
     const std::string_view dtype = name_ == "trl" && packs ? "bf16" : as_model ? "model" : "fp32";
-    const std::string dropout =
-        foreign_.lora_dropout.given() ? formatted("{}", *foreign_.lora_dropout) : (name_ == "trl" ? "0.05" : "0");
+    const std::string dropout = foreign_.lora_dropout.given() ? formatted("{}", *foreign_.lora_dropout)
+                                                              : (name_ == "trl" || name_ == kV1 ? "0.05" : "0");
     const std::string named = targets(place);
     request_.lora = {formatted("r={}{},dtype={},dropout={},alpha={}{}", rank, named.empty() ? "" : ",targets=" + named,
                                dtype, dropout, alpha(std::stoll(rank)), more(packs)),
@@ -87,11 +89,12 @@ class AdapterWriter {
  private:
   [[nodiscard]] std::string usual_rank() const {
     if (name_ == "trl") return "16";
-    return name_ == "llama-factory" ? "8" : "";
+    return name_.starts_with("llama-factory") ? "8" : "";
   }
   [[nodiscard]] std::string alpha(std::int64_t rank) const {
     if (foreign_.lora_alpha.given()) return formatted("{}", *foreign_.lora_alpha);
     if (name_ == "trl") return "32";
+    if (name_ == kV1) return "16";
     return name_ == "llama-factory" ? std::to_string(2 * rank) : "8";
   }
 
@@ -119,8 +122,9 @@ class AdapterWriter {
       return of_language(all || !named.given() ? std::vector<std::string>() : *named);
     }
     if (all && name_ == "axolotl" && words_.base.dims.experts > 0) return as_targets(words_.base, linear_modules());
-    if (all || (name_ == "llama-factory" && !named.given())) return "all-linear";
-    if (named.given() && named->size() == 1 && name_ != "llama-factory") {
+    const bool factory = name_.starts_with("llama-factory");
+    if (all || (factory && !named.given())) return "all-linear";
+    if (named.given() && named->size() == 1 && !factory) {
       const std::string& text = named->front();
       const bool pattern = text.find_first_of("*^$|()[]\\+") != std::string::npos;
       if (const std::optional<std::string> found = pattern ? matching(words_.base, text) : std::nullopt) return *found;

@@ -29,4 +29,9 @@ void freeze_beside_language(const ForeignInput& foreign, const ModelSpec& base, 
 // layer's.
 void complete_torchtitan(const ForeignInput& foreign, const ModelSpec& base, Request& request, Diagnostics& faults);
 
+// LLaMA-Factory v1 (0.9.6.dev0, src/llamafactory/v1): core/model_engine.py, core/base_trainer.py,
+// plugins/trainer_plugins/distributed/fsdp2.py. Without adapters the model is trained in fp32; FSDP2 alone reads bf16.
+void complete_llama_factory_v1(const ForeignInput& foreign, const ModelSpec& base, Request& request,
+                               Diagnostics& faults);
+
 }  // namespace dsplan

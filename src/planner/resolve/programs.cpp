@@ -388,6 +388,10 @@ class OfProgram {
     apply_sharding_plugin(foreign_, base_, request_, faults_);
     if (name_ == "trl") trl();
     if (name_ == "llama-factory") llama_factory();
+    if (name_ == "llama-factory-v1") {
+      expand_segments(foreign_, request_);
+      complete_llama_factory_v1(foreign_, base_, request_, faults_);
+    }
     if (name_ == "axolotl") axolotl();
     if (name_ == "torchtitan") complete_torchtitan(foreign_, base_, request_, faults_);
     complete_adapters({foreign_, base_, name_, stage3()}, request_, faults_);

@@ -1,4 +1,4 @@
-// Losses of pairs over whole logits; for src/model/graphs/*.cpp only.
+// Losses of trainers over whole logits, most of them of pairs; for src/model/graphs/*.cpp only.
 #pragma once
 
 #include <functional>
@@ -56,6 +56,16 @@ using Telling = std::function<Told(const PairBatch& batch)>;
 // PairwiseTrainer.compute_loss of LLaMA-Factory: a value of each token, and beside it the model's own loss, for which
 // nobody asks.
 [[nodiscard]] Graph valued_model(GraphBuilder& g, const Telling& telling);
+
+// What LLaMA-Factory v1's trainer hands to a model by name: positions, and a weight of each token, of which the model
+// makes nothing.
+struct WeighedBatch {
+  PairBatch rows;
+  TensorId positions = kNone;
+  TensorId weights = kNone;
+};
+// Its SFTTrainer.compute_loss, the whole forward.
+[[nodiscard]] Graph weighed_model(GraphBuilder& g, const std::function<Told(const WeighedBatch& batch)>& telling);
 
 // The same of TRL's DPOTrainer before it had a fused head, as axolotl runs it: log-probabilities a row at a time.
 [[nodiscard]] Graph rowwise_preference_model(GraphBuilder& g, const Answering& answering);

@@ -38,6 +38,11 @@ bool before(std::string_view a, std::string_view b) {
   return a.empty() && !b.empty();
 }
 
+// As its constructor makes it.
+NamedParameter as_made(const Training& training, const Parameter& parameter, ParameterId id) {
+  return {id, parameter.shape.elements().value(), true, training.made_dtype(parameter)};
+}
+
 }  // namespace
 
 bool is_adapter(const Parameter& parameter) {
@@ -80,10 +85,6 @@ void ModelLoading::each_moved(const std::function<void(const NamedParameter&)>& 
   for (const NamedParameter& p : named_) act(p);
 }
 
-NamedParameter ModelLoading::made(const Parameter& parameter, ParameterId id) const {
-  return {id, parameter.shape.elements().value(), true, training_.made_dtype(parameter)};
-}
-
 Variable ModelLoading::make(const NamedParameter& p, What what, Space space) {
   Variable made = eager_.empty(storage(Elements(p.elements), p.dtype), p.dtype, what, p.id, space);
   eager_.work().write(made).run(Body::LoadParameter, "load parameter");
@@ -113,7 +114,7 @@ void ModelLoading::build_packed(const ModelSpec& model, const BuffersOf& buffers
     const Parameter& parameter = model.parameters[static_cast<std::size_t>(id)];
     if (packed(parameter)) {
       on_device_[static_cast<std::size_t>(id)] = packing.pack(id, [&] {
-        return make(made(parameter, id), {Role::Parameters, "parameter"});
+        return make(as_made(training_, parameter, id), {Role::Parameters, "parameter"});
       });
     } else {
       const NamedParameter p{id, parameter.shape.elements().value(), true, loaded};
@@ -125,6 +126,35 @@ void ModelLoading::build_packed(const ModelSpec& model, const BuffersOf& buffers
   }
   prepare(model);
   make_adapters(model, DType::Float32, packing_of(model)->others());
+}
+
+void ModelLoading::build_stored(const ModelSpec& model, const BuffersOf& buffers_of) {
+  on_device_.resize(parameters_);
+  const DType stored = model.stored_dtype.value_or(DType::Float32);
+  std::vector<ParameterId> order;
+  Bytes all;
+  for (std::size_t id = 0; id < parameters_; ++id) {
+    const Parameter& parameter = model.parameters[id];
+    if (is_adapter(parameter) || parameter.tied_to != kNone) continue;
+    order.push_back(static_cast<ParameterId>(id));
+    all += storage(parameter.shape.elements(), stored);
+  }
+  {
+    const Variable room = eager_.scratch(Bytes(all.value() / 2 * 2), DType::UInt8,
+                                         {Role::Temporaries, "room for the model", "modeling_utils.py"});
+    eager_.work().write(room).run(Body::Nothing, "warm up the allocator");
+  }
+  std::sort(order.begin(), order.end(), [&](ParameterId a, ParameterId b) {
+    return before(model.parameters[at(a)].name, model.parameters[at(b)].name);
+  });
+  for (const ParameterId id : order) {
+    const NamedParameter p{id, model.parameters[at(id)].shape.elements().value(), true, stored};
+    on_device_[at(id)] = make(p, {Role::Parameters, "parameter"});
+  }
+  for (std::size_t module = 0; module < model.modules.size(); ++module) buffers_of(static_cast<ModuleId>(module));
+  const bool adapted = std::any_of(model.parameters.begin(), model.parameters.end(), is_adapter);
+  for (std::size_t id = 0; id < parameters_ && !adapted; ++id) cast(static_cast<ParameterId>(id), DType::Float32);
+  make_adapters(model, stored, stored, true);
 }
 
 // peft's prepare_model_for_kbit_training: one after the other is cast, then the cache is emptied. A bias takes the
@@ -410,12 +440,15 @@ void ModelLoading::build_on_device(const ModelSpec& model, const BuffersOf& buff
                                    const std::function<void()>& before_product) {
   before_product_ = before_product;
   if (packing_of(model)) return build_packed(model, buffers_of);
+  if (training_.loop == LoopKind::FactoryV1) return build_stored(model, buffers_of);
   on_device_.resize(parameters_);
-  const auto make_one = [&](ParameterId id, What what) { return make(made(model.parameters[at(id)], id), what); };
+  const auto make_one = [&](ParameterId id, What what) {
+    return make(as_made(training_, model.parameters[at(id)], id), what);
+  };
   ConstructedWeights weights(model, training_.transformers, on_device_, make_one);
   const LateBuffers late = late_buffers(model);
   Waiting waiting;
-  Tables tables(eager_.emitter(), model, training_, made(model.parameters.front(), 0).dtype);
+  Tables tables(eager_.emitter(), model, training_, as_made(training_, model.parameters.front(), 0).dtype);
   for (std::size_t next = 0; next <= model.modules.size(); ++next) {
     const auto module = next == model.modules.size() ? ModuleId(kNone) : static_cast<ModuleId>(next);
     make_waiting(waiting, next, [&](ModuleId due) { tables.construct(due, buffers_of); });

@@ -75,8 +75,6 @@ class ModelLoading {
   std::int64_t ranks_;    // Of the data-parallel group.
   std::int64_t world_;    // All of them.
   DeviceThreads device_;  // None where kernels' temporaries are not asked for.
-  // As its constructor makes it.
-  [[nodiscard]] NamedParameter made(const Parameter& parameter, ParameterId id) const;
   [[nodiscard]] Variable make(const NamedParameter& p, What what, Space space = Space::Device);
   // `reads_weights`: they are there, and DoRA's magnitudes are computed from them.
   void make_adapters(const ModelSpec& model, DType beside, DType beside_copies, bool reads_weights = false);
@@ -84,6 +82,8 @@ class ModelLoading {
   // As from_pretrained does with packed weights: in the order of their names, each loaded whole and packed; adapters
   // come after that.
   void build_packed(const ModelSpec& model, const BuffersOf& buffers_of);
+  // As LLaMA-Factory v1 does: in the checkpoint's dtype, in the order of names, and where all is trained cast then.
+  void build_stored(const ModelSpec& model, const BuffersOf& buffers_of);
   void prepare(const ModelSpec& model);
 
   std::function<void()> before_product_;

@@ -106,6 +106,7 @@ class PyTorchRuntime final : public RuntimeBase {
   }
 
   void step(bool /*first*/) override {
+    listed_.reset(Reason::Loop);
     const std::vector<StepParameter> all = all_parameters();
     if (training().gradient_clipping > 0) {
       clip_.forget();
@@ -166,6 +167,7 @@ class PyTorchRuntime final : public RuntimeBase {
   void zero_grad() {
     if (training().zero_grad_to_none) {
       views_.drop();
+      if (training().loop == LoopKind::FactoryV1) keep_listed();
       return gradients_.drop(trained_);
     }
     std::vector<BufferId> held;
@@ -178,8 +180,16 @@ class PyTorchRuntime final : public RuntimeBase {
     if (!held.empty()) eager_.zero(held, "zero gradients");
   }
 
+  // LLaMA-Factory v1's fit has a list of the gradients that it took the norm of, until it makes the next one.
+  void keep_listed() {
+    for (const NamedParameter& p : trained_) {
+      if (gradients_.holds(p.id)) listed_.append(gradients_.take(p.id));
+    }
+  }
+
   std::vector<Variable> parameters_;  // By ParameterId.
-  std::vector<BufferId> buffers_;     // The model's.
+  Variables listed_;
+  std::vector<BufferId> buffers_;  // The model's.
   bool require_forward_param_sync_ = true;
   bool has_reducer_ = false;
   SeparateGradients gradients_;

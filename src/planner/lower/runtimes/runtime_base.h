@@ -44,7 +44,7 @@ class RuntimeBase : public TrainingRuntime {
   // Whose loop has a variable for the norm that clipping found.
   [[nodiscard]] bool keeps_norm() const {
     const bool titan = training().loop == LoopKind::Torchtitan && training().torchtitan >= Version{0, 2, 0};
-    return training().loop == LoopKind::Trainer || titan;
+    return holds_norm(training().loop) || titan;
   }
 
   // What DeepSpeed's see_memory_usage would say here; nothing under plain PyTorch.

@@ -76,6 +76,19 @@ std::vector<Variable> empty_parameters(const std::vector<NamedParameter>& traine
   return made;
 }
 
+// FSDP2Engine._warmup_grad_norm of LLaMA-Factory v1: the norm of gradients of zeros.
+void warm_up_norm(std::vector<StepParameter> all, GradientClip& clip, Eager& eager) {
+  std::vector<Variable> zeros;
+  for (StepParameter& one : all) {
+    const Bytes bytes = storage(one.shape.elements(), one.dtype);
+    zeros.push_back(eager.scratch(bytes, one.dtype, {Role::Gradients, "gradient of zeros"}));
+    eager.zero(zeros.back(), "zeros");
+    one.gradient = Part(zeros.back().id(), Bytes(0), bytes);
+  }
+  clip.run(all, false);
+  let_go(zeros, Reason::Loop);
+}
+
 class Fsdp2Runtime final : public RuntimeBase {
  public:
   Fsdp2Runtime(const Job& job, const ModelSpec& model, std::int64_t rank, Emitter& emitter);
@@ -108,6 +121,7 @@ class Fsdp2Runtime final : public RuntimeBase {
   ShardGradients reducer_;
   OptimizerStep optimizer_;
   GradientClip clip_;
+  Variables listed_;
   std::vector<FsdpGroup> facts_;
   std::vector<std::unique_ptr<ParamGroup>> groups_;  // Of those with parameters, in the order of fully_shard's calls.
   std::vector<ParamGroup*> states_;                  // The same in the order of modules.
@@ -201,6 +215,9 @@ void Fsdp2Runtime::initialise(const std::vector<BufferId>& /*buffers*/) {
   for (const NamedParameter& p : trained_) {
     if (!is_padded_twice(training(), parameters_.of(p.id))) promise_update(emitter_, parameters_, p.id);
   }
+  if (training().loop == LoopKind::FactoryV1) {
+    warm_up_norm(step_parameters(all_of(trained_), parameters_, reducer_), clip_, eager_);
+  }
   optimizer_.construct(step_parameters(all_of(trained_), parameters_, reducer_));
 }
 
@@ -292,6 +309,7 @@ void Fsdp2Runtime::end_backward() {
 }
 
 void Fsdp2Runtime::step(bool /*first*/) {
+  listed_.reset(Reason::Loop);
   if (training().gradient_clipping > 0) {
     clip_.forget();
     clip_.run(step_parameters(all_of(trained_), parameters_, reducer_), keeps_norm());
@@ -300,6 +318,11 @@ void Fsdp2Runtime::step(bool /*first*/) {
     optimizer_.step(step_parameters(group.members, parameters_, reducer_), group.weight_decay);
   }
   if (training().loop == LoopKind::Torchtitan) clip_.forget();
+  if (training().loop == LoopKind::FactoryV1) {  // Its fit has a list of them until it makes the next one.
+    for (const NamedParameter& p : trained_) {
+      if (Variable one = reducer_.take(p.id)) listed_.append(std::move(one));
+    }
+  }
   for (const NamedParameter& p : trained_) reducer_.drop(p.id);
 }
 

@@ -24,6 +24,8 @@ class ShardGradients {
   // `.grad` of a shard; no buffer: None.
   [[nodiscard]] Part of(ParameterId id) const;
   void drop(ParameterId id) { held_[static_cast<std::size_t>(id)].storage.reset(); }
+  // The same where somebody else holds it still.
+  [[nodiscard]] Variable take(ParameterId id) { return std::move(held_[static_cast<std::size_t>(id)].storage); }
 
  private:
   struct Held {
