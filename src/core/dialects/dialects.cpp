@@ -64,7 +64,7 @@ std::span<const DialectTable> dialects() {
       {Dialect::LlamaFactory, "LLaMA-Factory", "llama-factory", "a LLaMA-Factory configuration", "llamafactory 0.9.5",
        false, detail::llama_factory_keys()},
       {Dialect::LlamaFactoryV1, "LLaMA-Factory v1", "llama-factory-v1", "a LLaMA-Factory v1 configuration",
-       "llamafactory 0.9.6.dev0, src/llamafactory/v1", false, detail::llama_factory_v1_keys()},
+       "llamafactory 0.9.6.dev0, its folder v1", false, detail::llama_factory_v1_keys()},
       {Dialect::Axolotl, "axolotl", "axolotl", "an axolotl configuration", "axolotl 0.19.0", true,
        detail::axolotl_keys()},
       {Dialect::Accelerate, "accelerate", "", "accelerate's configuration", "accelerate 1.15.0", false,
