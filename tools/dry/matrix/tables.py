@@ -1790,7 +1790,7 @@ def factory():
         one = functools.partial(job, "factory", model, 500, 2, change=change, attention=None, lora={"r": 8, "targets": targets}, **text)
         for form in ("reentrant", "non_reentrant"):
             yield one(name=f"lora-{form}", checkpoint_impl=form)
-            yield one(name=f"lora-{form}-zero3", checkpoint_impl=form, world=8, rank=3, deepspeed=engine(3))
+            yield one(name=f"lora-{form}-zero3", checkpoint_impl=form, world=8, rank=3, deepspeed=engine(3), model_init="host")
             yield one(name=f"lora-{form}-zero2", checkpoint_impl=form, world=8, rank=3, deepspeed=engine(2))
 
 

@@ -384,6 +384,7 @@ class Worker:
             return
         if self.deepspeed:
             import deepspeed
+            import torch
 
             # Its optimizer prints a parameter: of chance values torch counts those that are not zero, and makes as many numbers.
             torch._tensor_str._str = lambda tensor, **_: "tensor"
