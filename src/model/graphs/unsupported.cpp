@@ -223,9 +223,9 @@ std::optional<std::string> adapter_kernels_family(const ModelSpec& model, const 
       "apertus",     "arcee",   "cohere2",  "ernie4_5",  "exaone4", "gemma",    "gemma2",   "gemma3",           "glm4",
       "gemma3_text", "granite", "llama",    "ministral", "mistral", "mistral3", "nemotron", "hunyuan_v1_dense", "qwen2",
       "qwen3",       "qwen3_5", "seed_oss", "smollm3"};
-  constexpr std::array<std::string_view, 10> kOwnCode{"cohere", "llava", "mllama",   "olmo",       "olmo2",
-                                                      "phi",    "phi3",  "stablelm", "qwen2_5_vl", "qwen2_vl"};
-  constexpr std::array<std::string_view, 2> kNoClass{"glm46v", "smolvlm"};
+  constexpr std::array<std::string_view, 9> kOwnCode{"cohere", "mllama",   "olmo",       "olmo2",   "phi",
+                                                     "phi3",   "stablelm", "qwen2_5_vl", "qwen2_vl"};
+  constexpr std::array<std::string_view, 3> kNoClass{"glm46v", "llava", "smolvlm"};
   const auto is_one_of = [&model](const auto& families) {
     return std::find(families.begin(), families.end(), model.family) != families.end();
   };
