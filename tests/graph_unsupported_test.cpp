@@ -234,6 +234,11 @@ TEST_CASE("unsupported: axolotl's kernels are for adapters over weights in 16 bi
   CHECK(reason(other, [](Training& t) { t.lora_kernels.o = true; }) ==
         "axolotl's kernels in the phi3 family, where its patch does not find the code that it replaces and axolotl "
         "ends (lora_mlp_kernel: false turns all of them off)");
+  other.family = "smolvlm";  // Whose class of attention has capitals where axolotl looks for small letters.
+  CHECK(
+      reason(other, [](Training& t) { t.lora_kernels.qkv = true; }) ==
+      "axolotl's kernels in the smolvlm family, where its patch does not find the class of attention and axolotl ends "
+      "(lora_mlp_kernel: false turns all of them off)");
   CHECK(reason(llama, [](Training& t) { t.autocast = DType::Float16; }) ==
         "axolotl's kernels over weights in bf16 under autocast in fp16");
 }

@@ -321,11 +321,6 @@ ModuleId trained_copy(const ModelSpec& model, ModuleId module) {
   return model.child(model.child(module, "modules_to_save"), "default");
 }
 
-bool has_trained_copies(const ModelSpec& model) {
-  return std::any_of(model.modules.begin(), model.modules.end(),
-                     [](const Module& module) { return module.type == kWrapper; });
-}
-
 bool has_magnitudes(const ModelSpec& model) {
   return std::any_of(model.modules.begin(), model.modules.end(),
                      [](const Module& module) { return module.type == "lora.dora.DoraLinearLayer"; });

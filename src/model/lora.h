@@ -38,7 +38,6 @@ struct Lora {
 
 // Of a module whose copy is trained (peft's ModulesToSaveWrapper): that copy; kNone of any other.
 [[nodiscard]] ModuleId trained_copy(const ModelSpec& model, ModuleId module);
-[[nodiscard]] bool has_trained_copies(const ModelSpec& model);
 [[nodiscard]] bool has_magnitudes(const ModelSpec& model);  // DoRA's.
 
 // `model` with adapters: names as peft's ("base_model.model.", ".base_layer.", ".lora_A.default."), everything else

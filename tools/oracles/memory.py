@@ -192,7 +192,8 @@ def model_of(case, meter):
         import tensor_parallel
         model = tensor_parallel.parallel(model, training["tp"])
     if "lora" in training:
-        model = with_adapters(model, training["lora"], "CAUSAL_LM" if not class_of(case) else None)
+        causal = not class_of(case) or "lora_kernels" in training  # Which are put into such a model alone.
+        model = with_adapters(model, training["lora"], "CAUSAL_LM" if causal else None)
     if "lora_kernels" in training:
         adapter_kernels.put(model, training["lora_kernels"])
     frozen = training.get("freeze", [])

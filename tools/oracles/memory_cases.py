@@ -955,6 +955,7 @@ def liger_kernels():
 # axolotl's functions of adapted projections, with all that it makes of its default file: adapters in fp32 over weights in
 # 16 bits, under autocast, reentrant checkpoints.
 ALL_LINEAR = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+TWO_PRODUCTS = [one for one in ALL_LINEAR if one != "gate_proj"]
 
 
 def adapter_kernels():
@@ -991,6 +992,43 @@ def adapter_kernels():
         "hunyuan-dense-adapted": of(HUNYUAN, micro_batch=2, seq=72, **bf16),
         "exaone4-adapted": of(EXAONE4, micro_batch=2, seq=72, **bf16),
         "ministral-adapted": of(MINISTRAL, micro_batch=2, seq=72, **bf16),
+        "cohere2-adapted": of(COHERE2, micro_batch=2, seq=72, lora={"dropout": 0.05}, **bf16),
+        "cohere2-adapted-checkpoint": of(COHERE2, micro_batch=2, seq=64, checkpoint="full", reentrant=True,
+                                         input_require_grads=True, **bf16),
+        # MLPs of two products are left to peft.
+        "apertus-adapted": of(APERTUS, micro_batch=2, seq=72, lora={"targets": TWO_PRODUCTS, "dropout": 0.05}, **bf16),
+        "apertus-adapted-checkpoint": of(APERTUS, seq=64, lora={"targets": TWO_PRODUCTS}, checkpoint="full", reentrant=True,
+                                         input_require_grads=True, **bf16),
+        "arcee-adapted": of(ARCEE, micro_batch=2, seq=72, lora={"targets": TWO_PRODUCTS, "dropout": 0.05}, **bf16),
+        "nemotron-adapted": of(NEMOTRON, micro_batch=2, seq=72, lora={"targets": TWO_PRODUCTS}, **bf16),
+        "nemotron-adapted-checkpoint": of(NEMOTRON, micro_batch=2, seq=64, lora={"targets": TWO_PRODUCTS},
+                                          checkpoint="full", reentrant=True, input_require_grads=True, **bf16),
+    }
+
+
+def shown_adapter_kernels():
+    """In the text behind pictures, whose tower is left to peft."""
+    def of(config, parts, **more):
+        targets = [f"language_model.layers.{layer}.{part}_proj" for layer, part in parts]
+        lora = {**LORA, "targets": targets, **more.pop("lora", {})}
+        plain = {"micro_batch": 2, "seq": 96, "images": 1, "autocast": "bf16", "lora_kernels": "qkv,o,mlp", "lora": lora}
+        return case(config, **{**plain, **more})
+    attention = [f"self_attn.{one}" for one in "qkvo"]
+    mlp = [f"mlp.{one}" for one in ("gate", "up", "down")]
+    every = [(layer, part) for layer in (0, 1) for part in attention + mlp]
+    # A layer of linear attention before one that attends; qwen3.5's examples adapt no gate.
+    gated = [(1, part) for part in attention] + [(layer, part) for layer in (0, 1) for part in mlp[1:]]
+    again = {"checkpoint": "full", "reentrant": True, "input_require_grads": True}
+    return {
+        "gemma3-shown-adapted": of(GEMMA3_SHOWN, every, autocast=None, lora={"dtype": "bf16", "dropout": 0.05}),
+        "gemma3-shown-adapted-checkpoint": of(GEMMA3_SHOWN, every, autocast=None, lora={"dtype": "bf16"}, checkpoint="full"),
+        # axolotl patches mistral's class of attention, which the first has and the second has not.
+        "mistral3-adapted": of(MISTRAL3, every, image_size=[40, 24], lora={"dropout": 0.05}),
+        "mistral3-ministral3-adapted": of(MINISTRAL3_SHOWN, every, image_size=[40, 24], lora={"dropout": 0.05}),
+        "mistral3-ministral3-adapted-checkpoint": of(MINISTRAL3_SHOWN, every, image_size=[40, 24], **again),
+        "qwen3-5-vl-adapted": of(QWEN3_5_VL, gated, image_size=[40, 24], lora={"dropout": 0.05}),
+        "qwen3-5-vl-adapted-checkpoint": of(QWEN3_5_VL, gated, image_size=[40, 24], checkpoint="full"),
+        "qwen3-5-vl-adapted-gates": of(QWEN3_5_VL, gated + [(layer, "mlp.gate") for layer in (0, 1)], image_size=[40, 24]),
     }
 
 
@@ -1106,6 +1144,7 @@ QWEN3_5_VL = {**QWEN3_VL, "model_type": "qwen3_5", "architectures": ["Qwen3_5For
 QWEN3_5_MOE_VL = {**QWEN3_5_VL, "model_type": "qwen3_5_moe", "architectures": ["Qwen3_5MoeForConditionalGeneration"],
                   "text_config": {**QWEN3_5_MOE, "num_hidden_layers": 2, "layer_types": ["linear_attention", "full_attention"]},
                   "vision_config": {**QWEN3_5_VL["vision_config"], "model_type": "qwen3_5_moe_vision"}}
+MINISTRAL3_SHOWN = {**MISTRAL3, "text_config": {**MINISTRAL3, "vocab_size": 512}}
 SIZED = "model.visual."
 TOWER = "model.vision_tower."
 SEEING = "model.vision_model."
@@ -1433,6 +1472,7 @@ CASES = {
     **liger_kernels(),
     **torchtitan_cases(),
     **adapter_kernels(),
+    **shown_adapter_kernels(),
     "llama-liger": case(LLAMA, micro_batch=2, seq=70, loss="liger"),
     "llama-tied-liger": case(config("llama", tie_word_embeddings=True), seq=96, loss="liger"),
     "mistral-liger-checkpoint": case(MISTRAL, micro_batch=2, seq=77, loss="liger", checkpoint="full", grad_accum=2),

@@ -291,7 +291,7 @@ TensorId scaled_for_head(GraphBuilder& g, TensorId hidden) {
 
 // cce_forward and apply_lce of cut_cross_entropy/transformers (axolotl's fork, 5f0c7a7): the head's module is not
 // called, and what reaches it in fp32 is cast.
-TensorId cut_loss(GraphBuilder& g, TensorId hidden, TensorId labels) {
+TensorId cut_loss(GraphBuilder& g, TensorId hidden, TensorId labels, const std::vector<TensorId>& others) {
   const TensorId weight = g.parameter_of(g.child(g.causal(), "lm_head"), "weight");
   const TensorId seen = all_tokens(g, hidden);
   const TensorId scaled = scaled_for_head(g, seen);
@@ -305,14 +305,14 @@ TensorId cut_loss(GraphBuilder& g, TensorId hidden, TensorId labels) {
   const TensorId targets = g.view(labels, Shape{tokens});
   const TensorId loss = g.make(Op::CutCrossEntropy, Shape{}, DType::Float32, {rows, weight, targets, places}, true);
   g.drop({rows, targets, places, states, hidden});
-  return drop_outputs(g, loss, {}, {});
+  return drop_outputs(g, loss, others, {});
 }
 
 }  // namespace
 
 TensorId causal_loss(GraphBuilder& g, TensorId hidden, TensorId labels, const Head& head,
                      const std::vector<TensorId>& others, const std::vector<TensorId>& cache, TensorId local) {
-  if (g.options().loss == Loss::Cut) return cut_loss(g, hidden, labels);
+  if (g.options().loss == Loss::Cut) return cut_loss(g, hidden, labels, others);
   if (g.options().loss == Loss::Liger) return liger_loss(g, hidden, labels, cache);
   if (g.options().loss == Loss::Chunked) {
     const std::vector<TensorId> logits = logits_by_piece(g, hidden, head);

@@ -701,21 +701,26 @@ struct Projected {
 };
 
 // Queries and a gate from one product, head by head: chunk(proj(x).view(B, S, heads, 2 * D), 2, -1).
-TensorId gated_queries(GraphBuilder& g, const DecoderParts& p, ModuleId attention, const HeadRow& head, TensorId x,
-                       TensorId& gate) {
+// `functions`: of axolotl's, the query's first.
+TensorId gated_queries(GraphBuilder& g, const DecoderParts& p, ModuleId attention, const HeadRow& head,
+                       const Projection& own, const std::vector<TensorId>& functions, TensorId x, TensorId& gate) {
+  const TensorId flat = functions.empty() ? linear_module(g, own.module, x, own.features) : functions.front();
   const Dimensions& d = g.dims();
   const std::int64_t rows = g.options().micro_batch;
   const std::int64_t seq = g.options().seq;
-  const TensorId flat = linear_module(g, g.child(attention, head.projection), x, 2 * head.count * d.head_dim);
   const TensorId pairs = g.view(flat, Shape{rows, seq, head.count, 2 * d.head_dim});
   g.drop({flat});
   const std::vector<TensorId> halves = split_last(g, pairs, equal_widths(g, pairs, 2));
   g.drop({pairs});
-  const TensorId own = head.count > 1 ? g.copy(halves[1]) : g.keep(halves[1]);
-  gate = g.view(own, Shape{rows, seq, head.count * d.head_dim});
+  const TensorId joined = head.count > 1 ? g.copy(halves[1]) : g.keep(halves[1]);
+  gate = g.view(joined, Shape{rows, seq, head.count * d.head_dim});
   const TensorId split = g.view(halves[0], g.shape(halves[0]));
-  g.drop({own, halves[1], halves[0]});
+  g.drop({joined, halves[1], halves[0]});
   return turned_heads(g, p, attention, head, head_norm(g, p, attention, head.norm, HeadNorm::ByToken, split));
+}
+
+std::int64_t query_features(const DecoderParts& p, const Dimensions& d) {
+  return (p.gates_queries ? 2 : 1) * d.heads * d.head_dim;
 }
 
 // axolotl's attention asks for all three before it views them, by its function or module by module
@@ -750,7 +755,7 @@ Projected separate(GraphBuilder& g, const DecoderParts& p, ModuleId module, Tens
     const TensorId split = split_heads(g, p, module, head, flat);
     return p.head_norm == HeadNorm::BehindByToken ? split : turned_heads(g, p, module, head, split);
   };
-  const std::array<Projection, 3> all{{{g.child(module, query.projection), query.count * d.head_dim},
+  const std::array<Projection, 3> all{{{g.child(module, query.projection), query_features(p, d)},
                                        {g.child(module, key.projection), key.count * d.head_dim},
                                        {g.child(module, value.projection), value.count * d.head_dim}}};
   const std::vector<TensorId> functions = asked_at_once(g, all, whole);
@@ -763,7 +768,7 @@ Projected separate(GraphBuilder& g, const DecoderParts& p, ModuleId module, Tens
     g.drop({flat});
     return back;
   };
-  made.q = p.gates_queries ? gated_queries(g, p, module, query, whole, made.gate) : project(query);
+  made.q = p.gates_queries ? gated_queries(g, p, module, query, all[0], functions, whole, made.gate) : project(query);
   made.k = project(key);
   made.v = project(value);
   if (p.views_behind) {

@@ -96,18 +96,39 @@ std::optional<std::string> liger_unsupported(const ModelSpec& model, const Train
   return std::nullopt;
 }
 
+// A head of one product behind a decoder, beside which nothing adds to the loss.
+std::optional<std::string> language_head_unsupported(const ModelSpec& model) {
+  if (model.parts == nullptr || builder_of(model) != build_decoder_graph)
+    return formatted("the {} family", model.family);
+  if (model.parts->head != TextHead::LanguageModel)
+    return formatted("{}, which is no language model", model.graph_class);
+  if (model.dims.experts > 0) return "a mixture, whose router has a loss of its own there";
+  for (const Module& module : model.modules) {
+    if (module.path.ends_with("lm_head.base_layer")) return "adapters of lm_head, which TRL refuses";
+  }
+  return std::nullopt;
+}
+
+// cce_forward_multimodal of each family is its own.
+std::optional<std::string> cut_pictures_unsupported(const ModelSpec& model) {
+  if (model.parts->tower == nullptr) return std::nullopt;
+  constexpr std::array<std::string_view, 2> kFamilies{"mistral3", "qwen3_5"};
+  if (std::find(kFamilies.begin(), kFamilies.end(), model.family) != kFamilies.end()) return std::nullopt;
+  return formatted("of pictures in the {} family, not compared yet", model.family);
+}
+
 // axolotl's plugin for cut cross-entropy. Its forward is llama's, or one that differs in what is done to logits.
 std::optional<std::string> cut_unsupported(const ModelSpec& model, const Training& training, std::int64_t tp) {
   const auto lacks = [](std::string_view what) { return formatted("cut cross-entropy {}", what); };
   if (tp > 1) return lacks("under tensor parallelism");
-  if (const auto head = fused_head_unsupported(model)) return lacks(formatted("of {}", *head));
+  if (const auto head = language_head_unsupported(model)) return lacks(formatted("of {}", *head));
+  if (const auto shown = cut_pictures_unsupported(model)) return lacks(*shown);
   if (model.dims.final_softcap > 0) return lacks("of capped logits, which compiled code makes");
   if (model.parts->sharing.used) return lacks(formatted("in the {} family, not compared yet", model.family));
   if (training.transformers < Version{5, 0, 0}) return lacks("under transformers 4");
   if (training.runtime == Runtime::DeepSpeed && training.zero.stage == 3) {
     return lacks("under ZeRO-3, which gathers the head for it by itself");
   }
-  if (training.runtime == Runtime::Fsdp1) return lacks("under FSDP1");
   if (is_fsdp(training.runtime) && training.fsdp.wrap.find("ends") != std::string::npos) {
     return lacks("over a head with a group of its own, which nobody gathers");
   }
@@ -200,24 +221,32 @@ std::optional<std::string> attention_unsupported(const ModelSpec& model, const T
 }
 
 // monkeypatch/lora_kernels.py of axolotl 0.19, QKV_PATCHES and find_mlp_in_layer: its own rewriting of the attention's
-// source, which ends where it does not find what it replaces, and an MLP of three projections.
+// source, which ends where it does not find what it replaces, and an MLP of three projections. It looks for the class
+// by the name that the model's type has in capitals (get_attention_cls_from_config), and ends where there is none.
 std::optional<std::string> adapter_kernels_family(const ModelSpec& model, const AdapterKernels& kernels) {
-  constexpr std::array<std::string_view, 15> kFamilies{
-      "ernie4_5", "exaone4", "gemma",     "gemma2", "gemma3_text", "glm4",     "granite", "hunyuan_v1_dense",
-      "llama",    "mistral", "ministral", "qwen2",  "qwen3",       "seed_oss", "smollm3"};
-  constexpr std::array<std::string_view, 9> kOwnCode{"cohere", "llava",    "olmo",       "olmo2",   "phi",
+  constexpr std::array<std::string_view, 22> kFamilies{
+      "apertus",     "arcee",   "cohere2",  "ernie4_5",  "exaone4", "gemma",    "gemma2",   "gemma3",           "glm4",
+      "gemma3_text", "granite", "llama",    "ministral", "mistral", "mistral3", "nemotron", "hunyuan_v1_dense", "qwen2",
+      "qwen3",       "qwen3_5", "seed_oss", "smollm3"};
+  constexpr std::array<std::string_view, 9> kOwnCode{"cohere", "mllama",   "olmo",       "olmo2",   "phi",
                                                      "phi3",   "stablelm", "qwen2_5_vl", "qwen2_vl"};
-  if ((kernels.qkv || kernels.o) && std::find(kOwnCode.begin(), kOwnCode.end(), model.family) != kOwnCode.end()) {
+  constexpr std::array<std::string_view, 3> kNoClass{"glm46v", "llava", "smolvlm"};
+  const auto is_one_of = [&model](const auto& families) {
+    return std::find(families.begin(), families.end(), model.family) != families.end();
+  };
+  const bool attends = kernels.qkv || kernels.o;
+  if (attends && (is_one_of(kOwnCode) || is_one_of(kNoClass))) {
     return formatted(
-        "axolotl's kernels in the {} family, where its patch does not find the code that it replaces and axolotl ends "
+        "axolotl's kernels in the {} family, where its patch does not find the {} and axolotl ends "
         "(lora_mlp_kernel: false turns all of them off)",
-        model.family);
+        model.family, is_one_of(kNoClass) ? "class of attention" : "code that it replaces");
   }
-  if (std::find(kFamilies.begin(), kFamilies.end(), model.family) == kFamilies.end()) {
+  if (!is_one_of(kFamilies)) {
     return formatted("axolotl's kernels in the {} family, not compared with its own yet", model.family);
   }
   const std::string& activation = model.dims.activation;
-  if (kernels.mlp && activation != "silu" && activation.find("gelu") == std::string::npos) {
+  const bool gated = model.parts == nullptr || model.parts->mlp == MlpKind::Gated;  // Others are left to peft.
+  if (kernels.mlp && gated && activation != "silu" && activation.find("gelu") == std::string::npos) {
     return formatted("axolotl's kernel of an MLP with {}; it has silu and gelu", activation);
   }
   return std::nullopt;
@@ -311,7 +340,6 @@ std::optional<std::string> packed_unsupported(const ModelSpec& model, const Trai
   const std::optional<Quantization> packing = packing_of(model);
   if (!packing) return std::nullopt;
   if (training.loss == Loss::Liger) return "Liger's loss over packed weights";
-  if (training.loss == Loss::Cut) return "cut cross-entropy over packed weights, not equal to it yet";
   if (packing->eight_bits()) return int8_unsupported(model, training);
   // MatMul4Bit's product stands inside of a function of its own, whose node nothing is kept for.
   const std::vector<CheckpointGroup>& groups = training.checkpoint.groups;
@@ -705,7 +733,7 @@ std::optional<std::string> unsupported_on_rank(const ModelSpec& model, const Tra
   if (const auto layers = shared_layers_unsupported(model, training)) return layers;
   if (const auto tower = tower_unsupported(model, training)) return tower;
   if (const auto picture = picture_unsupported(model, training)) return picture;
-  const bool other = training.loss != Loss::HuggingFace && !of_rewards(training.loss);
+  const bool other = training.loss != Loss::HuggingFace && training.loss != Loss::Cut && !of_rewards(training.loss);
   if (!causal && other) return formatted("another loss than hf of {}", model.graph_class);
   if (const auto packed = packed_unsupported(model, training)) return packed;
   if (const auto cache = cache_unsupported(model, training, tp)) return cache;
@@ -715,15 +743,8 @@ std::optional<std::string> unsupported_on_rank(const ModelSpec& model, const Tra
 }  // namespace
 
 std::optional<std::string> fused_head_unsupported(const ModelSpec& model) {
-  if (model.parts == nullptr || builder_of(model) != build_decoder_graph)
-    return formatted("the {} family", model.family);
-  if (model.parts->head != TextHead::LanguageModel)
-    return formatted("{}, which is no language model", model.graph_class);
+  if (const auto head = language_head_unsupported(model)) return head;
   if (model.parts->tower != nullptr) return "pictures";
-  if (model.dims.experts > 0) return "a mixture, whose router has a loss of its own there";
-  for (const Module& module : model.modules) {
-    if (module.path.ends_with("lm_head.base_layer")) return "adapters of lm_head, which TRL refuses";
-  }
   return std::nullopt;
 }
 

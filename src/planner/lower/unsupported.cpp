@@ -284,6 +284,15 @@ std::optional<std::string> accumulated_ties_unsupported(const ModelSpec& model, 
 }
 
 // A model, or parts of one, that FullyShardedDataParallel's hooks are not followed through yet.
+// What reads the head's weight without calling the head finds it gathered in the root's unit alone.
+bool root_has_head(const ModelSpec& model, const FlatUnit& root) {
+  const ParameterId weight = model.parameter(model.child(model.causal, "lm_head"), "weight");
+  const ParameterId tied = weight == kNone ? weight : model.parameters[static_cast<std::size_t>(weight)].tied_to;
+  return std::any_of(root.pieces.begin(), root.pieces.end(), [&](const FlatPiece& piece) {
+    return piece.id != kNone && (piece.id == weight || piece.id == tied);
+  });
+}
+
 std::optional<std::string> flattened_unsupported(const ModelSpec& model, const Job& job) {
   const Training& training = job.training;
   if (const auto packed = packed_shards_unsupported(model, training)) return packed;
@@ -297,6 +306,9 @@ std::optional<std::string> flattened_unsupported(const ModelSpec& model, const J
     if (const auto stops = accumulated_ties_unsupported(model, training)) return stops;
   }
   const std::vector<FlatUnit> units = flat_units(model, job);
+  if (training.loss == Loss::Cut && !root_has_head(model, units.front())) {
+    return "cut cross-entropy over a head with a unit of its own, which nobody gathers";
+  }
   for (const FlatUnit& unit : units) {
     if (keeps_whole(job) && training.fsdp.cpu_offload && unit.gathered == unit.kept) {
       return "CPUOffload by NO_SHARD of parameters that are not cast, whose copies on the device saved tensors keep";
@@ -352,23 +364,13 @@ bool magnitudes_cast(const ModelSpec& model, const Training& training) {
   });
 }
 
-// Of which the runtimes know nothing yet: ZeRO-3's gathers go by the modules that are called; DDP's buckets hold one
-// dtype. DeepSpeed with copies of modules has no witness.
+// Of which the runtimes know nothing yet: ZeRO-3's gathers go by the modules that are called.
 std::optional<std::string> adapters_unsupported(const ModelSpec& model, const Job& job) {
   const Training& training = job.training;
   const bool gathers = training.runtime == Runtime::DeepSpeed && training.zero.stage == 3;
   if (has_magnitudes(model) && gathers) return "DoRA where parameters are gathered by ZeRO-3";
   if (has_magnitudes(model) && training.runtime != Runtime::Fsdp2 && !magnitudes_cast(model, training)) {
     return "DoRA whose adapters have the dtype in which their layers compute";
-  }
-  if (!has_trained_copies(model)) return std::nullopt;
-  std::optional<DType> one;
-  for (const Parameter& parameter : model.parameters) {
-    if (!parameter.trainable || training.runtime != Runtime::PyTorch || job.parallelism.dp == 1) continue;
-    if (one.value_or(training.dtype_of(parameter)) != training.dtype_of(parameter)) {
-      return "trained parameters of two dtypes under DDP";
-    }
-    one = training.dtype_of(parameter);
   }
   return std::nullopt;
 }

@@ -498,6 +498,13 @@ void resolve_liger_kernels(Resolver& resolver) {
   resolver.given("liger kernels", *wished, wished.place, "--liger-kernels");
 }
 
+// For every mistral3 axolotl patches mistral's class of attention (get_attention_cls_from_config): that of ministral3
+// stays as it is, and peft's modules in it.
+bool keeps_attention(const ModelSpec& model) {
+  return model.family == "mistral3" && std::none_of(model.modules.begin(), model.modules.end(),
+                                                    [](const Module& one) { return one.type == "MistralAttention"; });
+}
+
 // Where adapters are, and in the model that has them.
 void resolve_adapter_kernels(Resolver& resolver) {
   const Setting<std::string>& wished = resolver.request.lora_kernels;
@@ -507,6 +514,12 @@ void resolve_adapter_kernels(Resolver& resolver) {
       {{"qkv", &AdapterKernels::qkv}, {"o", &AdapterKernels::o}, {"mlp", &AdapterKernels::mlp}}};
   if (!resolve_kernels(resolver, wished, "axolotl's adapter", words, kernels)) return;
   resolver.given("lora kernels", *wished, wished.place, "--lora-kernels");
+  if (resolver.model.causal != 0 && (kernels.qkv || kernels.o) && keeps_attention(resolver.model)) {
+    kernels.qkv = kernels.o = false;
+    resolver.notice(Notice::Kind::Inert, wished.place,
+                    "axolotl's kernels of attention have no effect: it patches MistralAttention, and this model has "
+                    "another class");
+  }
   if (!kernels.any() || resolver.model.causal != 0) return;
   kernels = {};
   resolver.notice(Notice::Kind::Inert, wished.place, "axolotl's kernels have no effect: there are no adapters");

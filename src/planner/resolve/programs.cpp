@@ -72,6 +72,15 @@ void pack_rows(const ForeignInput& foreign, Request& request) {
        {}});
 }
 
+// axolotl keeps sequences of one row apart in linear attention by flash-linear-attention's kernels, and stops where
+// they are not installed (monkeypatch/models/qwen3_5/modeling.py); transformers' own form is modelled.
+void judge_packed_mixers(const ForeignInput& foreign, const ModelSpec& base, Request& request) {
+  if (!foreign.packs.value_or(false) || base.parts == nullptr || base.parts->delta.heads == 0) return;
+  request.not_modelled.push_back(
+      {foreign.packs.place, When::Always, "sample_packing",
+       "flash-linear-attention's kernels, which axolotl wants for packed rows of linear attention"});
+}
+
 // check_auto_enable_lora_kernels (utils/schemas/config.py).
 void choose_adapter_kernels(const ForeignInput& foreign, const Place& usual, Request& request, Diagnostics& faults) {
   const bool rows = foreign.bits.value_or(0) == 8;
@@ -560,6 +569,7 @@ class OfProgram {
     }
     take_offloading(foreign_, request_);
     pack_rows(foreign_, request_);
+    judge_packed_mixers(foreign_, base_, request_);
     if (runs_deepspeed()) return;
     const bool half = arguments.fp16.value_or(false);
     const bool bf16 = arguments.bf16.value_or(false);

@@ -695,6 +695,58 @@ def cut():
     ):
         loop = {"optimizer": {"name": "adamw", "implementation": "for-loop"}} if name == "offload" else {}
         yield job("cut", model, 1024, 2, loss="cut", runtime="hsdp" if name == "replicas" else "fsdp2", fsdp=policy, dtype="fp32", world=world, rank=rank, name=f"{name}-w{world}-r{rank}", **loop)
+    yield from cut_packed()
+    yield from cut_flat()
+    yield from cut_pictures()
+
+
+def cut_packed():
+    """cut_cross_entropy over packed weights, as axolotl trains adapters: with its kernels, and without."""
+    every = {"r": 16, "targets": ALL_LINEARS, "dropout": 0.05, "dtype": "fp32"}
+    nf4 = {"quantization": "nf4", "double_quant": True, "quant_compute_dtype": "bf16", "quant_storage": "bf16"}
+    left = {"kbit_prepare": False, "autocast": "bf16", "dtype": "bf16", "checkpoint": "full", "checkpoint_impl": "reentrant", "attention": None, "loss": "cut", "needs": "bitsandbytes"}
+    kernels = {"lora_kernels": "qkv,o,mlp"}
+    yield job("cut", "mistral-7b", 2048, 1, **nf4, **left, **kernels, lora=every, name="qlora-kernels")
+    yield job("cut", "mistral-small-24b", 2048, 1, change={"num_hidden_layers": 3}, **nf4, **left, **kernels, lora=every, name="qlora-kernels")
+    yield job("cut", "tinyllama-1.1b", 2048, 2, **nf4, **left, **kernels, lora=every, world=8, rank=3, ddp={}, grad_accum=2, name="qlora-ddp-accum2")
+    yield job("cut", "tinyllama-1.1b", 2048, 1, quantization="int8", **left, lora=every, name="int8")
+    yield job("cut", "tinyllama-1.1b", 2048, 1, **nf4, **{**left, "checkpoint_impl": "non_reentrant", "autocast": None}, lora={**every, "dtype": "bf16"}, runtime="fsdp2", fsdp={"param_dtype": "bf16", "reduce_dtype": "bf16"}, world=8, rank=0, name="qlora-fsdp")
+
+
+def cut_flat():
+    """FSDP1, whose root has the head and gathers it for the whole forward."""
+    orig, again = {"use_orig_params": "true"}, {"checkpoint": "full", "checkpoint_impl": "reentrant"}
+    full = {"checkpoint": "full", "checkpoint_impl": "non_reentrant"}
+    lora = {"lora": {"r": 16, "targets": ALL_LINEARS}}
+    nf4 = {"quantization": "nf4", "double_quant": True, "quant_compute_dtype": "bf16", "quant_storage": "bf16", "kbit_prepare": False, "attention": None, "needs": "bitsandbytes"}
+    adapters = {"wrap": "adapters+layers"}
+    bf16 = {"param_dtype": "bf16", "reduce_dtype": "bf16", "buffer_dtype": "bf16"}
+    for name, model, world, rank, policy, more in (
+        ("flat", "tinyllama-1.1b", 8, 0, {}, again),
+        ("flat-orig", "qwen3-0.6b", 24, 23, orig, full),
+        ("flat-lora", "tinyllama-1.1b", 8, 3, {**orig, **adapters}, {**lora, **again}),
+        ("flat-qlora", "tinyllama-1.1b", 8, 0, {**adapters, **bf16}, {**nf4, **lora, **full}),
+        ("flat-qlora-again", "tinyllama-1.1b", 64, 40, {**adapters, **bf16}, {**nf4, **lora, **again, "grad_accum": 2}),
+    ):
+        policy = {"sync_module_states": "true", "backward_prefetch": "none", **policy}
+        settings = {"mixed_precision": "bf16", "dtype": "bf16", "model_init": "device", "max_grad_norm": 1.0, **more}
+        if "quantization" in settings:
+            del settings["model_init"]
+        yield job("cut", model, 2048, 1, loss="cut", runtime="fsdp1", fsdp=policy, world=world, rank=rank, accelerate={"fsdp_version": 1}, name=f"{name}-w{world}-r{rank}", **settings)
+
+
+def cut_pictures():
+    """Models that see pictures, of which outputs hold what the tower made."""
+    few = {"text_config": {"num_hidden_layers": 3}, "vision_config": {"num_hidden_layers": 3}}
+    mixed = {"text_config": {"num_hidden_layers": 4}, "vision_config": {"depth": 3}}
+    linears = [f"{part}_proj" for part in ("self_attn.q", "self_attn.k", "self_attn.v", "self_attn.o", "mlp.gate", "mlp.up", "mlp.down")]
+    adapters = lambda layers: {"r": 16, "targets": [f"language_model.layers.{at}.{one}" for at in layers for one in linears], "dtype": "fp32"}
+    trained = {"autocast": "bf16", "dtype": "bf16", "lora_kernels": "qkv,o,mlp", "needs": "bitsandbytes"}
+    for model, change, layers, size in (("ministral-3-3b", few, (0, 1, 2), [448, 560]), ("qwen3.5-9b", mixed, (3,), [448, 576])):
+        shown = functools.partial(job, "cut", model, 1024, 1, change=change, attention=None, images=1, image_size=size, loss="cut")
+        yield shown(name="shown")
+        yield shown(name="shown-lora", lora=adapters(layers), checkpoint="full", checkpoint_impl="non_reentrant", **trained)
+        yield shown(name="shown-ddp", lora=adapters(layers), **trained, world=8, rank=0, ddp={}, grad_accum=2)
 
 
 def kernels():
@@ -807,10 +859,30 @@ def ddp():
     yield job("ddp", "gpt2-medium", 500, 2, world=4, ddp={"broadcast_buffers": False}, name="w4-own-buffers")
     yield job("ddp", "llama-3.2-1b", 1024, 2, world=8, ddp={"find_unused_parameters": True, "bucket_cap_mb": 5}, dtype="fp32", autocast="bf16", name="w8-unused-cap5-autocast")
     yield job("ddp", "llama-3.2-1b", 1024, 2, world=8, lora={"r": 8, "targets": ["q_proj", "v_proj"]}, name="w8-lora")
+    yield from ddp_copies()
     yield from ddp_views()
     yield from ddp_static()
     yield from ddp_hooks()
     yield from ddp_redundant()
+
+
+def ddp_copies():
+    """Adapters in fp32 beside trained copies in bf16: each dtype has buckets of its own."""
+    ends = {"r": 16, "targets": ALL_LINEARS, "save": ["embed_tokens", "lm_head"]}
+    some = {"r": 8, "targets": ["q_proj", "v_proj"], "save": ["lm_head"]}
+    norms = {"r": 8, "targets": ["q_proj", "v_proj"], "save": ["input_layernorm", "norm"]}
+    views = {"gradient_as_bucket_view": True}
+    again = {"checkpoint": "full", "checkpoint_impl": "reentrant"}
+    for name, model, lora, ddp, more in (
+        ("ends", "tinyllama-1.1b", ends, {}, {}),
+        ("ends-full-accum2", "tinyllama-1.1b", ends, {}, {"checkpoint": "full", "grad_accum": 2}),
+        ("head-views", "tinyllama-1.1b", some, views, {}),
+        ("head-unused", "tinyllama-1.1b", some, {"find_unused_parameters": True}, {}),
+        ("head-cap5", "tinyllama-1.1b", some, {"bucket_cap_mb": 5}, {"max_grad_norm": 1.0}),
+        ("norms", "qwen2-0.5b", norms, {}, {}),
+    ):
+        yield job("ddp", model, 1000, 1, world=8, rank=0, lora=lora, ddp=ddp, autocast="bf16", dtype="bf16", name=f"w8-two-dtypes-{name}", **more)
+    yield job("ddp", "tinyllama-1.1b", 2048, 1, world=8, rank=0, ddp={}, quantization="int8", kbit_prepare=False, lora=ends, autocast="bf16", dtype="bf16", attention=None, needs="bitsandbytes", name="w8-two-dtypes-int8", **again)
 
 
 def ddp_views():

@@ -249,11 +249,8 @@ class Worker:
             self.put_liger_kernels(model)
         if self.training.get("loss") == "liger" and not self.training.get("liger_kernels") and self.runtime() == "fsdp1":
             self.put_liger_loss(model)
-        if self.training.get("loss") == "cut":  # axolotl's fork, on PYTHONPATH; a fork starts no pool of compilers.
-            os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
-            from cut_cross_entropy.transformers import cce_patch
-
-            model = cce_patch(model)
+        if self.training.get("loss") == "cut":
+            model = self.cut(model)
         if self.training.get("loss") == "trl":
             from trl.trainer.utils import add_fused_lm_head
 
@@ -279,12 +276,21 @@ class Worker:
         self.checkpoint(base, model)
         return model
 
+    def cut(self, what):
+        """axolotl's fork of cut_cross_entropy, on PYTHONPATH, put into a model or a class."""
+        os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # A fork starts no pool of compilers.
+        from cut_cross_entropy.transformers import cce_patch
+
+        return cce_patch(what)
+
     def packed(self):
         """As tools/oracles/qlora.py makes it: loaded from a checkpoint, prepared, with adapters and checkpoints."""
         sys.path.insert(0, str(model_config.ROOT / "tools" / "oracles"))
         import qlora
 
         self.tell_transformers_of_zero3()
+        if self.training.get("loss") == "cut":
+            self.cut(self.job["config"]["model_type"])  # The class, before the model is loaded.
 
         model = qlora.build(self.job, lambda phase: None)
         return model

@@ -104,7 +104,9 @@ GridBatch grid_batch(GraphBuilder& g, const TowerParts& tower, std::int64_t pict
 GridShown show_grids(GraphBuilder& g, const TowerParts& tower, ModuleId body, const GridBatch& batch, TensorId ids,
                      TensorId embedded) {
   const std::int64_t pictures = g.shape(batch.grids).dims[0];
-  const TensorId own = g.options().autocast ? g.keep(batch.pixels) : g.cast(batch.pixels, g.options().dtype);
+  const ModuleId first = g.child(g.child(g.child(body, tower.module), "patch_embed"), "proj");
+  const DType narrow = g.options().autocast ? g.dtype(g.parameter_of(first, "weight")) : g.options().dtype;
+  const TensorId own = g.cast(batch.pixels, narrow);
   const GridResult seen = grid_tower(g, tower, g.child(body, tower.module), own, pictures);
   const TensorId areas = g.make(Op::Prod, Shape{pictures}, DType::Int64, {batch.grids});
   const TensorId tokens = g.make(Op::FloorDivScalar, Shape{pictures}, DType::Int64, {areas});

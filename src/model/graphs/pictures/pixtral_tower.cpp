@@ -112,7 +112,9 @@ class PixtralTower {
     const TensorId wide = g_.make(Op::Cast, Shape{count(), 2, 1}, DType::Float32, {places});
     const TensorId angles = g_.make(Op::Matmul, Shape{count(), 2, half}, DType::Float32, {wide, g_.buffer("inv_freq")});
     const Waves waves = waves_of_places(g_, angles, Shape{1, count(), half});
-    const DType own = g_.options().autocast ? DType::Float32 : g_.options().dtype;
+    // Under autocast a norm gives what its weight is kept in.
+    const ModuleId norm = g_.child(module_, "ln_pre");
+    const DType own = g_.options().autocast ? g_.dtype(g_.parameter_of(norm, "weight")) : g_.options().dtype;
     const Waves narrow{g_.cast(waves.cos, own), g_.cast(waves.sin, own)};
     g_.drop({wide, angles, waves.cos, waves.sin});
     g_.set_grad_enabled(true);

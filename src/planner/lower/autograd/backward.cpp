@@ -309,17 +309,43 @@ void Backward::hand_on(TensorId input, ModuleId through, const Gradient& gradien
 namespace {
 
 // The engine's ready queue is a heap in which AccumulateGrad nodes are equals that come before all others (engine.h,
-// CompareNodeTaskTime): of several from one function it returns them as the heap happens to lie. `behind`: the node
-// that takes the function's first gradient became ready before them.
-std::vector<std::size_t> as_the_heap_returns(std::size_t leaves, bool behind) {
+// CompareNodeTaskTime): of several from one function it returns them as the heap happens to lie. `others`: how many
+// nodes became ready before them and wait.
+std::vector<std::size_t> as_the_heap_returns(std::size_t leaves, std::size_t others) {
   using Task = std::pair<bool, std::size_t>;
   const auto after = [](const Task& a, const Task& b) { return a.first < b.first; };
   std::priority_queue<Task, std::vector<Task>, decltype(after)> queue(after);
-  if (behind) queue.emplace(false, 0);
+  for (std::size_t k = 0; k < others; ++k) queue.emplace(false, k);
   for (std::size_t k = 0; k < leaves; ++k) queue.emplace(true, k);
   std::vector<std::size_t> order;
   for (; order.size() < leaves; queue.pop()) order.push_back(queue.top().second);
   return order;
+}
+
+// Whether another branch has read the function's input before it, as attention has where an MLP stands beside it: in
+// backward that branch waits.
+bool stands_beside(const Graph& graph, NodeId id) {
+  const Tensor& read = graph.tensor(graph.input(graph.node(id), 0));
+  if (read.producer == kNone) return false;
+  for (const NodeId one : IdRange(read.producer, id)) {
+    const Node& node = graph.node(one);
+    if (one == read.producer || node.op == Op::Dropout) continue;  // The function's own dropout.
+    for (std::size_t k = 0; k < node.input_count; ++k) {
+      if (graph.tensor(graph.input(node, k)).storage == read.storage) return true;
+    }
+  }
+  return false;
+}
+
+// Of a function's inputs' producers one is ready behind it: the norm, or the dropout, for which the norm waits.
+std::size_t ready_with_leaves(const Graph& graph, NodeId id) {
+  const Node& node = graph.node(id);
+  const bool beside = stands_beside(graph, id);
+  const TensorId second = graph.input(node, 1);
+  const NodeId maker = graph.tensor(second).producer;
+  const bool dropped = maker != kNone && graph.node(maker).op == Op::Dropout;
+  const bool taken = graph.tensor(graph.input(node, 0)).requires_grad && (dropped || !beside);
+  return (beside ? 1U : 0U) + (taken ? 1U : 0U);
 }
 
 bool has_many_leaves(const Node& node) { return node.op == Op::AdaptedLinear || node.op == Op::AdaptedGated; }
@@ -360,8 +386,8 @@ void Backward::deliver(NodeId id) {
   }
   // Leaves are ready as soon as all their gradients have come.
   if (has_many_leaves(node)) {
-    const bool behind = graph_.tensor(graph_.input(node, 0)).requires_grad;
-    for (const std::size_t k : as_the_heap_returns(leaf_count, behind)) gradients_.arrived(leaves[k]);
+    const std::size_t others = ready_with_leaves(graph_, id);
+    for (const std::size_t k : as_the_heap_returns(leaf_count, others)) gradients_.arrived(leaves[k]);
     return;
   }
   for (std::size_t k = 0; k < leaf_count; ++k) gradients_.arrived(leaves[k]);

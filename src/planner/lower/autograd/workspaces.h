@@ -18,7 +18,8 @@ class Workspaces {
 
   // Right before a kernel of `node` in the emitter's pass, with the kernel's outputs made.
   void before_kernel(const Graph& graph, const Node& node) {
-    const bool multiplies = node.op == Op::Linear || node.op == Op::Matmul || node.op == Op::ChunkedLogProb;
+    const bool adapted = node.op == Op::AdaptedLinear || node.op == Op::AdaptedGated;
+    const bool multiplies = node.op == Op::Linear || node.op == Op::Matmul || node.op == Op::ChunkedLogProb || adapted;
     if (sizes_ && multiplies) before_product(graph, node);
   }
   // The same before a product of the loop's thread that no node stands for, without a bias.
