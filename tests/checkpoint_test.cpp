@@ -56,7 +56,7 @@ Bytes outputs_of(const ModelSpec& model, const Job& job, Op op) {
   const Graph graph = build_graph(model, graph_options(model, job));
   Bytes sum;
   for (const Node& node : graph.nodes) {
-    if (node.op != op || model.modules[static_cast<std::size_t>(node.module)].layer == kNone) continue;
+    if (node.op != op || model.module_at(node.module).layer == kNone) continue;
     for (TensorId out : graph.out(node)) sum += graph.bytes(out);
   }
   return sum;

@@ -103,7 +103,7 @@ Schedule drive(const Job& job, const ModelSpec& model, std::int64_t rank) {
       runtime->backward_begins(boundary);
       emitter.mark(Moment::BackwardBegins, stretch, k);
       for (const ParameterId id : {2, 1, 0}) {
-        const Elements elements = model.parameters[static_cast<std::size_t>(id)].shape.elements();
+        const Elements elements = model.parameter_at(id).shape.elements();
         const DType dtype = job.training.dtype;
         const BufferId gradient = emitter.allocate(storage(elements, dtype), dtype, {Role::Gradients, "gradient"}, id);
         emitter.begin();

@@ -160,7 +160,7 @@ Distances distances(const ModelSpec& model, const Values& expected, const GraphO
     const auto tensor = TensorId(id);
     const ParameterId parameter = graph.storage_of(tensor).parameter;
     if (graph.tensors[id].producer != kNone || parameter == kNone) continue;
-    const std::string& name = model.parameters[static_cast<std::size_t>(parameter)].name;
+    const std::string& name = model.parameter_at(parameter).name;
     if (!expected.contains(name)) {  // Frozen there: no gradient may come here.
       CHECK_MESSAGE(!walk.gradient(tensor), name);
       continue;

@@ -50,7 +50,7 @@ Gradients gradients_of(const ModelSpec& model, const Job& job) {
     own.gradient = [&, rank, seen = std::set<ParameterId>()](ParameterId id, const dsplan_tensor& tensor) mutable {
       if (!seen.insert(id).second) return;
       const std::lock_guard lock(mutex);
-      const Parameter& parameter = model.parameters[static_cast<std::size_t>(id)];
+      const Parameter& parameter = model.parameter_at(id);
       std::vector<double>& whole = all[id];
       whole.resize(static_cast<std::size_t>(parameter.shape.elements().value()));
       const auto* from = static_cast<const std::byte*>(tensor.data);

@@ -254,7 +254,7 @@ TEST_CASE("fsdp: groups of layers, of both ends, and of classes") {
   };
   const auto paths = [&](const FsdpGroup& group) {
     std::string text;
-    for (const ModuleId id : group.modules) text += model.modules[static_cast<std::size_t>(id)].path + ";";
+    for (const ModuleId id : group.modules) text += model.module_at(id).path + ";";
     return text;
   };
   const auto layers = groups("layers");

@@ -58,8 +58,8 @@ Schedule drive(const ModelSpec& model, const Job& job, std::int64_t rank) {
       emitter.at(Pass::Backward);
       runtime->backward_begins(boundary);
       for (auto p = static_cast<ParameterId>(model.parameters.size()) - 1; p >= 0; --p) {
-        if (model.parameters[static_cast<std::size_t>(p)].tied_to != kNone) continue;
-        const Elements n = model.parameters[static_cast<std::size_t>(p)].shape.elements();
+        if (model.parameter_at(p).tied_to != kNone) continue;
+        const Elements n = model.parameter_at(p).shape.elements();
         const BufferId gradient =
             emitter.allocate(storage(n, job.training.dtype), job.training.dtype, {Role::Gradients, "gradient"}, p);
         emitter.begin();

@@ -62,7 +62,7 @@ std::vector<std::string> calls_of_graph(const ModelSpec& model) {
   }
   std::vector<std::string> calls;
   for (std::size_t i = 0; i < marks.size(); ++i) {
-    const std::string& path = model.modules[static_cast<std::size_t>(marks[i].second)].path;
+    const std::string& path = model.module_at(marks[i].second).path;
     calls.push_back(dsplan::formatted("{} {}", marks[i].first ? "enter" : "exit", path.empty() ? "." : path));
   }
   return calls;
@@ -71,7 +71,7 @@ std::vector<std::string> calls_of_graph(const ModelSpec& model) {
 std::vector<std::string> calls_of_spec(const ModelSpec& model) {
   std::vector<std::string> calls;
   for (const ModuleCall& call : model.calls) {
-    const std::string& path = model.modules[static_cast<std::size_t>(call.module)].path;
+    const std::string& path = model.module_at(call.module).path;
     calls.push_back(dsplan::formatted("{} {}", call.enter ? "enter" : "exit", path.empty() ? "." : path));
   }
   return calls;

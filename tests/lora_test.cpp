@@ -112,7 +112,7 @@ TEST_CASE("lora: all-linear leaves the head alone; ties follow their parameter")
   const Parameter* head = find(model, "base_model.model.lm_head.weight");
   REQUIRE(head != nullptr);
   REQUIRE(head->tied_to != kNone);
-  CHECK(model.parameters[static_cast<std::size_t>(head->tied_to)].name == "base_model.model.model.embed_tokens.weight");
+  CHECK(model.parameter_at(head->tied_to).name == "base_model.model.model.embed_tokens.weight");
 }
 
 TEST_CASE("lora: without targets it is peft's own of the family, and no family's where peft knows none") {

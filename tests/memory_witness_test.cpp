@@ -66,8 +66,7 @@ class Steps {
     if (buffer.space != Space::Device) return;
     live_ += buffer.size.value();
     peak_ = std::max(peak_, live_);
-    const std::string where =
-        buffer.module == kNone ? "" : model_.modules[static_cast<std::size_t>(buffer.module)].path;
+    const std::string where = buffer.module == kNone ? "" : model_.module_at(buffer.module).path;
     if (begun_) log.push_back({{buffer.size.value()}, {}, dsplan::formatted("{} ({})", buffer.label, where)});
   }
   void on(std::size_t, const Release& event) {
@@ -124,9 +123,9 @@ class Steps {
 
  private:
   [[nodiscard]] bool is_layer(ModuleId module) const {
-    const Module& at = model_.modules[static_cast<std::size_t>(module)];
+    const Module& at = model_.module_at(module);
     if (at.layer == kNone || at.parent == kNone) return false;
-    return model_.modules[static_cast<std::size_t>(at.parent)].layer == kNone;
+    return model_.module_at(at.parent).layer == kNone;
   }
 
   const Schedule& schedule_;

@@ -39,9 +39,8 @@ const char* word_of(DType dtype) { return dtype == DType::Int64 ? "int64" : dtyp
 std::vector<std::string> lines_of(const ModelSpec& model) {
   std::vector<std::string> lines{"class " + model.graph_class};
   for (const Parameter& p : model.parameters) {
-    std::string line = dsplan::formatted("parameter {} {} {}", p.name, cross(p.shape),
-                                         model.modules[static_cast<std::size_t>(p.module)].type);
-    if (p.tied_to != kNone) line += " tied_to=" + model.parameters[static_cast<std::size_t>(p.tied_to)].name;
+    std::string line = dsplan::formatted("parameter {} {} {}", p.name, cross(p.shape), model.module_at(p.module).type);
+    if (p.tied_to != kNone) line += " tied_to=" + model.parameter_at(p.tied_to).name;
     if (!p.trainable) line += " requires_grad=0";
     lines.push_back(line);
   }
@@ -59,7 +58,7 @@ std::vector<std::string> lines_of(const ModelSpec& model) {
     lines.push_back(dsplan::formatted("module {} {}", dot(module.path), module.type));
   for (std::size_t i = 0; i < model.calls.size(); ++i) {
     const ModuleCall& call = model.calls[i];
-    const std::string path = dot(model.modules[static_cast<std::size_t>(call.module)].path);
+    const std::string path = dot(model.module_at(call.module).path);
     if (call.enter && !model.calls[i + 1].enter) {
       lines.push_back("call " + path);
       ++i;

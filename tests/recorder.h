@@ -25,7 +25,7 @@ class Recorder final : public dsplan::TrainingRuntime {
     return {buffer, dsplan::Bytes(0), emitter_.size(buffer)};
   }
   void gradient_ready(dsplan::ParameterId id, dsplan::BufferId gradient) override {
-    order.push_back(model_.parameters[static_cast<std::size_t>(id)].name);
+    order.push_back(model_.parameter_at(id).name);
     emitter_.release(gradient, dsplan::Reason::GradientHeld);
   }
   void step(bool) override {}

@@ -90,7 +90,7 @@ DType dtype_of(const std::string& text) {
 Elements layer_of(const ModelSpec& model, std::int64_t tp) {
   Elements sum;
   for (const Parameter& p : model.parameters) {
-    if (model.modules[static_cast<std::size_t>(p.module)].layer == 0) sum += local_shape(model, p, tp).elements();
+    if (model.module_at(p.module).layer == 0) sum += local_shape(model, p, tp).elements();
   }
   return sum;
 }

@@ -58,8 +58,7 @@ Elements total_elements(const ModelSpec& model) {
   for (const Parameter& parameter : model.parameters) {
     const bool second = model.reference != kNone && parameter.module >= model.reference;
     if (parameter.tied_to != kNone || second) continue;
-    const bool packed = parameter.shape.rank == 2 &&
-                        model.modules[static_cast<std::size_t>(parameter.module)].type.starts_with("Linear4bit");
+    const bool packed = parameter.shape.rank == 2 && model.module_at(parameter.module).type.starts_with("Linear4bit");
     // Two values to a byte.
     const std::int64_t values = packed ? 2 * bytes_per_element(parameter.dtype.value_or(DType::UInt8)) : 1;
     sum += parameter.shape.elements() * values;

@@ -141,7 +141,7 @@ Surroundings look(const Schedule& schedule, std::size_t event) {
 
 std::string place_of(const ModelSpec& model, ModuleId module) {
   if (module == kNone) return {};
-  const Module& m = model.modules[static_cast<std::size_t>(module)];
+  const Module& m = model.module_at(module);
   const std::string path = m.path.empty() ? "the model itself" : m.path;
   return m.layer == kNone ? path : formatted("layer {} ({})", m.layer, path);
 }

@@ -148,7 +148,7 @@ struct Expected {
 
 // Experts are saved one by one: gate and up apart, each [ffn, hidden].
 void add_experts(std::vector<Expected>& list, const ModelSpec& model, ParameterId id) {
-  const Parameter& parameter = model.parameters[static_cast<std::size_t>(id)];
+  const Parameter& parameter = model.parameter_at(id);
   const bool mixtral = has_blocks(model) || model.family == "lfm2_moe";
   const bool fused = parameter.name.ends_with("gate_up_proj");
   const std::string base = file_name(model, parameter.name.substr(0, parameter.name.rfind('.')));
@@ -310,7 +310,7 @@ class Comparer {
 
   void check_dtype(const CheckpointTensor& tensor, ParameterId id) {
     if (!model_.stored_dtype || tensor.dtype == safetensors_name(*model_.stored_dtype)) return;
-    const std::optional<DType> own = model_.parameters[static_cast<std::size_t>(id)].dtype;
+    const std::optional<DType> own = model_.parameter_at(id).dtype;
     if (own && tensor.dtype == safetensors_name(*own)) return;
     auto& [count, first] = other_dtypes_[tensor.dtype];
     if (count++ == 0) first = tensor.name;
@@ -325,7 +325,7 @@ class Comparer {
     }
     for (const std::size_t i : tied_seen_) {
       const Parameter& tied = model_.parameters[i];
-      const Parameter& source = model_.parameters[static_cast<std::size_t>(tied.tied_to)];
+      const Parameter& source = model_.parameter_at(tied.tied_to);
       const auto at = by_file_.find(file_name(model_, source.name));
       if (at == by_file_.end() || !found_[at->second]) continue;  // Under one name only: tied as the config says.
       result_.notes.push_back(formatted(

@@ -114,7 +114,7 @@ std::string why_no_copy(const ModelSpec& model, std::size_t at, bool adapted) {
   if (std::any_of(model.buffers.begin(), model.buffers.end(), own)) return "it has buffers of its own";
   for (const Parameter& parameter : model.parameters) {
     if (parameter.tied_to == kNone) continue;
-    if (own(parameter) || own(model.parameters[static_cast<std::size_t>(parameter.tied_to)])) {
+    if (own(parameter) || own(model.parameter_at(parameter.tied_to))) {
       return "its weight is tied, and peft's copy of it is not";
     }
   }
@@ -181,7 +181,7 @@ class Adapter {
   static inline const std::string kPrefix = "base_model.model.";
 
   ModuleId open(std::string path, std::string type, ModuleId parent) {
-    const std::int32_t layer = spec_.modules[static_cast<std::size_t>(parent)].layer;
+    const std::int32_t layer = spec_.module_at(parent).layer;
     spec_.modules.push_back({std::move(path), std::move(type), parent, layer});
     return static_cast<ModuleId>(spec_.modules.size() - 1);
   }
@@ -229,8 +229,8 @@ class Adapter {
 
   // Of the layer's weight: [out, in], or as Conv1D has it [in, out].
   [[nodiscard]] std::pair<std::int64_t, std::int64_t> features(ModuleId base) const {
-    const Shape& weight = spec_.parameters[static_cast<std::size_t>(spec_.parameter(base, "weight"))].shape;
-    const bool direct = spec_.modules[static_cast<std::size_t>(base)].type == "Conv1D";
+    const Shape& weight = spec_.parameter_at(spec_.parameter(base, "weight")).shape;
+    const bool direct = spec_.module_at(base).type == "Conv1D";
     return direct ? std::pair{weight.dims[0], weight.dims[1]} : std::pair{weight.dims[1], weight.dims[0]};
   }
 
@@ -317,7 +317,7 @@ ModelSpec with_adapters(const ModelSpec& model, const Lora& lora, const Place& p
 }
 
 ModuleId trained_copy(const ModelSpec& model, ModuleId module) {
-  if (model.modules[static_cast<std::size_t>(module)].type != kWrapper) return kNone;
+  if (model.module_at(module).type != kWrapper) return kNone;
   return model.child(model.child(module, "modules_to_save"), "default");
 }
 

@@ -70,11 +70,11 @@ class Packer {
  private:
   // What gives words, tied or not (quantizers/base.py, get_keys_to_not_convert).
   [[nodiscard]] bool is_head(ModuleId id) const {
-    const Module& module = spec_.modules[static_cast<std::size_t>(id)];
+    const Module& module = spec_.module_at(id);
     if (module.path.ends_with("lm_head")) return true;
     const ParameterId weight = spec_.parameter(id, "weight");
     if (weight == kNone) return true;
-    const Parameter& parameter = spec_.parameters[static_cast<std::size_t>(weight)];
+    const Parameter& parameter = spec_.parameter_at(weight);
     return parameter.tied_to != kNone || (module.layer == kNone && parameter.shape.dims[0] == spec_.dims.vocab);
   }
 
@@ -101,9 +101,9 @@ class Packer {
   }
 
   void pack(ModuleId module) {
-    Module& linear = spec_.modules[static_cast<std::size_t>(module)];
+    Module& linear = spec_.module_at(module);
     linear.type = type_;
-    Parameter& weight = spec_.parameters[static_cast<std::size_t>(spec_.parameter(module, "weight"))];
+    Parameter& weight = spec_.parameter_at(spec_.parameter(module, "weight"));
     if (quantization_.eight_bits()) return pack_rows(module, weight);
     const std::int64_t values = weight.shape.elements().value();
     const std::int64_t scales = (values + kQuantizedBlock - 1) / kQuantizedBlock;
@@ -112,7 +112,7 @@ class Packer {
     weight.split = Split::Unknown;
     if (const ParameterId bias = spec_.parameter(module, "bias"); bias != kNone) {
       // The first forward leaves it in the dtype of the products (nn/modules.py, Linear4bit.forward).
-      spec_.parameters[static_cast<std::size_t>(bias)].dtype = quantization_.compute;
+      spec_.parameter_at(bias).dtype = quantization_.compute;
     }
     const std::string prefix = linear.path + ".weight.";
     add(prefix + "absmax", {scales}, quantization_.nested ? DType::UInt8 : DType::Float32, module);
@@ -127,7 +127,7 @@ class Packer {
   void pack_rows(ModuleId module, Parameter& weight) {
     weight.dtype = DType::Int8;
     weight.split = Split::Unknown;
-    const Module& linear = spec_.modules[static_cast<std::size_t>(module)];
+    const Module& linear = spec_.module_at(module);
     add(linear.path + ".weight.SCB", {weight.shape.dims[0]}, DType::Float32, module);
   }
 
@@ -228,7 +228,7 @@ std::optional<Quantization> packing_of(const ModelSpec& model) {
 }
 
 bool is_packing_state(const ModelSpec& model, const ModelBuffer& buffer) {
-  return buffer.name == kTable || packing_of(model.modules[static_cast<std::size_t>(buffer.module)]).has_value();
+  return buffer.name == kTable || packing_of(model.module_at(buffer.module)).has_value();
 }
 
 Elements unpacked_elements(const Parameter& weight, const Quantization& quantization) {

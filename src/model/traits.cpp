@@ -74,8 +74,7 @@ bool is_body(const ModelSpec& model) {
 std::vector<ModuleId> lists_of_layers(const ModelSpec& model) {
   std::vector<ModuleId> lists(static_cast<std::size_t>(model.dims.layers), kNone);  // One may be called several times.
   for (const Module& module : model.modules) {
-    const bool outermost =
-        module.parent == kNone || model.modules[static_cast<std::size_t>(module.parent)].layer == kNone;
+    const bool outermost = module.parent == kNone || model.module_at(module.parent).layer == kNone;
     if (module.layer == kNone || !outermost) continue;
     lists.resize(std::max(lists.size(), static_cast<std::size_t>(module.layer) + 1), kNone);
     lists[static_cast<std::size_t>(module.layer)] = module.parent;

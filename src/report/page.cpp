@@ -106,13 +106,12 @@ class Frames {
   using JsonNumbers = std::vector<std::int64_t>;
 
   std::int64_t group_of(const Buffer& buffer) {
-    const ModuleId module = buffer.parameter == kNone
-                                ? buffer.module
-                                : input_.model.parameters[static_cast<std::size_t>(buffer.parameter)].module;
+    const ModuleId module =
+        buffer.parameter == kNone ? buffer.module : input_.model.parameter_at(buffer.parameter).module;
     const auto [found, fresh] =
         known_.try_emplace({std::string_view(buffer.label), module, buffer.role}, known_.size());
     if (fresh) {
-      const std::string path = module == kNone ? "" : input_.model.modules[static_cast<std::size_t>(module)].path;
+      const std::string path = module == kNone ? "" : input_.model.module_at(module).path;
       groups_.push_back(static_cast<std::int64_t>(labels_.place(buffer.label)));
       groups_.push_back(static_cast<std::int64_t>(modules_.place(path)));
       groups_.push_back(static_cast<std::int64_t>(buffer.role));

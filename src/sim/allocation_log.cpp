@@ -180,7 +180,7 @@ class Slices : public Ignores<Allocate, Release, RecordEvent, WaitEvent, EmptyCa
  private:
   static SliceKind of(Pass pass) { return pass == Pass::Recompute ? SliceKind::Recomputation : SliceKind::Module; }
   std::string path_of(ModuleId module) const {
-    const std::string& path = model_.modules[static_cast<std::size_t>(module)].path;
+    const std::string& path = model_.module_at(module).path;
     return path.empty() ? model_.graph_class : path;
   }
   std::vector<TimelineSlice>& stack(SliceKind kind) { return open_[static_cast<std::size_t>(kind)]; }

@@ -214,7 +214,7 @@ class Recorder : public Ignores<Compute, Communicate, RecordEvent, WaitEvent, En
 
   StackId stack_of(const Buffer& buffer) {
     ModuleId module = buffer.module;
-    if (buffer.parameter != kNone) module = model_.parameters[static_cast<std::size_t>(buffer.parameter)].module;
+    if (buffer.parameter != kNone) module = model_.parameter_at(buffer.parameter).module;
     if (module == kNone) module = whereabouts_.module();
     const Key key{buffer.label,
                   buffer.role,
@@ -232,10 +232,10 @@ class Recorder : public Ignores<Compute, Communicate, RecordEvent, WaitEvent, En
     std::vector<SnapshotFrame> list;
     list.push_back({buffer.label, std::string(name(buffer.role)), 0});
     if (buffer.parameter != kNone) {
-      list.push_back({model_.parameters[static_cast<std::size_t>(buffer.parameter)].name, "parameter", 0});
+      list.push_back({model_.parameter_at(buffer.parameter).name, "parameter", 0});
     }
     if (module != kNone) {
-      const Module& m = model_.modules[static_cast<std::size_t>(module)];
+      const Module& m = model_.module_at(module);
       list.push_back({m.type, m.path.empty() ? model_.name : m.path, std::max(m.layer, 0)});
     }
     list.push_back({formatted("{}, {}", whereabouts_.pass(), name(whereabouts_.stretch())), "dsplan",

@@ -40,7 +40,7 @@ inline void lay_out(Plan& plan, const dsplan::ModelSpec& model) {
       }
       return -1;
     };
-    while (unit_at(around) < 0) around = model.modules[static_cast<std::size_t>(around)].parent;
+    while (unit_at(around) < 0) around = model.module_at(around).parent;
     plan.unit_of.push_back(unit_at(around));
   }
   plan.order.insert(plan.order.end(), open.rbegin(), open.rend());
@@ -95,8 +95,7 @@ inline void flatten(Plan& plan, const dsplan::ModelSpec& model, const dsplan::Tr
   const dsplan::Fsdp& fsdp = training.fsdp;
   for (std::size_t at = 1; at < model.modules.size(); ++at) {
     const dsplan::Module& module = model.modules[at];
-    const bool layer =
-        module.layer != dsplan::kNone && model.modules[static_cast<std::size_t>(module.parent)].layer == dsplan::kNone;
+    const bool layer = module.layer != dsplan::kNone && model.module_at(module.parent).layer == dsplan::kNone;
     const bool named = ("+" + fsdp.wrap + "+").find("+" + module.type + "+") != std::string::npos;
     if (named || (layer && fsdp.wrap == "layers")) plan.units.push_back({static_cast<int>(at)});
   }

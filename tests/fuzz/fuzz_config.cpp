@@ -22,7 +22,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     fuzz::require(p.module >= 0 && static_cast<std::size_t>(p.module) < model.modules.size(), "an owner");
     if (p.tied_to == kNone) continue;
     fuzz::require(p.tied_to >= 0 && static_cast<std::size_t>(p.tied_to) < at, "a tie points backwards");
-    fuzz::require(model.parameters[static_cast<std::size_t>(p.tied_to)].shape == p.shape, "a tie has one shape");
+    fuzz::require(model.parameter_at(p.tied_to).shape == p.shape, "a tie has one shape");
   }
   return 0;
 }

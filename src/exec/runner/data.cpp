@@ -38,8 +38,8 @@ std::vector<std::int64_t> Text::tokens(std::int64_t sample, std::int64_t length,
 }
 
 Initial initial_of(const ModelSpec& model, ParameterId parameter) {
-  const Parameter& p = model.parameters[static_cast<std::size_t>(parameter)];
-  const std::string& type = model.modules[static_cast<std::size_t>(p.module)].type;
+  const Parameter& p = model.parameter_at(parameter);
+  const std::string& type = model.module_at(p.module).type;
   if (p.name.ends_with("bias") || p.name.find("lora_B") != std::string::npos) return Initial::Zeros;
   return type.find("Norm") != std::string::npos ? Initial::Ones : Initial::Normal;
 }

@@ -45,7 +45,7 @@ void FlatWork::load_parameters(const Task& task) {
     random.key = random_key(settings_.seed, DrawnFor::Parameter, static_cast<std::uint64_t>(buffer.parameter), 0);
     random.samples = 1;
     const Piece whole = launcher_.piece(range);
-    const Parameter& parameter = plan_.model.parameters[static_cast<std::size_t>(buffer.parameter)];
+    const Parameter& parameter = plan_.model.parameter_at(buffer.parameter);
     if (const auto rows = plan_.program.range(task.reads); !rows.empty()) {
       random.first_sample = rows.front().offset.value() / bytes_per_element(buffer.dtype);
       launcher_.launch(Body::LoadParameter, {}, {&whole, 1}, {{&integer, 1}, {&deviation, 1}, random});

@@ -70,7 +70,7 @@ Indexed<NodeId, bool> works_on_parts(const ModelSpec& model, const Graph& graph)
   for (const TensorId id : graph.tensors.ids()) {
     const ParameterId parameter = graph.storage_of(id).parameter;
     if (parameter == kNone || graph.tensors[id].producer != kNone) continue;
-    cut[id] = model.parameters[static_cast<std::size_t>(parameter)].split != Split::Replicated;
+    cut[id] = model.parameter_at(parameter).split != Split::Replicated;
   }
   Indexed<NodeId, bool> nodes(graph.nodes.size(), false);
   for (const Instruction& instruction : graph.program) {

@@ -46,8 +46,7 @@ ModuleId descendant(const ModelSpec& model, ModuleId from, std::string_view dott
   while (true) {
     const std::size_t dot = dotted.find('.');
     const ModuleId next = model.child(from, dotted.substr(0, dot));
-    DSPLAN_CHECK(next != kNone,
-                 formatted("a forward calls {} of {}", dotted, model.modules[static_cast<std::size_t>(from)].path));
+    DSPLAN_CHECK(next != kNone, formatted("a forward calls {} of {}", dotted, model.module_at(from).path));
     if (dot == std::string_view::npos) return next;
     from = next;
     dotted.remove_prefix(dot + 1);
@@ -73,7 +72,7 @@ ModelBuilder::ModelBuilder(const ModelSpec& model, std::string_view root_type) {
 }
 
 std::string ModelBuilder::path_of(std::string_view leaf) const {
-  const std::string& parent = spec_.modules[static_cast<std::size_t>(current_)].path;
+  const std::string& parent = spec_.module_at(current_).path;
   std::string path;
   path.reserve(parent.size() + 1 + leaf.size());
   if (!parent.empty()) path.append(parent).push_back('.');
@@ -83,7 +82,7 @@ std::string ModelBuilder::path_of(std::string_view leaf) const {
 
 ModuleId ModelBuilder::open(std::string_view name, std::string_view type) {
   const auto id = static_cast<ModuleId>(spec_.modules.size());
-  const std::int32_t layer = spec_.modules[static_cast<std::size_t>(current_)].layer;
+  const std::int32_t layer = spec_.module_at(current_).layer;
   spec_.modules.push_back({path_of(name), std::string(type), current_, layer});
   current_ = id;
   return id;
@@ -105,7 +104,7 @@ void ModelBuilder::close() {
   if (!layers_.empty() && layers_.back().module == current_) {
     layers_.back().end = static_cast<ModuleId>(spec_.modules.size());
   }
-  current_ = spec_.modules[static_cast<std::size_t>(current_)].parent;
+  current_ = spec_.module_at(current_).parent;
 }
 
 ModelBuilder::Scope ModelBuilder::module(std::string_view name, std::string_view type) {
@@ -235,8 +234,8 @@ void ModelBuilder::rotary(std::string_view name, std::string_view type, std::int
 }
 
 void ModelBuilder::tie(ParameterId parameter, ParameterId source) {
-  Parameter& tied = spec_.parameters[static_cast<std::size_t>(parameter)];
-  const Parameter& first = spec_.parameters[static_cast<std::size_t>(source)];
+  Parameter& tied = spec_.parameter_at(parameter);
+  const Parameter& first = spec_.parameter_at(source);
   DSPLAN_CHECK(tied.shape == first.shape, tied.name + " tied to " + first.name);
   tied.tied_to = source;
   elements_ -= tied.shape.elements().value();

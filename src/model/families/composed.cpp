@@ -63,7 +63,7 @@ Composition::Composition(std::string_view root_type) {
 }
 
 std::string Composition::path_of(ModuleId parent, std::string_view name) const {
-  const std::string& outer = spec_.modules[static_cast<std::size_t>(parent)].path;
+  const std::string& outer = spec_.module_at(parent).path;
   return outer.empty() ? std::string(name) : formatted("{}.{}", outer, name);
 }
 
@@ -78,9 +78,9 @@ ParameterId Composition::parameter(ModuleId module, std::string_view leaf, const
 }
 
 void Composition::tie(ModuleId module, ModuleId source) {
-  Parameter& tied = spec_.parameters[static_cast<std::size_t>(spec_.parameter(module, "weight"))];
+  Parameter& tied = spec_.parameter_at(spec_.parameter(module, "weight"));
   const ParameterId first = spec_.parameter(source, "weight");
-  DSPLAN_CHECK(tied.shape == spec_.parameters[static_cast<std::size_t>(first)].shape, tied.name);
+  DSPLAN_CHECK(tied.shape == spec_.parameter_at(first).shape, tied.name);
   tied.tied_to = first;
 }
 
@@ -98,7 +98,7 @@ std::size_t Composition::take(const ModelSpec& part, ModuleId from, ModuleId par
     before_ = layers_;
     parameters_.emplace_back(&part, std::vector<ParameterId>(part.parameters.size(), kNone));
   }
-  const std::string before = part.modules[static_cast<std::size_t>(from)].path;
+  const std::string before = part.module_at(from).path;
   const std::string now = path_of(parent, name);
   const auto renamed = [&](const std::string& path) {
     return before.empty() ? formatted("{}.{}", now, path) : now + path.substr(before.size());

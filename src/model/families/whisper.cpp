@@ -122,7 +122,7 @@ ModelSpec build_whisper(ConfigReader& config) {
   ModelSpec spec = b.finish(
       "model(encoder(conv1 conv2 embed_positions layers* layer_norm) "
       "decoder(embed_tokens embed_positions layers* layer_norm)) proj_out");
-  spec.parameters[static_cast<std::size_t>(frozen)].trainable = false;
+  spec.parameter_at(frozen).trainable = false;
   spec.dims = d;
   return spec;
 }

@@ -30,8 +30,7 @@ GraphBuilder::GraphBuilder(const ModelSpec& model, const GraphOptions& options)
 
 ModuleId GraphBuilder::child(ModuleId parent, std::string_view name) const {
   const ModuleId id = model_.child(parent, name);
-  DSPLAN_CHECK(id != kNone,
-               formatted("{} has no child {}", model_.modules[static_cast<std::size_t>(parent)].path, name));
+  DSPLAN_CHECK(id != kNone, formatted("{} has no child {}", model_.module_at(parent).path, name));
   return id;
 }
 
@@ -102,11 +101,11 @@ TensorId GraphBuilder::parameter_of(ModuleId module, std::string_view leaf) {
   const ModuleId copy = trained_copy(model_, module);
   ParameterId id = model_.parameter(copy == kNone ? module : copy, leaf);
   if (id == kNone) return kNone;
-  const Parameter& named = model_.parameters[static_cast<std::size_t>(id)];
+  const Parameter& named = model_.parameter_at(id);
   if (named.tied_to != kNone) id = named.tied_to;
   TensorId& tensor = parameter_tensors_[static_cast<std::size_t>(id)];
   if (tensor == kNone) {
-    const Parameter& parameter = model_.parameters[static_cast<std::size_t>(id)];
+    const Parameter& parameter = model_.parameter_at(id);
     const bool trained =
         options_->trainable.empty() ? parameter.trainable : options_->trainable[static_cast<std::size_t>(id)];
     const DType type = dtype_of(parameter);
@@ -119,7 +118,7 @@ TensorId GraphBuilder::parameter_of(ModuleId module, std::string_view leaf) {
 
 TensorId GraphBuilder::buffer(std::string_view leaf, ModuleId module) {
   const ModuleId of = module == kNone ? stack_.back() : module;
-  const std::string& path = model_.modules[static_cast<std::size_t>(of)].path;
+  const std::string& path = model_.module_at(of).path;
   const std::string name = path.empty() ? std::string(leaf) : path + "." + std::string(leaf);
   for (std::size_t at = 0; at < model_.buffers.size(); ++at) {
     const ModelBuffer& named = model_.buffers[at];

@@ -323,7 +323,7 @@ class DecoderGraph {
 
   TensorId norm(ModuleId parent, std::string_view name, TensorId x) {
     const ModuleId module = g_.child(parent, name);
-    if (g_.model().modules[static_cast<std::size_t>(module)].type != "Identity") {
+    if (g_.model().module_at(module).type != "Identity") {
       return norm_module(g_, p_.norm, module, x);
     }
     g_.enter(module);

@@ -52,20 +52,20 @@ TensorId product_then_bias(GraphBuilder& g, TensorId x, std::int64_t features) {
 
 TensorId plain_linear(GraphBuilder& g, ModuleId module, TensorId x, std::int64_t features) {
   g.enter(module);
-  if (const auto packing = packing_of(g.model().modules[static_cast<std::size_t>(module)])) {
+  if (const auto packing = packing_of(g.model().module_at(module))) {
     const bool rows = packing->eight_bits();
     const TensorId out = rows ? int8_linear(g, x, features) : packed_linear(g, *packing, x, features);
     g.exit(module);
     return out;
   }
-  if (g.model().modules[static_cast<std::size_t>(module)].type == "FalconLinear") {
+  if (g.model().module_at(module).type == "FalconLinear") {
     const TensorId out = product_then_bias(g, x, features);
     g.exit(module);
     return out;
   }
   const TensorId weight = g.parameter("weight");
   const TensorId bias = g.parameter("bias");
-  const bool direct = g.model().modules[static_cast<std::size_t>(module)].type == "Conv1D";
+  const bool direct = g.model().module_at(module).type == "Conv1D";
   const TensorId out = direct ? g.conv1d(x, weight, bias, features) : g.linear(x, weight, bias, features);
   g.exit(module);
   return out;
@@ -83,7 +83,7 @@ struct Factors {
 Factors factors_of(const GraphBuilder& g, ModuleId module) {
   const auto active = [&](const char* kind) { return g.child(g.child(module, kind), "default"); };
   const ModuleId a = active("lora_A");
-  const Parameter& thin = g.model().parameters[static_cast<std::size_t>(g.model().parameter(a, "weight"))];
+  const Parameter& thin = g.model().parameter_at(g.model().parameter(a, "weight"));
   const ModuleId magnitudes = g.model().child(module, "lora_magnitude_vector");
   const ModuleId magnitude = magnitudes == kNone ? ModuleId(kNone) : g.child(magnitudes, "default");
   const DType shown = g.options().shown_adapters.value_or(g.dtype_of(thin));
@@ -132,7 +132,7 @@ FactorProduct product_of_factors(GraphBuilder& g, const Factors& factors, std::i
 // are quantized themselves; rows of int8 by their scales in fp32, and then by 1 / 127 (bitsandbytes 0.50, _ops.py).
 TensorId whole_weight(GraphBuilder& g, ModuleId base, Shape shape, DType to) {
   const TensorId weight = g.parameter_of(base, "weight");
-  const auto packing = packing_of(g.model().modules[static_cast<std::size_t>(base)]);
+  const auto packing = packing_of(g.model().module_at(base));
   if (!packing) return g.cast(weight, to);
   TensorId value = kNone;
   if (packing->eight_bits()) {
@@ -238,7 +238,7 @@ TensorId packed_linear_module(GraphBuilder& g, ModuleId module, TensorId x, std:
   const ModuleId base = g.child(module, "base_layer");
   g.enter(module);
   const TensorId product = plain_linear(g, base, x, features);
-  const bool rows = packing_of(g.model().modules[static_cast<std::size_t>(base)])->eight_bits();
+  const bool rows = packing_of(g.model().module_at(base))->eight_bits();
   const TensorId result = rows ? g.keep(product) : g.copy(product);
   g.drop({product});
   const bool converts = !g.options().autocast;
@@ -271,7 +271,7 @@ TensorId linear_module(GraphBuilder& g, ModuleId module, TensorId x, std::int64_
     g.exit(module);
     return out;
   }
-  if (packing_of(g.model().modules[static_cast<std::size_t>(base)])) {
+  if (packing_of(g.model().module_at(base))) {
     return packed_linear_module(g, module, x, features);
   }
   const Factors factors = factors_of(g, module);
@@ -294,7 +294,7 @@ namespace {
 // axolotl patches the language model's layers alone (monkeypatch/lora_kernels.py, get_layers).
 bool in_tower(const ModelSpec& model, ModuleId module) {
   if (model.parts == nullptr || model.parts->tower == nullptr) return false;
-  const std::string& path = model.modules[static_cast<std::size_t>(module)].path;
+  const std::string& path = model.module_at(module).path;
   return path.find(formatted("{}.", model.parts->tower->module)) != std::string::npos;
 }
 
@@ -329,7 +329,7 @@ std::vector<TensorId> functions_of(GraphBuilder& g, Op op, std::span<const Proje
     const ModuleId base = g.child(one.module, "base_layer");
     for (const ModuleId read : {base, factors.a, factors.b}) inputs.push_back(g.parameter_of(read, "weight"));
     features.push_back(one.features);
-    if (const auto packing = packing_of(g.model().modules[static_cast<std::size_t>(base)])) {
+    if (const auto packing = packing_of(g.model().module_at(base))) {
       number = static_cast<double>(packing->loaded) + (packing->nested ? rules::kNestedScales : 0);
     }
   }

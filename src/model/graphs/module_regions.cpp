@@ -14,7 +14,7 @@ struct Range {
 };
 
 bool is_called(const ModelSpec& model, ModuleId module, const std::vector<std::string>& names) {
-  const Module& called = model.modules[static_cast<std::size_t>(module)];
+  const Module& called = model.module_at(module);
   if (called.layer == kNone) return false;
   const std::string_view last = std::string_view(called.path).substr(called.path.rfind('.') + 1);
   return std::find(names.begin(), names.end(), last) != names.end();

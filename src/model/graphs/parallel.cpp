@@ -35,7 +35,7 @@ TensorId row_linear_module(GraphBuilder& g, ModuleId module, TensorId x, std::in
   if (!g.parallel()) return linear_module(g, module, x, features);
   g.enter(module);
   const TensorId weight = g.parameter("weight");
-  const bool direct = g.model().modules[static_cast<std::size_t>(module)].type == "Conv1D";
+  const bool direct = g.model().module_at(module).type == "Conv1D";
   const TensorId part = direct ? g.conv1d(x, weight, kNone, features) : g.linear(x, weight, kNone, features);
   TensorId out = reduce_from_parallel(g, part);
   g.drop({part});

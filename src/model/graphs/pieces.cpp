@@ -684,7 +684,7 @@ TensorId turned_heads(GraphBuilder& g, const DecoderParts& p, ModuleId attention
 TensorId normed_behind(GraphBuilder& g, const DecoderParts& p, ModuleId attention, const HeadRow& head, TensorId flat) {
   const ModuleId module = p.head_norm == HeadNorm::WholeBehind ? g.child(attention, head.norm) : kNone;
   if (module == kNone) return flat;
-  if (g.model().modules[static_cast<std::size_t>(module)].type != "Identity") {
+  if (g.model().module_at(module).type != "Identity") {
     return head_norm(g, p, attention, head.norm, HeadNorm::WholeBehind, flat);
   }
   g.enter(module);
@@ -995,7 +995,7 @@ Attended attention_module(GraphBuilder& g, const DecoderParts& p, ModuleId modul
   out = inner_dropout(g, p, out);
   if (!p.output_dropout.empty()) {
     const ModuleId dropout = g.child(module, p.output_dropout);
-    const bool none = g.model().modules[static_cast<std::size_t>(dropout)].type == "Identity";
+    const bool none = g.model().module_at(dropout).type == "Identity";
     const TensorId dropped = dropout_module(g, dropout, out, none ? 0 : d.attention_dropout);
     g.drop({out});
     out = dropped;

@@ -295,7 +295,7 @@ std::optional<std::string> int8_unsupported(const ModelSpec& model, const Traini
   for (std::size_t at = 0; at < model.modules.size(); ++at) {
     if (!packing_of(model.modules[at])) continue;
     const auto id = static_cast<ModuleId>(at);
-    const Parameter& weight = model.parameters[static_cast<std::size_t>(model.parameter(id, "weight"))];
+    const Parameter& weight = model.parameter_at(model.parameter(id, "weight"));
     if (weight.shape.dims[1] % 4 != 0) return "8-bit products over a width that 4 does not divide";
     const std::string_view path = model.modules[at].path;
     const bool behind_norm = path.find("q_proj") != std::string_view::npos ||
@@ -314,8 +314,7 @@ std::int64_t rows_that_unpack(const ModelSpec& model, const Quantization& packin
   if (packing.compute == DType::Float32) return 8;
   constexpr std::int64_t kSmall = std::int64_t{4} << 20;
   const bool small = std::any_of(model.parameters.begin(), model.parameters.end(), [&](const Parameter& parameter) {
-    const bool packed =
-        packing_of(model.modules[static_cast<std::size_t>(parameter.module)]) && parameter.shape.rank == 2;
+    const bool packed = packing_of(model.module_at(parameter.module)) && parameter.shape.rank == 2;
     return packed && unpacked_elements(parameter, packing).value() < kSmall;
   });
   return small ? 1537 : 513;

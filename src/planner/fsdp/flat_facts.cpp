@@ -29,11 +29,11 @@ void lay_out(FlatUnit& unit, const ModelSpec& model, const Job& job, std::vector
     unit.pieces.push_back({kNone, unit.total, Elements(multiple - over), false});
     unit.total += unit.pieces.back().elements;
   };
-  set_dtypes(unit, model.parameters[static_cast<std::size_t>(parameters.front())], training);
+  set_dtypes(unit, model.parameter_at(parameters.front()), training);
   const std::int64_t aligned = kAlignment / bytes_per_element(unit.gathered);
   for (const ParameterId id : parameters) {
     if (training.fsdp.use_orig_params) pad_to(aligned);
-    const Parameter& parameter = model.parameters[static_cast<std::size_t>(id)];
+    const Parameter& parameter = model.parameter_at(id);
     const Elements elements = parameter.shape.elements();
     const bool trained = training.trains(parameter);
     unit.pieces.push_back({id, unit.total, elements, trained});
@@ -47,13 +47,11 @@ void lay_out(FlatUnit& unit, const ModelSpec& model, const Job& job, std::vector
 
 void set_neighbours(std::vector<FlatUnit>& units, const ModelSpec& model) {
   const auto parent_of = [&](const FlatUnit& unit) {
-    return std::max<ModuleId>(model.modules[static_cast<std::size_t>(unit.module)].parent, 0);
+    return std::max<ModuleId>(model.module_at(unit.module).parent, 0);
   };
-  const auto layer_of = [&](const FlatUnit& unit) {
-    return model.modules[static_cast<std::size_t>(unit.module)].layer;
-  };
+  const auto layer_of = [&](const FlatUnit& unit) { return model.module_at(unit.module).layer; };
   for (FlatUnit& unit : units) {
-    unit.within_layer = model.modules[static_cast<std::size_t>(parent_of(unit))].layer != kNone;
+    unit.within_layer = model.module_at(parent_of(unit)).layer != kNone;
   }
   for (FlatUnit& unit : units) {
     if (unit.within_layer || layer_of(unit) <= 0) continue;
@@ -112,7 +110,7 @@ std::vector<FlatUnit> flat_units(const ModelSpec& model, const Job& job) {
 std::optional<ShownAdapters> shown_adapters(const ModelSpec& model, const Job& job) {
   if (job.training.runtime != Runtime::Fsdp1 || !wraps_adapters(job.training.fsdp)) return std::nullopt;
   for (const FlatUnit& unit : flat_units(model, job)) {
-    const std::string& name = model.parameters[static_cast<std::size_t>(unit.pieces.front().id)].name;
+    const std::string& name = model.parameter_at(unit.pieces.front().id).name;
     if (name.find(".lora_A.") == std::string::npos) continue;
     return ShownAdapters{unit.made, job.training.fsdp.use_orig_params ? unit.kept : unit.gathered};
   }

@@ -12,7 +12,7 @@
 namespace dsplan {
 namespace {
 
-const Module& module_of(const ModelSpec& model, ModuleId id) { return model.modules[static_cast<std::size_t>(id)]; }
+const Module& module_of(const ModelSpec& model, ModuleId id) { return model.module_at(id); }
 
 bool is_named(const Module& module, std::string_view name) {
   return module.path == name || module.path.ends_with("." + std::string(name));
@@ -63,7 +63,7 @@ Ends ends_of(const ModelSpec& model) {
 bool ties(const ModelSpec& model, ModuleId a, ModuleId b) {
   const ParameterId first = model.parameter(a, "weight");
   const ParameterId second = model.parameter(b, "weight");
-  return second != kNone && first != kNone && model.parameters[static_cast<std::size_t>(second)].tied_to == first;
+  return second != kNone && first != kNone && model.parameter_at(second).tied_to == first;
 }
 
 // Embeddings; norm and head. A weight that both ends have is in one group with the norm, as accelerate puts it; there
@@ -90,7 +90,7 @@ bool is_trained_leaf(const ModelSpec& model, ModuleId module) {
   const auto next = static_cast<std::size_t>(module) + 1;
   if (next < model.modules.size() && model.modules[next].parent == module) return false;
   const ParameterId weight = model.parameter(module, "weight");
-  return weight != kNone && model.parameters[static_cast<std::size_t>(weight)].trainable;
+  return weight != kNone && model.parameter_at(weight).trainable;
 }
 
 // _recursive_wrap with size_based_auto_wrap_policy: what lies inside goes first, and a module is wrapped where what is
@@ -129,7 +129,7 @@ class BySize {
     std::int64_t sum = 0;
     for (const ParameterId id : owned_[static_cast<std::size_t>(module)]) {
       if (!seen.insert(id).second) continue;
-      sum += model_.parameters[static_cast<std::size_t>(id)].shape.elements().value();
+      sum += model_.parameter_at(id).shape.elements().value();
     }
     for (const ModuleId child : children_[static_cast<std::size_t>(module)]) sum += elements_of(child, seen);
     return sum;
@@ -240,7 +240,7 @@ class Managed {
     for (const ModuleId child : children_[at]) visit(child, number, into);
     into.managed.push_back(module);
     for (ParameterId id : own_[at]) {
-      const ParameterId tied = model_.parameters[static_cast<std::size_t>(id)].tied_to;
+      const ParameterId tied = model_.parameter_at(id).tied_to;
       if (tied != kNone) id = tied;
       if (taken_[static_cast<std::size_t>(id)]) continue;
       taken_[static_cast<std::size_t>(id)] = true;
@@ -333,14 +333,14 @@ std::vector<FsdpGroup> fsdp_groups(const ModelSpec& model, const Fsdp& fsdp) {
 bool shards_decoder_layers(const ModelSpec& model, const Fsdp& fsdp) {
   const std::vector<FsdpGroup> groups = fsdp_groups(model, fsdp);
   return std::any_of(groups.begin(), groups.end(), [&](const FsdpGroup& group) {
-    return model.modules[static_cast<std::size_t>(group.modules.front())].type.ends_with("DecoderLayer");
+    return model.module_at(group.modules.front()).type.ends_with("DecoderLayer");
   });
 }
 
 bool is_held(const ModelSpec& model, const Fsdp& fsdp, ParameterId id) {
   if (!is_one_of(kHeldEnds, fsdp.wrap)) return false;
   const auto first = [&](ParameterId one) {
-    const ParameterId tied = model.parameters[static_cast<std::size_t>(one)].tied_to;
+    const ParameterId tied = model.parameter_at(one).tied_to;
     return tied == kNone ? one : tied;
   };
   const auto last = std::find_if(model.parameters.rbegin(), model.parameters.rend(),
@@ -380,7 +380,7 @@ std::vector<std::size_t> numbers_of(const ModelSpec& model, const std::vector<Fs
 bool unties(const ModelSpec& model, const Training& training, const std::vector<std::size_t>& number) {
   return std::any_of(model.parameters.begin(), model.parameters.end(), [&](const Parameter& parameter) {
     if (parameter.tied_to == kNone) return false;
-    const Parameter& first = model.parameters[static_cast<std::size_t>(parameter.tied_to)];
+    const Parameter& first = model.parameter_at(parameter.tied_to);
     if (training.is_ignored(first)) return false;
     return number[static_cast<std::size_t>(parameter.module)] != number[static_cast<std::size_t>(first.module)];
   });
@@ -396,7 +396,7 @@ bool is_inside(const ModelSpec& model, ModuleId module) {
 bool trains_two_dtypes(const ModelSpec& model, const Training& training, const FsdpGroup& group) {
   std::optional<DType> one;
   return std::any_of(group.parameters.begin(), group.parameters.end(), [&](ParameterId id) {
-    const Parameter& parameter = model.parameters[static_cast<std::size_t>(id)];
+    const Parameter& parameter = model.parameter_at(id);
     if (!parameter.trainable) return false;
     const DType dtype = training.made_dtype(parameter);
     return std::exchange(one, dtype).value_or(dtype) != dtype;

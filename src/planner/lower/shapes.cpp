@@ -19,7 +19,7 @@ bool shards_tower_layers(const ModelSpec& model, const Fsdp& fsdp) {
   if (tower == nullptr || tower->merge == 0 || tower->projection != ProjectorKind::Merged) return false;
   const std::vector<FsdpGroup> groups = fsdp_groups(model, fsdp);
   return std::any_of(groups.begin(), groups.end(), [&](const FsdpGroup& group) {
-    const Module& module = model.modules[static_cast<std::size_t>(group.modules.front())];
+    const Module& module = model.module_at(group.modules.front());
     return module.layer != kNone && module.path.find(formatted("{}.blocks.", tower->module)) != std::string::npos;
   });
 }

@@ -72,7 +72,7 @@ void draw_weights(const ModelSpec& model, const Job& job, std::int64_t rank, Eag
   const bool cut = is_fsdp(t.runtime);
   const std::int64_t ranks = cut ? sharding_ranks(job) : 1;
   for (const Parameter& p : model.parameters) {
-    const std::string& type = model.modules[static_cast<std::size_t>(p.module)].type;
+    const std::string& type = model.module_at(p.module).type;
     if (type == "RMSNorm") continue;
     const Elements own = cut ? shard_on_dim0(p.shape, ranks, rank % ranks).real : p.shape.elements();
     const bool widens = type == "Linear" && t.torchtitan >= kWitnessTorchtitan && own > Elements(0) &&

@@ -90,11 +90,11 @@ std::optional<std::string> ignored_unsupported(const ModelSpec& model, const Tra
   }
   for (const Parameter& parameter : model.parameters) {
     if (parameter.tied_to == kNone || training.model_init != ModelInit::Meta) continue;
-    const Parameter& first = model.parameters[static_cast<std::size_t>(parameter.tied_to)];
+    const Parameter& first = model.parameter_at(parameter.tied_to);
     if (training.is_ignored(first)) return formatted("{}, which fully_shard ignores and to_empty unties", first.name);
   }
   for (const NamedParameter& p : named_parameters(model, training)) {
-    const Parameter& parameter = model.parameters[static_cast<std::size_t>(p.id)];
+    const Parameter& parameter = model.parameter_at(p.id);
     if (!training.is_ignored(parameter)) continue;
     if (p.trainable) return formatted("{}, which is trained and which fully_shard ignores", parameter.name);
     const DType kept = training.made_dtype(parameter);
@@ -249,10 +249,10 @@ std::optional<std::string> wrapped_adapters_unsupported(const ModelSpec& model, 
 
 // _validate_tensors_to_flatten; and what accelerate would cast beside what it does not.
 std::optional<std::string> unit_unsupported(const ModelSpec& model, const Training& training, const FlatUnit& unit) {
-  const Parameter& first = model.parameters[static_cast<std::size_t>(unit.pieces.front().id)];
+  const Parameter& first = model.parameter_at(unit.pieces.front().id);
   for (const FlatPiece& piece : unit.pieces) {
     if (piece.id == kNone) continue;
-    const Parameter& parameter = model.parameters[static_cast<std::size_t>(piece.id)];
+    const Parameter& parameter = model.parameter_at(piece.id);
     if (training.made_dtype(parameter) != training.made_dtype(first)) {
       return formatted("{} and {} in {} and {}, which FSDP1 refuses to flatten together", first.name, parameter.name,
                        name(training.made_dtype(first)), name(training.made_dtype(parameter)));
@@ -287,7 +287,7 @@ std::optional<std::string> accumulated_ties_unsupported(const ModelSpec& model, 
 // What reads the head's weight without calling the head finds it gathered in the root's unit alone.
 bool root_has_head(const ModelSpec& model, const FlatUnit& root) {
   const ParameterId weight = model.parameter(model.child(model.causal, "lm_head"), "weight");
-  const ParameterId tied = weight == kNone ? weight : model.parameters[static_cast<std::size_t>(weight)].tied_to;
+  const ParameterId tied = weight == kNone ? weight : model.parameter_at(weight).tied_to;
   return std::any_of(root.pieces.begin(), root.pieces.end(), [&](const FlatPiece& piece) {
     return piece.id != kNone && (piece.id == weight || piece.id == tied);
   });
@@ -360,7 +360,7 @@ bool magnitudes_cast(const ModelSpec& model, const Training& training) {
   return std::all_of(model.modules.begin(), model.modules.end(), [&](const Module& module) {
     if (!module.path.ends_with(".lora_A.default") || packing_of(model)) return true;
     const auto id = static_cast<ModuleId>(&module - model.modules.data());
-    return training.dtype_of(model.parameters[static_cast<std::size_t>(model.parameter(id, "weight"))]) != layers;
+    return training.dtype_of(model.parameter_at(model.parameter(id, "weight"))) != layers;
   });
 }
 
@@ -449,7 +449,7 @@ std::optional<std::string> crossing_unsupported(const ModelSpec& model, const Tr
   for (std::size_t id = 0; id < trained.size(); ++id) {
     if (!trained[id]) continue;
     const Parameter& parameter = model.parameters[id];
-    const std::int32_t layer = model.modules[static_cast<std::size_t>(parameter.module)].layer;
+    const std::int32_t layer = model.module_at(parameter.module).layer;
     const auto has = [&](std::string_view part) { return parameter.name.find(part) != std::string::npos; };
     pictures |= has("vision_model.") || has("multi_modal_projector.");
     query |= has("embed_tokens.") || (layer != kNone && layer < at);
@@ -494,7 +494,7 @@ std::optional<std::string> value_head_unsupported(const ModelSpec& model, const 
   if (training.loss != Loss::RewardValues) return std::nullopt;
   if (training.runtime != Runtime::PyTorch) return formatted("a value head under {}", name(training.runtime));
   for (const NamedParameter& p : named_parameters(model, training)) {
-    const Parameter& parameter = model.parameters[static_cast<std::size_t>(p.id)];
+    const Parameter& parameter = model.parameter_at(p.id);
     if (!p.trainable || parameter.tied_to != kNone || !parameter.name.ends_with("lm_head.weight")) continue;
     return formatted("{}, which is trained and which no loss reaches: --freeze it", parameter.name);
   }

@@ -17,7 +17,7 @@ constexpr std::int64_t kFew = 5;
 std::vector<std::vector<const Parameter*>> by_layer(const ModelSpec& model) {
   std::vector<std::vector<const Parameter*>> layers(static_cast<std::size_t>(model.dims.layers));
   for (const Parameter& parameter : model.parameters) {
-    const std::int32_t layer = model.modules[static_cast<std::size_t>(parameter.module)].layer;
+    const std::int32_t layer = model.module_at(parameter.module).layer;
     if (layer >= 0 && static_cast<std::size_t>(layer) < layers.size()) {
       layers[static_cast<std::size_t>(layer)].push_back(&parameter);
     }

@@ -62,12 +62,12 @@ std::vector<CountedParameter> count(const ModelSpec& model, const Job& job) {
   for (const Parameter& parameter : model.parameters) {
     if (parameter.tied_to != kNone) continue;
     const Shape local = local_shape(model, parameter, job.parallelism.tp);
-    const bool in_layer = model.modules[static_cast<std::size_t>(parameter.module)].layer != kNone;
+    const bool in_layer = model.module_at(parameter.module).layer != kNone;
     const bool trained = is_trained(parameter, job.training) && (!one_by_one || is_read(model, parameter));
     counted.push_back({local.elements().value(), local, trained,
                        in_layer && local.rank == 2 && parameter.split != Split::Vocabulary,
-                       model.modules[static_cast<std::size_t>(parameter.module)].type == "Embedding",
-                       job.training.dtype_of(parameter), is_trained(parameter, job.training)});
+                       model.module_at(parameter.module).type == "Embedding", job.training.dtype_of(parameter),
+                       is_trained(parameter, job.training)});
   }
   return counted;
 }
@@ -428,7 +428,7 @@ std::vector<const Module*> biased_products(const ModelSpec& model, const Job& jo
   for (const Parameter& bias : model.parameters) {
     // Of a single column nothing goes through cuBLASLt.
     if (bias.shape.rank != 1 || bias.shape.dims[0] == 1 || !bias.name.ends_with(".bias")) continue;
-    const Module& module = model.modules[static_cast<std::size_t>(bias.module)];
+    const Module& module = model.module_at(bias.module);
     if (module.path.find(".audio_tower.") != std::string::npos) continue;  // No batch has sound.
     if (module.type == "FalconLinear" || module.type.starts_with("Linear8bitLt")) continue;
     if (adds_in_function(model, t.lora_kernels, module)) continue;

@@ -66,7 +66,7 @@ class Resharding {
     }
     for (const Parameter& p : model.parameters) {
       if (p.tied_to == kNone || &owner(p) != head_) continue;
-      tied_ = tied_ || &owner(model.parameters[static_cast<std::size_t>(p.tied_to)]) == embedding_;
+      tied_ = tied_ || &owner(model.parameter_at(p.tied_to)) == embedding_;
     }
     tail_ = norm_ != nullptr ? norm_ : head_;
   }
@@ -108,12 +108,8 @@ class Resharding {
     return std::none_of(model_.modules.begin() + from, model_.modules.end(),
                         [this](const Module& other) { return other.layer != kNone && parent(other).layer == kNone; });
   }
-  [[nodiscard]] const Module& owner(const Parameter& p) const {
-    return model_.modules[static_cast<std::size_t>(p.module)];
-  }
-  [[nodiscard]] const Module& parent(const Module& module) const {
-    return model_.modules[static_cast<std::size_t>(module.parent)];
-  }
+  [[nodiscard]] const Module& owner(const Parameter& p) const { return model_.module_at(p.module); }
+  [[nodiscard]] const Module& parent(const Module& module) const { return model_.module_at(module.parent); }
 
   const ModelSpec& model_;
   const Fsdp& fsdp_;
@@ -137,7 +133,7 @@ using Units = std::map<const Module*, Sent>;  // In the order of modules.
 std::vector<LayerGathers> gathers_of(const ModelSpec& model, const Training& t, const Units& units,
                                      const Resharding& resharding) {
   const auto is_layer = [&](const Module& module) {
-    return module.layer != kNone && model.modules[static_cast<std::size_t>(module.parent)].layer == kNone;
+    return module.layer != kNone && model.module_at(module.parent).layer == kNone;
   };
   std::vector<std::int64_t> layers;
   for (const auto& [module, sent] : units) {
@@ -243,7 +239,7 @@ std::vector<TrafficRow> scattered_rows(const ModelSpec& model, const Job& job, s
   const Group mesh = t.fsdp.replicate > 1 ? Group::DataParallelInside : Group::DataParallel;
   std::vector<TrafficRow> rows;
   for (const Parameter& p : model.parameters) {
-    const DType type = kept(t, p.tied_to == kNone ? p : model.parameters[static_cast<std::size_t>(p.tied_to)]);
+    const DType type = kept(t, p.tied_to == kNone ? p : model.parameter_at(p.tied_to));
     const std::int64_t row = p.shape.elements().value() / p.shape.dims[0];
     const Bytes sent = storage(div_ceil(Elements(p.shape.dims[0]), ranks) * row, type) * peers;
     auto same = std::find_if(rows.begin(), rows.end(), [&](const TrafficRow& other) { return other.dtype == type; });

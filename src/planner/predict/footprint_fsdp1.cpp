@@ -75,9 +75,9 @@ std::vector<bool> wrapped_by_size(const ModelSpec& model, const Fsdp& fsdp) {
 
 // The nearest module around that is wrapped.
 const Module* unit_of(const ModelSpec& model, const Fsdp& fsdp, const std::vector<bool>& chosen, const Parameter& p) {
-  const Module* module = &model.modules[static_cast<std::size_t>(p.module)];
-  for (; module->parent != kNone; module = &model.modules[static_cast<std::size_t>(module->parent)]) {
-    const Module& around = model.modules[static_cast<std::size_t>(module->parent)];
+  const Module* module = &model.module_at(p.module);
+  for (; module->parent != kNone; module = &model.module_at(module->parent)) {
+    const Module& around = model.module_at(module->parent);
     const bool layer = module->layer != kNone && around.layer == kNone;
     if (chosen[static_cast<std::size_t>(module - model.modules.data())]) break;
     if (says(fsdp, module->type) || (says(fsdp, "layers") && layer)) break;
@@ -102,7 +102,7 @@ const Module* last_called(const ModelSpec& model, std::int32_t layer) {
 void count_gathers(const ModelSpec& model, const Training& t, std::map<const Module*, Flat>& units) {
   for (auto& [module, flat] : units) {
     if (module->parent == kNone || module->layer == kNone) continue;
-    if (model.modules[static_cast<std::size_t>(module->parent)].layer == kNone) continue;  // The layer itself.
+    if (model.module_at(module->parent).layer == kNone) continue;  // The layer itself.
     for (const CheckpointGroup& group : t.checkpoint.groups) {
       if (module->layer < group.first || module->layer > group.last) continue;
       const bool there = group.kind == CheckpointKind::NonReentrant && last_called(model, module->layer) == module;
@@ -198,7 +198,7 @@ void fsdp1_footprint(const ModelSpec& model, const Job& job, std::int64_t rank, 
     const std::int64_t begin = mine * (rank % ranks);
     for (const Flat::Trained& one : flat.trained) {
       const std::int64_t in = std::min(one.to, begin + mine) - std::max(one.from, begin);
-      const bool embeds = model.modules[static_cast<std::size_t>(one.parameter->module)].type == "Embedding";
+      const bool embeds = model.module_at(one.parameter->module).type == "Embedding";
       if (in > 0) given.push_back({ranks == 1 ? one.parameter->shape : Shape{in}, flat.kept, embeds});
     }
   }

@@ -56,7 +56,7 @@ class Gathers {
     Bytes sum;
     Bytes last;
     for (const ModuleCall& call : model_.calls) {
-      const std::int32_t layer = model_.modules[static_cast<std::size_t>(call.module)].layer;
+      const std::int32_t layer = model_.module_at(call.module).layer;
       if (!call.enter || layer < group.first || layer > group.last) continue;
       sum += own_[static_cast<std::size_t>(call.module)];
       if (has_parameters(call.module)) last = own_[static_cast<std::size_t>(call.module)];

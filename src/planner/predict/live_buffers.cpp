@@ -13,16 +13,15 @@ namespace {
 const std::string kNowhere;
 
 ModuleId module_of(const ModelSpec& model, const Buffer& buffer) {
-  if (buffer.parameter != kNone) return model.parameters[static_cast<std::size_t>(buffer.parameter)].module;
+  if (buffer.parameter != kNone) return model.parameter_at(buffer.parameter).module;
   return buffer.module;
 }
 
 // The module that sums stand under: the layer, or the module itself outside of layers.
 std::string summed_under(const ModelSpec& model, ModuleId module) {
   while (module != kNone) {
-    const Module& m = model.modules[static_cast<std::size_t>(module)];
-    const bool is_layer =
-        m.layer != kNone && (m.parent == kNone || model.modules[static_cast<std::size_t>(m.parent)].layer == kNone);
+    const Module& m = model.module_at(module);
+    const bool is_layer = m.layer != kNone && (m.parent == kNone || model.module_at(m.parent).layer == kNone);
     if (m.layer == kNone || is_layer) return m.path;
     module = m.parent;
   }
@@ -41,12 +40,12 @@ std::size_t mark_of(const Schedule& schedule, Moment moment) {
 
 std::string module_path(const ModelSpec& model, const Buffer& buffer) {
   const ModuleId module = module_of(model, buffer);
-  return module == kNone ? kNowhere : model.modules[static_cast<std::size_t>(module)].path;
+  return module == kNone ? kNowhere : model.module_at(module).path;
 }
 
 std::string in_every_layer(const ModelSpec& model, ModuleId module) {
   if (module == kNone) return kNowhere;
-  const Module& m = model.modules[static_cast<std::size_t>(module)];
+  const Module& m = model.module_at(module);
   std::string path = m.path;
   if (m.layer == kNone) return path;
   const std::string number = std::to_string(m.layer);

@@ -66,7 +66,7 @@ void refuse_across_lists(const Setting<std::string>& wished, const Checkpointing
   const auto list = [&](std::int32_t layer) { return lists[static_cast<std::size_t>(layer)]; };
   for (const CheckpointGroup& one : checkpoint.groups) {
     if (list(one.first) == list(one.last)) continue;
-    const auto path = [&](std::int32_t layer) { return model.modules[static_cast<std::size_t>(list(layer))].path; };
+    const auto path = [&](std::int32_t layer) { return model.module_at(list(layer)).path; };
     refuse(wished.place,
            formatted("one checkpoint around layers {} to {}, of which the first stands in {} and the last in {}",
                      one.first, one.last, path(one.first), path(one.last)),
@@ -228,8 +228,8 @@ void nest(const Setting<std::string>& wished, const ModelSpec& model, Checkpoint
   result.groups = runs(1, model.dims.layers);
   for (const Module& module : model.modules) {
     if (module.layer == kNone) continue;
-    const Module& parent = model.modules[static_cast<std::size_t>(module.parent)];
-    const bool child = parent.layer != kNone && model.modules[static_cast<std::size_t>(parent.parent)].layer == kNone;
+    const Module& parent = model.module_at(module.parent);
+    const bool child = parent.layer != kNone && model.module_at(parent.parent).layer == kNone;
     const std::string name(last_part(module.path));
     const bool known = std::find(result.modules.begin(), result.modules.end(), name) != result.modules.end();
     if (child && !known) result.modules.push_back(name);
@@ -281,7 +281,7 @@ struct Products {
 Products products_of(const ModelSpec& model) {
   Products found;
   for (const Parameter& one : model.parameters) {
-    const Module& module = model.modules[static_cast<std::size_t>(one.module)];
+    const Module& module = model.module_at(one.module);
     if (module.layer == kNone || one.shape.rank != 2) continue;
     const bool biased = std::any_of(model.parameters.begin(), model.parameters.end(), [&](const Parameter& bias) {
       return bias.module == one.module && bias.name.ends_with(".bias");

@@ -88,7 +88,7 @@ void keep_biases_of_functions(ModelSpec& model, const std::string& kernels) {
     });
     if (bare) continue;
     for (Parameter& bias : model.parameters) {
-      const Module& module = model.modules[static_cast<std::size_t>(bias.module)];
+      const Module& module = model.module_at(bias.module);
       const std::string_view path = module.path;
       if (!bias.name.ends_with(".bias") || !path.ends_with(".base_layer") || !packing_of(module)) continue;
       if (named(path.substr(0, path.rfind('.')), names)) bias.dtype = DType::Float32;

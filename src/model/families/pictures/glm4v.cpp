@@ -177,7 +177,7 @@ ModelSpec build_glm_shown(ConfigReader& config, const GlmNames& names, Decoder (
   const ModelSpec seen = build_glm_tower(vision, names, tower, bias);
   ModelSpec words = finish_decoder(text, decoder);
   const ModuleId last = words.child(words.child(0, "model"), "norm");  // Of the tower's class.
-  words.modules[static_cast<std::size_t>(last)].type = formatted("{}RMSNorm", names.prefix);
+  words.module_at(last).type = formatted("{}RMSNorm", names.prefix);
   const std::string_view prefix = whole.empty() ? names.prefix : whole;
   const std::string root = formatted("{}ForConditionalGeneration", prefix);
   const std::string body = formatted("{}Model", prefix);

@@ -368,7 +368,7 @@ class ExpertLoop {
 std::size_t number_of(const GraphBuilder& g, ModuleId experts) {
   std::size_t before = 0;
   for (ModuleId module = 0; module < experts; ++module) {
-    if (is_mixture(g.model().modules[static_cast<std::size_t>(module)])) ++before;
+    if (is_mixture(g.model().module_at(module))) ++before;
   }
   return before;
 }

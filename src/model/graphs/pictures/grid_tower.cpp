@@ -102,7 +102,7 @@ TensorId two_layers(GraphBuilder& g, ModuleId module, const std::array<std::stri
 
 // How many features a norm is of.
 std::int64_t normed_width(const ModelSpec& model, ModuleId norm) {
-  return model.parameters[static_cast<std::size_t>(model.parameter(norm, "weight"))].shape.dims[0];
+  return model.parameter_at(model.parameter(norm, "weight")).shape.dims[0];
 }
 
 class GridTower {

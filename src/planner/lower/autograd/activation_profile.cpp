@@ -154,7 +154,7 @@ class ProfileReader : public Ignores<Communicate, RecordEvent, WaitEvent, EmptyC
 
  private:
   [[nodiscard]] std::int32_t layer_of(ModuleId module) const {
-    return module == kNone ? kNone : model_.modules[static_cast<std::size_t>(module)].layer;
+    return module == kNone ? kNone : model_.module_at(module).layer;
   }
 
   Bytes* place_of(const Compute& event) {

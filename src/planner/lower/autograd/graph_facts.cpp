@@ -16,7 +16,7 @@ std::vector<ModuleId> encoders_of_tower(const ModelSpec& model) {
   if (model.parts == nullptr || model.parts->tower == nullptr) return encoders;
   const std::string_view tower = model.parts->tower->module;
   for (std::size_t at = 1; at < model.modules.size(); ++at) {
-    const std::string& around = model.modules[static_cast<std::size_t>(model.modules[at].parent)].path;
+    const std::string& around = model.module_at(model.modules[at].parent).path;
     if (model.modules[at].path.ends_with("encoder") && around.ends_with(tower)) {
       encoders.push_back(static_cast<ModuleId>(at));
     }

@@ -43,9 +43,7 @@ class GraphFacts {
   [[nodiscard]] ModuleId caller(ModuleId module) const { return called(parent(module)); }
 
  private:
-  [[nodiscard]] ModuleId parent(ModuleId module) const {
-    return model_.modules[static_cast<std::size_t>(module)].parent;
-  }
+  [[nodiscard]] ModuleId parent(ModuleId module) const { return model_.module_at(module).parent; }
   void find_head();
   void find_read();
   void find_beginnings();

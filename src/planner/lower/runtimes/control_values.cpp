@@ -72,7 +72,7 @@ void ControlValues::share(BufferId value, Group group) {
 bool ControlValues::counts_in_norm(ParameterId parameter) const {
   const Recording* recording = eager_.emitter().recording();
   if (recording == nullptr || recording->tensor_rank() == 0) return true;
-  return model_.parameters[static_cast<std::size_t>(parameter)].split != Split::Replicated;
+  return model_.parameter_at(parameter).split != Split::Replicated;
 }
 
 Squares ControlValues::squares_of(BufferId flat, std::span<const NamedParameter> trained) const {

@@ -72,7 +72,7 @@ Moves moves_with_buffers(const ModelSpec& model, const std::vector<NamedParamete
                          const BuffersOf& buffers_of) {
   return [&model, &named, buffers_of](const std::function<void(const NamedParameter&)>& act) {
     std::vector<std::vector<const NamedParameter*>> own(model.modules.size());
-    for (const NamedParameter& p : named) own[at(model.parameters[at(p.id)].module)].push_back(&p);
+    for (const NamedParameter& p : named) own[at(model.parameter_at(p.id).module)].push_back(&p);
     children_first(model, [&](ModuleId module) {
       for (const NamedParameter* p : own[at(module)]) act(*p);
       buffers_of(module);
@@ -94,7 +94,7 @@ Variable ModelLoading::make(const NamedParameter& p, What what, Space space) {
 void ModelLoading::build_packed(const ModelSpec& model, const BuffersOf& buffers_of) {
   on_device_.resize(parameters_);
   const auto packed = [&](const Parameter& parameter) {
-    const Module& module = model.modules[static_cast<std::size_t>(parameter.module)];
+    const Module& module = model.module_at(parameter.module);
     return parameter.shape.rank == 2 && packing_of(module).has_value();
   };
   const DType loaded = packing_of(model)->loaded;
@@ -106,12 +106,10 @@ void ModelLoading::build_packed(const ModelSpec& model, const BuffersOf& buffers
   }
   WeightPacking packing(eager_.emitter(), model, world_, device_, buffers_of);
   packing.warm_up(order);
-  const auto name = [&](ParameterId id) -> const std::string& {
-    return model.parameters[static_cast<std::size_t>(id)].name;
-  };
+  const auto name = [&](ParameterId id) -> const std::string& { return model.parameter_at(id).name; };
   std::sort(order.begin(), order.end(), [&](ParameterId a, ParameterId b) { return before(name(a), name(b)); });
   for (const ParameterId id : order) {
-    const Parameter& parameter = model.parameters[static_cast<std::size_t>(id)];
+    const Parameter& parameter = model.parameter_at(id);
     if (packed(parameter)) {
       on_device_[static_cast<std::size_t>(id)] = packing.pack(id, [&] {
         return make(as_made(training_, parameter, id), {Role::Parameters, "parameter"});
@@ -145,10 +143,10 @@ void ModelLoading::build_stored(const ModelSpec& model, const BuffersOf& buffers
     eager_.work().write(room).run(Body::Nothing, "warm up the allocator");
   }
   std::sort(order.begin(), order.end(), [&](ParameterId a, ParameterId b) {
-    return before(model.parameters[at(a)].name, model.parameters[at(b)].name);
+    return before(model.parameter_at(a).name, model.parameter_at(b).name);
   });
   for (const ParameterId id : order) {
-    const NamedParameter p{id, model.parameters[at(id)].shape.elements().value(), true, stored};
+    const NamedParameter p{id, model.parameter_at(id).shape.elements().value(), true, stored};
     on_device_[at(id)] = make(p, {Role::Parameters, "parameter"});
   }
   for (std::size_t module = 0; module < model.modules.size(); ++module) buffers_of(static_cast<ModuleId>(module));
@@ -174,7 +172,7 @@ LateBuffers late_buffers(const ModelSpec& model) {
   LateBuffers late;
   if (model.recording) return late;
   for (const ModelBuffer& buffer : model.buffers) {
-    const bool of_body = model.modules[static_cast<std::size_t>(buffer.module)].type.ends_with("Model");
+    const bool of_body = model.module_at(buffer.module).type.ends_with("Model");
     if (buffer.module != 0 && (buffer.dtype != DType::Bool || !of_body)) continue;
     late.of = buffer.module;
     if (buffer.dtype == DType::Bool) late.triangle = storage(buffer.shape.elements(), DType::Bool);
@@ -235,7 +233,7 @@ const ModelBuffer* buffer_of(const ModelSpec& model, ModuleId module) {
 }
 
 Computed computed_by(const ModelSpec& model, ModuleId id) {
-  const Module& module = model.modules[static_cast<std::size_t>(id)];
+  const Module& module = model.module_at(id);
   const ModelBuffer* buffer = buffer_of(model, id);
   if (buffer != nullptr && !model.recording) {
     if (module.type.ends_with("RotaryEmbedding") && buffer->shape.rank == 1) return Computed::Frequencies;
@@ -248,7 +246,7 @@ Computed computed_by(const ModelSpec& model, ModuleId id) {
     return Computed::Rescaled;
   }
   const bool of_whisper = module.parent != kNone && module.path.ends_with("embed_positions") &&
-                          model.modules[static_cast<std::size_t>(module.parent)].type == "WhisperEncoder";
+                          model.module_at(module.parent).type == "WhisperEncoder";
   if (!of_whisper && !module.type.ends_with("SinusoidalPositionalEmbedding")) return Computed::Nothing;
   return buffer != nullptr ? Computed::Sines : of_whisper ? Computed::Waves : Computed::Halves;
 }
@@ -286,7 +284,7 @@ class Tables {
   }
 
  private:
-  [[nodiscard]] const Module& at(ModuleId module) const { return model_.modules[static_cast<std::size_t>(module)]; }
+  [[nodiscard]] const Module& at(ModuleId module) const { return model_.module_at(module); }
   [[nodiscard]] ModuleId stack_of(ModuleId table) const {
     ModuleId around = at(table).parent;
     const Computed kind = computed_by(model_, table);
@@ -327,7 +325,7 @@ class Tables {
   // p / sqrt(layers), which is copied into the weight (NemotronHPreTrainedModel._init_weights).
   void rescaled(ModuleId mixer) {
     const ParameterId weight = model_.parameter(model_.child(mixer, "out_proj"), "weight");
-    (void)made(model_.parameters[static_cast<std::size_t>(weight)].shape.elements().value(), kept_);
+    (void)made(model_.parameter_at(weight).shape.elements().value(), kept_);
   }
 
   // Of each kind of layers that has its own, what they are computed to, and a clone. Without `make`, copied into what
@@ -443,7 +441,7 @@ void ModelLoading::build_on_device(const ModelSpec& model, const BuffersOf& buff
   if (training_.loop == LoopKind::FactoryV1) return build_stored(model, buffers_of);
   on_device_.resize(parameters_);
   const auto make_one = [&](ParameterId id, What what) {
-    return make(as_made(training_, model.parameters[at(id)], id), what);
+    return make(as_made(training_, model.parameter_at(id), id), what);
   };
   ConstructedWeights weights(model, training_.transformers, on_device_, make_one);
   const LateBuffers late = late_buffers(model);

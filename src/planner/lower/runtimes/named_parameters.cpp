@@ -59,7 +59,7 @@ bool has_norm_part(std::string_view name) {
 
 // Patterns over the lower-case name, and everything in an nn.LayerNorm.
 bool decays(const ModelSpec& model, const Parameter& parameter) {
-  if (model.modules[static_cast<std::size_t>(parameter.module)].type == "LayerNorm") return false;
+  if (model.module_at(parameter.module).type == "LayerNorm") return false;
   const std::string name = in_lower_case(parameter.name);
   for (std::string_view part : {"bias", "layernorm", "rmsnorm"}) {
     if (name.find(part) != std::string::npos) return false;
@@ -74,8 +74,8 @@ std::vector<ParameterGroup> parameter_groups(const ModelSpec& model, const Train
   ParameterGroup first{{}, training.optimizer.weight_decay};
   ParameterGroup second;
   for (const NamedParameter& parameter : trained) {
-    const bool in_first = training.param_groups == ParamGroups::Single ||
-                          decays(model, model.parameters[static_cast<std::size_t>(parameter.id)]);
+    const bool in_first =
+        training.param_groups == ParamGroups::Single || decays(model, model.parameter_at(parameter.id));
     (in_first ? first : second).members.push_back(&parameter);
   }
   std::vector<ParameterGroup> groups;

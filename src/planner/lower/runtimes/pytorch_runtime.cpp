@@ -131,7 +131,7 @@ class PyTorchRuntime final : public RuntimeBase {
     if (!ddp_ || std::exchange(has_reducer_, true)) return;
     std::vector<BufferId> states;
     for (const NamedParameter& p : named_) {
-      if (!of_reference(model_, model_.parameters[at(p.id)].module)) states.push_back(parameters_[at(p.id)].id());
+      if (!of_reference(model_, model_.parameter_at(p.id).module)) states.push_back(parameters_[at(p.id)].id());
     }
     if (training().ddp.broadcast_buffers) states.insert(states.end(), buffers_.begin(), buffers_.end());
     broadcast_coalesced(eager_, states, world());
@@ -147,8 +147,8 @@ class PyTorchRuntime final : public RuntimeBase {
   [[nodiscard]] std::vector<StepParameter> step_parameters(const std::vector<const NamedParameter*>& group) const {
     std::vector<StepParameter> made;
     for (const NamedParameter* p : group) {
-      const Parameter& parameter = model_.parameters[at(p->id)];
-      const Module& module = model_.modules[static_cast<std::size_t>(parameter.module)];
+      const Parameter& parameter = model_.parameter_at(p->id);
+      const Module& module = model_.module_at(parameter.module);
       const bool hidden = parameter.shape.rank == 2 && parameter.split != Split::Vocabulary && module.layer != kNone;
       made.push_back({p->id, parameters_[at(p->id)].id(), gradient(p->id), parameter.shape, p->dtype, hidden,
                       module.type == "Embedding", parameter.split == Split::Replicated});

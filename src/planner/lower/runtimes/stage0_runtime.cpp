@@ -35,7 +35,7 @@ struct Stage0Model {
 // As the base optimizer meets it.
 StepParameter step_parameter(const Stage0Model& model, ParameterId id, const Variable& stepped, BufferId gradient,
                              DType dtype) {
-  const Parameter& parameter = model.spec.parameters[at(id)];
+  const Parameter& parameter = model.spec.parameter_at(id);
   return {id, stepped.id(), gradient, parameter.shape, dtype, false, false, parameter.split == Split::Replicated};
 }
 
@@ -331,7 +331,7 @@ class Fp32Optimizer final : public Stage0Optimizer {
   }
 
   void create(const NamedParameter& p, Variables& states) {
-    const Shape& shape = model_.spec.parameters[at(p.id)].shape;
+    const Shape& shape = model_.spec.parameter_at(p.id).shape;
     for (const StateTensor& tensor : optimizer_state(model_.training.optimizer, shape, model_.training.dtype, false)) {
       states.append(eager_.empty(tensor.bytes, tensor.dtype,
                                  {Role::Optimizer, tensor.label, state_source(model_.training)}, p.id));

@@ -19,8 +19,8 @@ Variable WeightPacking::passing(Bytes bytes, DType dtype) {
 // core_model_loading.py, convert_and_load_state_dict_in_model; bitsandbytes functional.py, quantize_4bit and
 // get_4bit_type.
 Variable WeightPacking::pack(ParameterId id, const std::function<Variable()>& make) {
-  const Parameter& parameter = model_.parameters[static_cast<std::size_t>(id)];
-  const Quantization quantization = *packing_of(model_.modules[static_cast<std::size_t>(parameter.module)]);
+  const Parameter& parameter = model_.parameter_at(id);
+  const Quantization quantization = *packing_of(model_.module_at(parameter.module));
   const Elements values = unpacked_elements(parameter, quantization);
   if (quantization.eight_bits()) return pack_rows(parameter, quantization.loaded, make);
   const Bytes scales = storage(Elements((values.value() + kQuantizedBlock - 1) / kQuantizedBlock), DType::Float32);
@@ -79,8 +79,8 @@ Variable WeightPacking::pack_rows(const Parameter& parameter, DType loaded, cons
 void WeightPacking::warm_up(const std::vector<ParameterId>& loaded) {
   Bytes all;
   for (const ParameterId id : loaded) {
-    const Parameter& parameter = model_.parameters[static_cast<std::size_t>(id)];
-    const std::optional<Quantization> packing = packing_of(model_.modules[static_cast<std::size_t>(parameter.module)]);
+    const Parameter& parameter = model_.parameter_at(id);
+    const std::optional<Quantization> packing = packing_of(model_.module_at(parameter.module));
     const bool packed = packing && parameter.shape.rank == 2;
     const Bytes bytes = storage(parameter.shape.elements(), packed ? *parameter.dtype : packing_of(model_)->loaded);
     all += in_tensor_plan(model_, parameter) ? Bytes(bytes.value() / world_) : bytes;

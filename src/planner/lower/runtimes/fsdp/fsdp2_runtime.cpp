@@ -151,7 +151,7 @@ Fsdp2Runtime::Fsdp2Runtime(const Job& job, const ModelSpec& model, std::int64_t 
     groups_.push_back(std::make_unique<ParamGroup>(
         facts, GroupParts{job_, parameters_, gradients_, sums_, reducer_, context_}, emitter));
     for (const ModuleId module : facts.modules) of_module_[static_cast<std::size_t>(module)] = groups_.back().get();
-    if (is_factor(model, facts)) by_hand_[at(model.modules[at(facts.modules.front())].parent)] = groups_.back().get();
+    if (is_factor(model, facts)) by_hand_[at(model.module_at(facts.modules.front()).parent)] = groups_.back().get();
   }
   std::set<ParamGroup*> seen;
   for (std::size_t at = 0; at < of_module_.size(); ++at) {
@@ -189,7 +189,7 @@ void Fsdp2Runtime::build(ModelInit where, const BuffersOf& buffers_of) {
   }
   children_first(model_, [&](ModuleId module) {
     for (const ParameterId id : own[static_cast<std::size_t>(module)]) {
-      const Parameter& parameter = model_.parameters[at(id)];
+      const Parameter& parameter = model_.parameter_at(id);
       if (!training().is_ignored(parameter)) {
         parameters_.make_empty(id);
       } else if (parameter.module == module) {
@@ -235,7 +235,7 @@ void Fsdp2Runtime::shard_whole_model() {
   for (const FsdpGroup& facts : facts_) {
     std::vector<Variable> whole;
     for (const ParameterId id : facts.parameters) {
-      const NamedParameter p{id, model_.parameters[at(id)].shape.elements().value(), true, parameters_.kept(id)};
+      const NamedParameter p{id, model_.parameter_at(id).shape.elements().value(), true, parameters_.kept(id)};
       whole.push_back(loading_.load(p, {Role::Parameters, "whole parameter"}));
       whole.back().mark_scratch();  // The rows of other ranks are theirs.
     }

@@ -47,7 +47,7 @@ std::vector<ByteRange> ShardGradients::interleaved(const Unsharded& gradients) c
     for (const auto& [id, gradient] : gradients) {
       const DType type = eager_.emitter().dtype(gradient.id());
       const auto bytes = [type](Elements elements) { return storage(elements, type); };
-      const Shape& shape = model_.parameters[static_cast<std::size_t>(id)].shape;
+      const Shape& shape = model_.parameter_at(id).shape;
       const FsdpShard shard = shard_on_dim0(shape, mesh.ranks, rank);
       if (shard.real > Elements(0)) ranges.push_back({gradient.id(), bytes(shard.from), bytes(shard.real)});
       if (shard.padded > shard.real) ranges.push_back({kNoBuffer, Bytes(0), bytes(shard.padded - shard.real)});

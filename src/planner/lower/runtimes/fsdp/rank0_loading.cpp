@@ -34,7 +34,7 @@ void Rank0Loading::run(const std::function<void(ModuleId)>& move_buffers) {
 
 // The whole one before stays until Python's name is given the next one; rank 0 gives the name away sooner.
 void Rank0Loading::send(ParameterId id, ParameterId weight) {
-  const std::int64_t elements = model_.parameters[static_cast<std::size_t>(id)].shape.elements().value();
+  const std::int64_t elements = model_.parameter_at(id).shape.elements().value();
   const DType kept = parameters_.kept(weight);
   if (rank_ == 0) whole_.reset(Reason::PythonFrame);
   Variable next = host_.empty()
@@ -51,7 +51,7 @@ void Rank0Loading::send(ParameterId id, ParameterId weight) {
 void Rank0Loading::cut(ParameterId id, ParameterId weight) {
   const DType kept = parameters_.kept(weight);
   if (fsdp_.replicate > 1) eager_.broadcast(whole_, 0, fsdp_.replicate, Group::Replicas);
-  const Shape& shape = model_.parameters[static_cast<std::size_t>(id)].shape;
+  const Shape& shape = model_.parameter_at(id).shape;
   const std::int64_t ranks = parameters_.mesh().ranks;
   std::vector<Variable> padded;
   const Bytes chunk = storage(shard_on_dim0(shape, ranks, 0).padded, kept);

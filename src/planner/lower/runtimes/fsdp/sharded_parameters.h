@@ -32,9 +32,7 @@ class ShardedParameters {
   [[nodiscard]] const FsdpShard& of(ParameterId id) const { return shards_[static_cast<std::size_t>(id)]; }
 
   // In which it is kept, and in which it is gathered.
-  [[nodiscard]] const Parameter& parameter(ParameterId id) const {
-    return model_.parameters[static_cast<std::size_t>(id)];
-  }
+  [[nodiscard]] const Parameter& parameter(ParameterId id) const { return model_.parameter_at(id); }
   [[nodiscard]] DType kept(ParameterId id) const { return training_.made_dtype(parameter(id)); }
   [[nodiscard]] DType gathered(ParameterId id) const { return training_.dtype_of(parameter(id)); }
 

@@ -37,7 +37,7 @@ void save_whole(const ModelSpec& model, const Training& training, const ShardedP
   for (std::size_t at = 0; at < model.parameters.size(); ++at) {
     const Parameter& parameter = model.parameters[at];
     const ParameterId id = parameter.tied_to != kNone ? parameter.tied_to : static_cast<ParameterId>(at);
-    if (training.is_ignored(model.parameters[static_cast<std::size_t>(id)])) continue;
+    if (training.is_ignored(model.parameter_at(id))) continue;
     Variable whole = gathered(eager, parameters, id);
     if (training.fsdp.state_dict == "full-device") {
       held.push_back(std::move(whole));

@@ -81,7 +81,7 @@ void FlatGradient::use_whole_views() {
   if (std::exchange(views_have_, true)) return;
   const OnStream on(eager_.emitter(), kGatherStream);
   for (const FlatSlice& slice : slices_of(share_.unit, share_.rank)) {
-    const Parameter& parameter = model_.parameters[static_cast<std::size_t>(slice.id)];
+    const Parameter& parameter = model_.parameter_at(slice.id);
     const bool shaped = share_.whole || parameter.shape.rank == 1;  // Views of NO_SHARD have their own shapes.
     const bool same = shaped && parameter.shape.elements() == slice.elements && share_.kept == share_.unit.gathered &&
                       !share_.training.fsdp.cpu_offload;

@@ -69,8 +69,8 @@ void write_back(Eager& eager, const std::vector<FlatSlice>& slices, const Variab
 }
 
 bool is_embedding(const ModelSpec& model, ParameterId id) {
-  const ModuleId module = model.parameters[static_cast<std::size_t>(id)].module;
-  return model.modules[static_cast<std::size_t>(module)].type == "Embedding";
+  const ModuleId module = model.parameter_at(id).module;
+  return model.module_at(module).type == "Embedding";
 }
 
 void promise_updates(const FlatHandle& handle, Emitter& emitter) {
@@ -97,7 +97,7 @@ void FlatHandle::flatten(ModelLoading& loading, const std::function<void(ModuleI
   for (const ModuleId module : share.unit.breadth) {
     for (std::size_t at = 0; at < pieces.size(); ++at) {
       const ParameterId id = share.unit.pieces[at].id;
-      if (id == kNone || model_.parameters[static_cast<std::size_t>(id)].module != module) continue;
+      if (id == kNone || model_.parameter_at(id).module != module) continue;
       pieces[at] =
           loading.load({id, share.unit.pieces[at].elements.value(), true, kept}, {Role::Parameters, "whole parameter"});
       pieces[at].mark_scratch();  // What other ranks keep is theirs.
@@ -217,7 +217,7 @@ std::vector<StepParameter> FlatHandle::step_parameters() const {
   std::vector<StepParameter> made;
   const auto add = [&](ParameterId id, Elements from, Elements elements) {
     const bool views = share.whole && share.training.fsdp.use_orig_params;
-    const Shape shape = views ? model_.parameters[static_cast<std::size_t>(id)].shape : Shape{elements.value()};
+    const Shape shape = views ? model_.parameter_at(id).shape : Shape{elements.value()};
     StepParameter one{id, part(shard_, from, elements), part(reduced, from, elements), shape, share.kept};
     one.embedding = share.training.fsdp.use_orig_params && is_embedding(model_, id);
     made.push_back(one);

@@ -14,9 +14,9 @@ namespace {
 // The model inside of the root that ties it, as each does when it is made (modeling_utils.py, post_init), where both
 // are its own; else the root.
 ModuleId tied_by(const ModelSpec& model, const Parameter& parameter) {
-  const Parameter& first = model.parameters[static_cast<std::size_t>(parameter.tied_to)];
-  for (ModuleId at = parameter.module; at > 0; at = model.modules[static_cast<std::size_t>(at)].parent) {
-    if (model.modules[static_cast<std::size_t>(at)].type.ends_with("Model") && model.lies_in(first.module, at)) {
+  const Parameter& first = model.parameter_at(parameter.tied_to);
+  for (ModuleId at = parameter.module; at > 0; at = model.module_at(at).parent) {
+    if (model.module_at(at).type.ends_with("Model") && model.lies_in(first.module, at)) {
       return at;
     }
   }
@@ -44,7 +44,7 @@ std::vector<std::vector<ParameterId>> by_maker(const ModelSpec& model) {
   }
   for (std::vector<ParameterId>& due : order) {
     std::stable_sort(due.begin(), due.end(), [&](ParameterId a, ParameterId b) {
-      return model.parameters[at(a)].module > model.parameters[at(b)].module;
+      return model.parameter_at(a).module > model.parameter_at(b).module;
     });
   }
   return order;
@@ -52,7 +52,7 @@ std::vector<std::vector<ParameterId>> by_maker(const ModelSpec& model) {
 
 // Made of another tensor as large, times a number (modeling_dinov2.py, Dinov2LayerScale; modeling_mllama.py).
 bool is_scaled(const ModelSpec& model, const Parameter& parameter) {
-  const std::string_view type = model.modules[at(parameter.module)].type;
+  const std::string_view type = model.module_at(parameter.module).type;
   const std::string_view leaf = std::string_view(parameter.name).substr(parameter.name.rfind('.') + 1);
   if (leaf.starts_with("lambda")) return true;
   if (type == "MllamaVisionModel") return leaf == "class_embedding";
@@ -72,7 +72,7 @@ ConstructedWeights::ConstructedWeights(const ModelSpec& model, const Version& tr
 
 void ConstructedWeights::construct_waiting(std::size_t next) {
   for (const ParameterId id : order_[next]) {
-    const ModuleId module = model_.parameters[at(id)].module;
+    const ModuleId module = model_.parameter_at(id).module;
     const bool of_root = module == 0 && next + 1 == order_.size();
     if (module != static_cast<ModuleId>(next) && !of_root) construct(id);
   }
@@ -80,13 +80,13 @@ void ConstructedWeights::construct_waiting(std::size_t next) {
 
 void ConstructedWeights::construct_root() {
   for (const ParameterId id : order_.back()) {
-    if (model_.parameters[at(id)].module == 0) construct(id);
+    if (model_.parameter_at(id).module == 0) construct(id);
   }
 }
 
 void ConstructedWeights::construct_own(std::size_t next) {
   for (const ParameterId id : order_[next]) {
-    if (model_.parameters[at(id)].module == static_cast<ModuleId>(next)) construct(id);
+    if (model_.parameter_at(id).module == static_cast<ModuleId>(next)) construct(id);
   }
 }
 
@@ -99,7 +99,7 @@ void ConstructedWeights::tie_outside(ModuleId next) {
 void ConstructedWeights::construct(ParameterId id) {
   constexpr What kTied{Role::Parameters, "weight of its own, until it is tied", "modeling_utils.py, tie_weights"};
   constexpr What kOnes{Role::Temporaries, "what a parameter is a multiple of", "its class's constructor"};
-  const Parameter& parameter = model_.parameters[at(id)];
+  const Parameter& parameter = model_.parameter_at(id);
   Variable ones;
   if (is_scaled(model_, parameter)) {
     ones = make_(id, kOnes);
@@ -118,13 +118,13 @@ void ConstructedWeights::construct(ParameterId id) {
 // more: into another tensor (modeling_utils.py, tie_weights, _adjust_bias; the order is _tied_weights_keys'). A table
 // of words stays, though its head was there before it.
 void ConstructedWeights::tie(std::vector<Own>& weights) {
-  const auto is_bias = [&](const Own& one) { return model_.parameters[at(one.id)].name.ends_with(".bias"); };
+  const auto is_bias = [&](const Own& one) { return model_.parameter_at(one.id).name.ends_with(".bias"); };
   const bool biases_first = model_.family == "deberta-v2";
   std::stable_partition(weights.begin(), weights.end(), [&](const Own& one) { return is_bias(one) == biases_first; });
   for (Own& each : weights) {
-    const Parameter& tied = model_.parameters[at(each.id)];
-    const Parameter& first = model_.parameters[at(tied.tied_to)];
-    const auto holds_words = [&](ModuleId module) { return model_.modules[at(module)].type == "Embedding"; };
+    const Parameter& tied = model_.parameter_at(each.id);
+    const Parameter& first = model_.parameter_at(tied.tied_to);
+    const auto holds_words = [&](ModuleId module) { return model_.module_at(module).type == "Embedding"; };
     const bool stays = holds_words(tied.module) && !holds_words(first.module) && first.module < tied.module;
     if (stays) std::swap(each.variable, made_[at(tied.tied_to)]);
     each.variable.mark_scratch();
@@ -140,7 +140,7 @@ void ConstructedWeights::pad_bias(ModuleId module, std::vector<Own>& weights) {
   const auto own =
       std::find_if(weights.begin(), weights.end(), [&](const Own& one) { return one.id == bias && one.variable; });
   const bool is_own = own != weights.end();
-  const Parameter& named = model_.parameters[at(bias)];
+  const Parameter& named = model_.parameter_at(bias);
   const ParameterId id = is_own || named.tied_to == kNone ? bias : named.tied_to;
   Variable& padded = is_own ? own->variable : made_[at(id)];
   if (!padded) return;

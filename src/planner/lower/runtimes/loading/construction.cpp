@@ -58,7 +58,7 @@ std::vector<ModuleId> made_before(const ModelSpec& model) {
       before[at] = child_behind(model, parameter.module, parameter.behind);
       continue;
     }
-    const std::string_view type = model.modules[static_cast<std::size_t>(parameter.module)].type;
+    const std::string_view type = model.module_at(parameter.module).type;
     const std::string_view leaf = std::string_view(parameter.name).substr(parameter.name.rfind('.') + 1);
     for (const Late& late : kLate) {
       if (!type.ends_with(late.type) || !leaf.starts_with(late.parameter)) continue;

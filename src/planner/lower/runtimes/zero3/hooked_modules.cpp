@@ -80,7 +80,7 @@ ParameterId parameter_at(const ModelSpec& model, ModuleId module, std::string_vi
   const ModuleId base = model.child(owner, "base_layer");
   const ParameterId id = model.parameter(base == kNone ? owner : base, path.substr(dot + 1));
   if (id == kNone) return kNone;
-  const ParameterId tied = model.parameters[static_cast<std::size_t>(id)].tied_to;
+  const ParameterId tied = model.parameter_at(id).tied_to;
   return tied == kNone ? id : tied;
 }
 
@@ -172,8 +172,7 @@ std::vector<CoordinatedModule> coordinated_modules(const ModelSpec& model, const
     const ParameterId id = parameter.tied_to == kNone ? static_cast<ParameterId>(at) : parameter.tied_to;
     add(modules[static_cast<std::size_t>(parameter.module)].own, id);
     if (!any) continue;  // Only leaves ask for what lies below.
-    for (ModuleId module = parameter.module; module != kNone;
-         module = model.modules[static_cast<std::size_t>(module)].parent) {
+    for (ModuleId module = parameter.module; module != kNone; module = model.module_at(module).parent) {
       add(modules[static_cast<std::size_t>(module)].below, id);
     }
   }
@@ -207,11 +206,11 @@ std::vector<std::vector<ParameterId>> read_before_call(const ModelSpec& model) {
   // peft casts what comes in to the dtype of lora_A's weight, then drops some of it out (tuners/lora/layer.py).
   for (std::size_t at = 0; at < model.parameters.size(); ++at) {
     const ModuleId module = model.parameters[at].module;
-    const std::string_view path = model.modules[static_cast<std::size_t>(module)].path;
+    const std::string_view path = model.module_at(module).path;
     const std::size_t from = path.rfind(".lora_A.");
     if (from == std::string_view::npos) continue;
-    const ModuleId list = model.modules[static_cast<std::size_t>(module)].parent;
-    const ModuleId dropouts = model.child(model.modules[static_cast<std::size_t>(list)].parent, "lora_dropout");
+    const ModuleId list = model.module_at(module).parent;
+    const ModuleId dropouts = model.child(model.module_at(list).parent, "lora_dropout");
     const ModuleId first = dropouts == kNone ? dropouts : model.child(dropouts, path.substr(from + 8));
     if (first != kNone) read[static_cast<std::size_t>(first)].push_back(static_cast<ParameterId>(at));
   }
@@ -243,7 +242,7 @@ std::vector<std::int32_t> numbers_of_conversion(const ModelSpec& model, bool und
     outer = std::max(outer, last[id]);
   }
   const auto key = [&](std::int32_t id) {
-    const Parameter& parameter = model.parameters[static_cast<std::size_t>(id)];
+    const Parameter& parameter = model.parameter_at(id);
     // peft's adapters come when all else has its number, and take theirs in the order of named_parameters.
     if (is_adapter(parameter)) return std::tuple(true, ModuleId{}, ModuleId{}, id);
     const ModuleId maker = parameter.maker == kNone ? parameter.module : parameter.maker;

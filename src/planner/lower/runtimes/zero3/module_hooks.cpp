@@ -52,7 +52,7 @@ ModuleHooks::ModuleHooks(const Training& training, const ModelSpec& model, const
   carries_ = hooked_modules(model, leaf);
   for (std::size_t at = 0; at < model.parameters.size(); ++at) {
     ModuleId module = model.parameters[at].module;
-    while (!carries_[static_cast<std::size_t>(module)]) module = model.modules[static_cast<std::size_t>(module)].parent;
+    while (!carries_[static_cast<std::size_t>(module)]) module = model.module_at(module).parent;
     if (leaf[static_cast<std::size_t>(module)]) leaf_of_[at] = module;
     if (!by_keyword_[static_cast<std::size_t>(module)]) wraps_[static_cast<std::size_t>(module)] = module;
   }

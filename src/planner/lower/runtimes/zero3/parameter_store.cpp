@@ -10,8 +10,8 @@ namespace dsplan {
 namespace {
 
 bool keeps_codes(const ModelSpec& model, ParameterId id) {
-  const Parameter& parameter = model.parameters[static_cast<std::size_t>(id)];
-  return parameter.dtype == DType::Int8 && packing_of(model.modules[static_cast<std::size_t>(parameter.module)]);
+  const Parameter& parameter = model.parameter_at(id);
+  return parameter.dtype == DType::Int8 && packing_of(model.module_at(parameter.module));
 }
 
 }  // namespace
@@ -46,8 +46,7 @@ ParameterPlace ParameterStore::place(ParameterId id) const {
     const Part part = home_.partition(id);
     return {part.buffer, part.offset, part.bytes};
   }
-  DSPLAN_CHECK(state.full,
-               "a parameter is used while it is partitioned: " + model_.parameters[static_cast<std::size_t>(id)].name);
+  DSPLAN_CHECK(state.full, "a parameter is used while it is partitioned: " + model_.parameter_at(id).name);
   const Shard& of = sharding_.of(id);
   return {state.full.id(), state.offset, of.bytes(of.elements)};
 }

@@ -48,7 +48,7 @@ std::int64_t QuantizedGathers::groups_of(const std::vector<ParameterId>& list, s
   throw Refusal("zero_quantized_weights",
                 formatted("the partition of {}{} has {} elements, which DeepSpeed's quantizer cannot cut into groups "
                           "of a multiple of 8 and at most {}",
-                          model_.parameters[static_cast<std::size_t>(list.front())].name,
+                          model_.parameter_at(list.front()).name,
                           list.size() > 1 ? " with what is fetched beside it" : "", elements, kLargestGroup),
                 "it asserts; choose another number of ranks, or leave weights as they are");
 }

@@ -19,7 +19,7 @@ Sharding::Sharding(const Job& job, const ModelSpec& model, std::int64_t rank)
     Shard& shard = shards_[static_cast<std::size_t>(p.id)];
     shard = cut_tensor(p.elements, p.dtype, world_);
     shard.trained = p.trainable;
-    shard.replicated = model.parameters[static_cast<std::size_t>(p.id)].split == Split::Replicated;
+    shard.replicated = model.parameter_at(p.id).split == Split::Replicated;
     if (p.trainable) {
       if (trained_.empty()) trained_dtype_ = p.dtype;
       trained_.push_back(p);

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "model/quantized.h"
-#include "planner/lower/runtimes/runtime_base.h"
 #include "planner/lower/runtimes/loading/construction.h"
+#include "planner/lower/runtimes/runtime_base.h"
 #include "planner/lower/runtimes/zero3/gradient_partitions.h"
 #include "planner/lower/runtimes/zero3/gradient_reducer.h"
 #include "planner/lower/runtimes/zero3/module_hooks.h"
@@ -160,7 +160,7 @@ void Zero3Runtime::build(ModelInit where, const BuffersOf& buffers_of) {
   std::vector<Open> open;
   const auto make = [&](const std::vector<ParameterId>& list) {
     for (const ParameterId id : list) {
-      const Parameter& parameter = model_.parameters[static_cast<std::size_t>(id)];
+      const Parameter& parameter = model_.parameter_at(id);
       const NamedParameter p{id, parameter.shape.elements().value(), true, training().dtype_of(parameter)};
       open.back().whole.emplace_back(p, loading_.load(p, kWhole));
     }
@@ -201,7 +201,7 @@ void Zero3Runtime::cut_whole_model() {
 
 void Zero3Runtime::cut(const NamedParameter& p, Variable whole) {
   loading_.broadcast(whole.id(), p.dtype);
-  store_.cut(p, std::move(whole), model_.parameters[static_cast<std::size_t>(p.id)].tied_to != kNone);
+  store_.cut(p, std::move(whole), model_.parameter_at(p.id).tied_to != kNone);
 }
 
 // create_reduce_and_remove_grad_hooks: a hook can only be put on a parameter that is whole.
