@@ -27,11 +27,12 @@ std::optional<std::string> version_unsupported(const ModelSpec& model, const Tra
   return std::nullopt;
 }
 
-// torch.utils.checkpoint with use_reentrant, or DeepSpeed's.
-bool checkpoints_reentrantly(const Training& training) {
+// torch.utils.checkpoint with use_reentrant, or DeepSpeed's, around some of the first `layers` layers; kNone: of any.
+bool checkpoints_reentrantly(const Training& training, std::int64_t layers = kNone) {
   const std::vector<CheckpointGroup>& groups = training.checkpoint.groups;
-  return std::any_of(groups.begin(), groups.end(),
-                     [](const CheckpointGroup& group) { return group.kind != CheckpointKind::NonReentrant; });
+  return std::any_of(groups.begin(), groups.end(), [&](const CheckpointGroup& group) {
+    return group.kind != CheckpointKind::NonReentrant && (layers == kNone || group.first < layers);
+  });
 }
 
 std::int64_t shortest_rows(const Training& training) {
@@ -462,12 +463,12 @@ std::optional<std::string> tower_unsupported(const ModelSpec& model, const Train
   if (tower->merge > 0) return sized_unsupported(*tower, training);
   if (const auto crossing = shown_unsupported(*tower, training)) return crossing;
   const bool adapted = tower->projection == ProjectorKind::Adapted;
-  if (adapted && checkpoints_reentrantly(training)) {
+  if (adapted && checkpoints_reentrantly(training, tower->dims.layers)) {
     return "reentrant checkpoints of llama4's tower, whose layers are called with keywords alone: nothing inside gets "
            "a gradient";
   }
   if (adapted && has_adapters_of_patches(model)) return "adapters of the product of patches";
-  if (!tower->class_token && checkpoints_reentrantly(training)) {
+  if (!tower->class_token && checkpoints_reentrantly(training, tower->dims.layers)) {
     return "reentrant checkpoints of siglip's layers, whose hidden states lie column by column";
   }
   if (const auto other = training.autocast ? autocast_unsupported(*tower) : std::nullopt) return other;

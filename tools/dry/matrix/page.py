@@ -42,7 +42,7 @@ REASONS = [
     (r"/pictures-llama-3.2-11b-vision-.*-crossing-zero3-clipped", "not traced: into which free blocks mllama's tensors are put in the second backward; what is asked for is equal"),
     (r"/pictures-llama-4-", "not traced: into which free blocks tensors are put from the first; what is asked for is equal"),
     (
-        r"/(pictures|chance-6|families)-(llava|mistral-small-3|glm-4.[156]v)",
+        r"/(pictures|factory-pictures|chance-6|families)-(llava|mistral-small-3|glm-4.[156]v)",
         "the dry device runs operators on small whole numbers a second time where a model sees pictures, and holds an operator's operands "
         "until it has returned: into which free blocks tensors are put",
     ),

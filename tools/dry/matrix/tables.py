@@ -1851,7 +1851,7 @@ def factory_pictures():
             yield one(name=f"lora-{form}", **{**more, "lora": lora, "freeze": []})
             yield one(name=f"full-{form}", **{**more, "freeze": tower_of(model)[0]})
             yield one(name=f"full-{form}-accum2", grad_accum=2, max_grad_norm=1.0, **{**more, "freeze": tower_of(model)[0]})
-        yield one(name="lora-autocast", autocast="bf16", checkpoint_impl="reentrant", **{**said, **text, "lora": lora, "freeze": []})
+        yield one(name="lora-autocast", autocast="bf16", dtype="bf16", checkpoint_impl="reentrant", **{**said, **text, "lora": lora, "freeze": []})
 
 
 def factory():
@@ -2027,12 +2027,10 @@ UNBUNDLED = {
 
 
 def composed_families():
-    """mistral4, hy_v3, granite_swa and granitemoe_swa, cohere2_moe, mellum; ernie and data2vec-text; plbart and blenderbot."""
+    """mistral4, hy_v3, granite_swa and granitemoe_swa, cohere2_moe; ernie and data2vec-text; plbart."""
     few = {
         **UNBUNDLED,
         "hy3-preview-base": {"num_hidden_layers": 3, "num_experts": 16, "output_router_logits": False},
-        "mellum2.1-12b-a2.5b-thinking": {
-            "num_hidden_layers": 4, "mlp_layer_types": ["sparse"] * 4, "layer_types": ["sliding_attention"] * 3 + ["full_attention"]},
     }
     for model, change in few.items():
         # Scores that a learned number scales have no kernel.
@@ -2043,7 +2041,7 @@ def composed_families():
         yield one(1024, 1, world=8, rank=3, deepspeed=engine(2), name="composed-zero2")
         yield one(1024, 1, world=8, rank=3, deepspeed=engine(3), model_init="host", name="composed-zero3")
     for model, seq, more in (("ernie-3.0-base-zh", 512, {}), ("data2vec-text-base-cola", 384, {}),
-                             ("plbart-base", 512, {"target_seq": 128}), ("blenderbot-400m-distill", 128, {"target_seq": 100})):
+                             ("plbart-base", 512, {"target_seq": 128})):
         one = functools.partial(job, "families", model, seq, attention=None, **more)
         yield one(4, name="composed")
         yield one(3, checkpoint="full", device="a100-sxm-80", name="composed-full-a100")
