@@ -51,7 +51,7 @@ inline std::vector<std::string> ready_order(const dsplan::ModelSpec& model, cons
                                        {dsplan::Role::ModuleBuffers, "buffer"}));
   }
   const dsplan::GraphFacts facts(model, graph, recipes);
-  dsplan::Tape tape(facts, checkpointing, emitter, recorder, buffers);
+  dsplan::Tape tape(facts, checkpointing, emitter, recorder, buffers, {});
   tape.make_batch();
   tape.forward();
   tape.backward();

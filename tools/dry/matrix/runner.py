@@ -80,8 +80,11 @@ def imports(jobs):
 
     # From when one that sees pictures is imported whole numbers are followed: each fork imports its own.
     seeing = getattr(sys.modules.get("dsplan_dry.values"), "SEEING", ())
-    for family in {model_type_to_module_name(job["config"]["model_type"]) for job in jobs} - set(seeing):
-        __import__(f"transformers.models.{family}.modeling_{family}")
+    for named in {job["config"]["model_type"] for job in jobs}:
+        family = model_type_to_module_name(named)
+        own = named.replace("-", "_") if named.startswith("data2vec") else family  # Of several in one folder.
+        if family not in seeing:
+            __import__(f"transformers.models.{family}.modeling_{own}")
     torch.cuda._is_in_bad_fork = lambda: False
     if "dsplan_dry.record" in sys.modules:  # The matrix has a meter of its own.
         sys.modules["dsplan_dry.record"].FOUND["receipt"] = False

@@ -60,7 +60,7 @@ ModelLoading::ModelLoading(Emitter& emitter, const Job& job, const std::vector<N
   if (job.hardware && training_.level == Level::Kernel) device_ = device_threads(*job.hardware);
 }
 
-void ModelLoading::build_on_host(Moves moves) {
+void ModelLoading::build_on_host(MovedWalk moves) {
   moves_ = std::move(moves);
   on_host_.resize(parameters_);
   for (const NamedParameter& p : named_) {
@@ -68,7 +68,7 @@ void ModelLoading::build_on_host(Moves moves) {
   }
 }
 
-Moves moves_with_buffers(const ModelSpec& model, const std::vector<NamedParameter>& named,
+MovedWalk moves_with_buffers(const ModelSpec& model, const std::vector<NamedParameter>& named,
                          const BuffersOf& buffers_of) {
   return [&model, &named, buffers_of](const std::function<void(const NamedParameter&)>& act) {
     std::vector<std::vector<const NamedParameter*>> own(model.modules.size());

@@ -19,10 +19,10 @@ namespace dsplan {
 [[nodiscard]] bool is_adapter(const Parameter& parameter);
 
 // Acts on each parameter, in an order of its own.
-using Moves = std::function<void(const std::function<void(const NamedParameter&)>&)>;
+using MovedWalk = std::function<void(const std::function<void(const NamedParameter&)>&)>;
 // `.to(device)`: parameters of the modules inside first, then a module's own and its buffers
 // (torch/nn/modules/module.py, _apply). The model and the list must outlive it.
-[[nodiscard]] Moves moves_with_buffers(const ModelSpec& model, const std::vector<NamedParameter>& named,
+[[nodiscard]] MovedWalk moves_with_buffers(const ModelSpec& model, const std::vector<NamedParameter>& named,
                                        const BuffersOf& buffers_of);
 
 // Whose buffers come behind its children, and with which module: those of a root behind the model inside of it
@@ -44,7 +44,7 @@ class ModelLoading {
 
   // As from_pretrained does: in the dtype asked for, and without tied tensors of their own.
   // `moves`: how they come to the device then, one after the other as they are where it is empty.
-  void build_on_host(Moves moves = {});
+  void build_on_host(MovedWalk moves = {});
   // Parameters in the order in which they come to the device.
   void each_moved(const std::function<void(const NamedParameter&)>& act);
   // As constructors do under `with torch.device("cuda")`: module by module, and what will be tied is made as well and
@@ -87,7 +87,7 @@ class ModelLoading {
   void prepare(const ModelSpec& model);
 
   std::function<void()> before_product_;
-  Moves moves_;
+  MovedWalk moves_;
   std::vector<Variable> on_host_;    // By ParameterId, before they are moved; empty where the host has no model.
   std::vector<Variable> on_device_;  // Likewise, before they are loaded.
 };
