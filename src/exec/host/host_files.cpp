@@ -17,7 +17,7 @@ dsplan_status fail_file(dsplan_device* device, const char* what, const std::stri
   return device->fail(DSPLAN_IO, formatted("{} {}: {}", what, path, std::strerror(error)));
 }
 
-// MovedWalk all of it, however the system cuts it. `step(done)` moves some bytes and returns how many, or -1.
+// Moves all of it, however the system cuts it. `step(done)` moves some bytes and returns how many, or -1.
 template <class Step>
 int move_all(std::int64_t bytes, Step&& step) {
   for (std::int64_t done = 0; done < bytes;) {

@@ -75,7 +75,7 @@ class OptimizerStep {
   [[nodiscard]] const std::vector<Taken>& taken() const { return taken_; }
 
  private:
-  // MovedWalk the loss scale, once in each step.
+  // Moves the loss scale, once in each step.
   [[nodiscard]] bool overflows();
   [[nodiscard]] double gradient_factor() const;
   void scale(const Task& task, double factor);

@@ -33,7 +33,7 @@ class TcpCommunicator : public Communicator {
   // rank order into `target`, and what `chunks[r]` says of this rank's input goes to rank r.
   void combine_chunks(const CollectiveCall& call, const std::vector<Chunk>& chunks, char* target);
 
-  // MovedWalk, and counts what this rank sends.
+  // Moves, and counts what this rank sends.
   void move(std::vector<Outgoing> out, std::vector<Incoming> in, const CollectiveCall& call);
   void copy(char* to, const char* from, std::int64_t elements, const CollectiveCall& call);
   [[nodiscard]] int member(int at) const { return members_[static_cast<std::size_t>(at)]; }

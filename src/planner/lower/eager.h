@@ -28,7 +28,7 @@ struct Part {
   bool whole = true;
 };
 
-// A variable of the framework's. MovedWalk like a unique_ptr; `reason` is why it outlives its last reader where it does
+// A variable of the framework's. Moves like a unique_ptr; `reason` is why it outlives its last reader where it does
 // (core/schedule.h). A schedule is written to its end or thrown away, so that scopes may end by an exception too.
 // Attributes of objects (`self.x`) are members: what they hold when the schedule is finished survives it, and that they
 // let go of it afterwards is written nowhere.

@@ -69,7 +69,7 @@ void ModelLoading::build_on_host(MovedWalk moves) {
 }
 
 MovedWalk moves_with_buffers(const ModelSpec& model, const std::vector<NamedParameter>& named,
-                         const BuffersOf& buffers_of) {
+                             const BuffersOf& buffers_of) {
   return [&model, &named, buffers_of](const std::function<void(const NamedParameter&)>& act) {
     std::vector<std::vector<const NamedParameter*>> own(model.modules.size());
     for (const NamedParameter& p : named) own[at(model.parameter_at(p.id).module)].push_back(&p);

@@ -23,7 +23,7 @@ using MovedWalk = std::function<void(const std::function<void(const NamedParamet
 // `.to(device)`: parameters of the modules inside first, then a module's own and its buffers
 // (torch/nn/modules/module.py, _apply). The model and the list must outlive it.
 [[nodiscard]] MovedWalk moves_with_buffers(const ModelSpec& model, const std::vector<NamedParameter>& named,
-                                       const BuffersOf& buffers_of);
+                                           const BuffersOf& buffers_of);
 
 // Whose buffers come behind its children, and with which module: those of a root behind the model inside of it
 // (modeling_bart.py, BartForConditionalGeneration), and a model's triangle of flags behind its last norm
