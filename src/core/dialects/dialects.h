@@ -161,7 +161,7 @@ struct DialectKey {
   enum class Treatment : std::uint8_t {
     Honoured,
     Refused,  // Not modelled: refused by name as soon as its value would matter.
-    Inert,    // MovedWalk no byte; reported with the reason.
+    Inert,    // Moves no byte; reported with the reason.
     Block,    // An object whose keys have rows of their own.
   };
   std::string_view path = {};  // "lora_r", "fsdp_config.fsdp_version"
