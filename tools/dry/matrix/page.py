@@ -15,6 +15,8 @@ REASONS = [
         r"^(axolotl|cut)/.*-sent-w24-",
         "into which free blocks the shards are put that rank 0 sends, where some are padded; what is asked for is equal",
     ),
+    (r"^families/.*-hy3-.*-zero[23]$|^families/.*-granite-swash-2b-.*-zero3$", "not traced: up to 192 bytes of what is asked for; what is allocated is equal"),
+    (r"^families/.*-ernie-3.0-base-zh-.*-full-a100$", "not traced: into which free blocks tensors are put; what is asked for and allocated is equal"),
     (r"^families/.*-dinov2-", "the workspace of a convolution, which cuDNN alone knows and was not asked for these pictures"),
     (
         r"^families/.*-lfm2-",
