@@ -100,6 +100,13 @@ class Driven {
   void read_before(ModuleId module, bool backward) {
     if (backward || forward_hook() != Coordinator::Hook::Forward) return;
     for (const ParameterId early : read_before_[static_cast<std::size_t>(module)]) coordinator_.touch(early);
+    if (module == kNone || module == 0) return;
+    // The graph itself says that these towers ask their convolution for its dtype (model/graphs/pictures/tower.cpp).
+    const std::string& type = model_.module_at(model_.module_at(module).parent).type;
+    const bool asks = type == "SiglipVisionEmbeddings" || type == "CLIPVisionEmbeddings";
+    if (asks && model_.module_at(module).path.ends_with(".patch_embedding")) {
+      coordinator_.touch(model_.parameter(module, "weight"));
+    }
   }
   Coordinator make(const Job& job) const {
     const Zero& zero = job.training.zero;

@@ -152,8 +152,9 @@ namespace {
 
 // Whether outputs that a loop's variable holds keep more than logits: what is bound to checkpoints (masks and tables of
 // each family's own, packed weights that ZeRO-3 has gathered), a leaf with its gradient, and what functions of packed
-// weights hold. For those there is no formula.
+// weights hold. The class that offloads activations holds the node that asked it last. For those there is no formula.
 bool keeps_the_graph(const ModelSpec& model, const Training& training) {
+  if (training.activation_offloading != ActivationOffloading::None) return true;
   const bool checkpoints = !training.checkpoint.groups.empty() || !training.checkpoint.modules.empty();
   return holds_loss(training.loop) && (checkpoints || packing_of(model));
 }
