@@ -134,7 +134,7 @@ std::vector<Family> encoders_and_towers() {
       {"ernie", build_ernie, true, {"ErnieForPreTraining"}},  // As of bert.
       {"data2vec-text", build_data2vec_text, true},
       {"plbart", build_plbart, true},
-      {"blenderbot", build_blenderbot, false},
+      {"blenderbot", build_blenderbot, true},
       {"mllama", build_mllama, true},
       {"clip", build_clip, true},
       {"siglip", build_siglip, true},
