@@ -357,6 +357,7 @@ void checkpoint_trained(const ForeignInput& foreign, const ModelSpec& base, cons
   std::vector<std::string> trained;
   const std::vector<ModuleId> lists = lists_of_layers(base);
   for (std::size_t layer = 0; layer < lists.size(); ++layer) {
+    if (lists[layer] == kNone) return;
     const bool seen = base.module_at(lists[layer]).path.find(formatted("{}.", tower->module)) != std::string::npos;
     if (seen ? pictures : text) trained.push_back(std::to_string(layer));
   }
