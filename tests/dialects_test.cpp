@@ -374,7 +374,6 @@ const std::map<std::string_view, std::pair<std::string, std::string>>& own_value
   static const std::map<std::string_view, std::pair<std::string, std::string>> kOwn = {
       {"gradient_checkpointing", {"true", "false"}},
       {"bf16", {"true", "false"}},
-      {"unfrozen_parameters", {"[lm_head]", "[model.norm]"}},
       {"env", {"{PYTORCH_CUDA_ALLOC_CONF: a}", "{PYTORCH_CUDA_ALLOC_CONF: b}"}},
       {"finetuning_type", {"lora", "full"}},
       {"init_config.name", {"init_on_default", "init_on_meta"}},
@@ -428,9 +427,12 @@ const std::map<std::string_view, std::pair<std::string, std::string>>& own_value
   return kOwn;
 }
 
-// accelerate_config names a file; in the model that is read here no module is a LayerNorm.
+// accelerate_config names a file; in the model that is read here no module is a LayerNorm, and no parameter has a name
+// that axolotl asks for (a test of their own has those).
 bool moves(const DialectKey& key) {
-  return key.treatment == Treatment::Honoured && key.path != "accelerate_config" && key.path != "liger_layer_norm";
+  constexpr std::string_view kElsewhere[] = {"accelerate_config", "liger_layer_norm", "unfrozen_parameters",
+                                             "freeze_mm_modules"};
+  return key.treatment == Treatment::Honoured && std::ranges::find(kElsewhere, key.path) == std::end(kElsewhere);
 }
 
 }  // namespace
@@ -440,8 +442,6 @@ namespace {
 // A file in which a key with this value means something.
 std::string file_with(Dialect dialect, std::string_view key, const std::string& value, bool shown) {
   std::string text = with_key(dialect, key, value) + beside(dialect, key);
-  // With adapters those would be frozen, too.
-  if (key == "unfrozen_parameters") return "val_set_size: 0.1\nflash_attention: true\n" + text.substr(text.find(key));
   if (shown && dialect == Dialect::LlamaFactory) {
     text.replace(text.find("finetuning_type: lora"), 21, "finetuning_type: full");
   }

@@ -52,7 +52,7 @@ complete -c dsplan -n '__fish_seen_subcommand_from simulate sweep diff explain e
 complete -c dsplan -n '__fish_seen_subcommand_from simulate sweep diff explain emit plan run' -l experts -r -d 'How experts run: grouped_mm, eager or batched_mm'
 complete -c dsplan -n '__fish_seen_subcommand_from simulate sweep diff explain emit plan run' -l routing -r -d 'Tokens of experts: balanced, worst, capacity:F, FILE'
 complete -c dsplan -n '__fish_seen_subcommand_from simulate sweep diff explain emit plan run' -l activation-offloading -r -d 'What autograd saves goes to the host, as TRL does it: none, streams, single-stream'
-complete -c dsplan -n '__fish_seen_subcommand_from simulate sweep diff explain emit plan run' -l loop -r -d 'What the training loop'\''s own variables hold: trainer, minimal, loss, script, torchtitan'
+complete -c dsplan -n '__fish_seen_subcommand_from simulate sweep diff explain emit plan run' -l loop -r -d 'What the training loop'\''s own variables hold: trainer, minimal, loss, script, torchtitan, llama-factory-v1'
 complete -c dsplan -n '__fish_seen_subcommand_from simulate sweep diff explain emit plan run' -l alloc-conf -r -d 'The keys of PYTORCH_CUDA_ALLOC_CONF'
 complete -c dsplan -n '__fish_seen_subcommand_from simulate sweep diff explain emit plan run' -l stream-frees -r -d 'Waiting frees: at-sync or immediate'
 complete -c dsplan -n '__fish_seen_subcommand_from simulate sweep diff explain emit plan run' -l placement -r -d 'caching or planned'
