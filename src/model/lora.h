@@ -22,8 +22,8 @@ struct Lora {
   std::vector<std::string> targets;  // Ends of module paths, or "all-linear"; none: peft's own of the family.
   std::optional<DType> dtype = DType::Float32;  // Of the adapters; nullopt: the model's (autocast_adapter_dtype=False).
   TrainedBiases bias = TrainedBiases::None;
-  bool dora = false;               // use_dora: a trained magnitude for each output, over the norm of the summed weight.
-  std::vector<std::string> saved = {};  // modules_to_save: ends of module paths. A copy of each is trained whole.
+  bool dora = false;  // use_dora: a trained magnitude for each output, over the norm of the summed weight.
+  std::vector<std::string> saved = {};    // modules_to_save: ends of module paths. A copy of each is trained whole.
   std::optional<DType> saved_dtype = {};  // Of these copies; nullopt: that of what they are copies of.
 };
 
