@@ -435,10 +435,6 @@ bool moves(const DialectKey& key) {
   return key.treatment == Treatment::Honoured && std::ranges::find(kElsewhere, key.path) == std::end(kElsewhere);
 }
 
-}  // namespace
-
-namespace {
-
 // A file in which a key with this value means something.
 std::string file_with(Dialect dialect, std::string_view key, const std::string& value, bool shown) {
   std::string text = with_key(dialect, key, value) + beside(dialect, key);
@@ -517,6 +513,12 @@ TEST_CASE("dialects: LLaMA-Factory checkpoints layers of which something is trai
   CHECK(form("val_set_size: 0\n") == "reentrant");
   CHECK(form("rl: dpo\n") == "non_reentrant");
   CHECK(form("unfrozen_parameters: [lm_head]\n") == "non_reentrant");
+  const Request gemma =
+      completed("gemma-4-e2b",
+                "base_model: gemma-4-e2b\nflash_attention: true\n"
+                "gradient_checkpointing: true\ngradient_checkpointing_kwargs: {use_reentrant: true}\n");
+  CHECK(gemma.checkpoint_impl.value_or("") == "non_reentrant");
+  CHECK(std::ranges::any_of(gemma.notices, [](const Notice& one) { return has(one.message, "whatever it is told"); }));
 }
 
 TEST_CASE("dialects: axolotl trains what unfrozen_parameters names, and freezes what is beside the language") {

@@ -79,6 +79,12 @@ TEST_CASE("the lines that transformers and torch ran checkpoint the layers of th
     std::filesystem::create_directory(folder / (std::string("six-") + name));
     spill(folder / (std::string("six-") + name + "/config.json"), six_layers(name));
   }
+  spill(folder / "factory.json", R"({"dsplan": 1, "kind": "training", "source": "a test", "checkpoint": "full",
+                                     "checkpoint_impl": "reentrant", "layers_require_grads": true})");
+  const Ran factory =
+      run_binary(folder, split("emit six-llama --training factory.json --seq 32 --dtype fp32 --format checkpointing"));
+  CHECK(factory.code == 2);
+  CHECK(factory.err.find("LLaMA-Factory makes them itself") != std::string::npos);
   for (const Json& one : all["cases"]) {
     const std::string words = one["words"];
     const std::string model = one["model"];

@@ -186,6 +186,23 @@ TEST_CASE("unsupported: state-space mixers with other losses, and in chunks of o
         "a scan in chunks of one token");
 }
 
+TEST_CASE("unsupported: the flash kernel takes no window's mask, and flash-attn's needs none") {
+  ModelSpec model = model_named("mistral", R"(, "sliding_window": 8)");
+  Training training = training_with([](Training& t) { t.attention = Attention::Flash; });
+  training.seq = 32;
+  CHECK(graph_unsupported(model, training, 1) == "the flash kernel takes no mask, as a window needs one");
+  training.windows_in_kernel = true;
+  CHECK(graph_unsupported(model, training, 1) == std::nullopt);
+  GraphOptions options;
+  options.seq = 32;
+  const std::size_t masked = build_graph(model, options).nodes.size();
+  options.windows_in_kernel = true;
+  const std::size_t told = build_graph(model, options).nodes.size();
+  options.seq = 7;  // The window reaches over all tokens.
+  CHECK(told == build_graph(model, options).nodes.size());
+  CHECK(told < masked);
+}
+
 TEST_CASE("unsupported: the memory-efficient kernel takes as many heads of keys as of queries") {
   ModelSpec model = model_named("llama", "");
   model.dims.kv_heads = model.dims.heads;

@@ -140,6 +140,24 @@ TEST_CASE("packed weights under ZeRO-3: 4 bits are cut, and int8 stays whole bes
   CHECK(forward("non_reentrant") - forward("reentrant") >= values / 4);
 }
 
+TEST_CASE("packed weights: adapters that nobody casts have the dtype of 4-bit products, and fp32 beside 8 bits") {
+  const Folder folder;
+  const Json witness = Json::parse(slurp(kWitness))["jobs"];
+  const auto adapters = [&](const char* job, const char* dtype, bool prepared) {
+    Json training = witness[job]["training"];
+    training.merge_patch({{"lora", {{"dtype", dtype}}}, {"kbit_prepare", prepared}});
+    const Ran ran = simulate(folder, witness[job]["config"], training);
+    REQUIRE_MESSAGE(ran.code == 0, ran.err);
+    return Json::parse(ran.out)["memory"]["persistent"]["parameters"];
+  };
+  for (const bool prepared : {true, false}) {
+    CHECK(adapters("nf4-double", "model", prepared) == adapters("nf4-double", "bf16", prepared));
+    CHECK(adapters("nf4-double", "model", prepared) != adapters("nf4-double", "fp32", prepared));
+    CHECK(adapters("int8", "model", prepared) == adapters("int8", "fp32", prepared));
+    CHECK(adapters("int8", "model", prepared) != adapters("int8", "bf16", prepared));
+  }
+}
+
 TEST_CASE("packed weights: below so many rows bitsandbytes may unpack nothing") {
   const Folder folder;
   const Json job = Json::parse(slurp(kWitness))["jobs"]["nf4"];

@@ -1,3 +1,6 @@
+#include <memory>
+
+#include "model/parts.h"
 #include "paths.h"
 #include "resolving.h"
 
@@ -278,7 +281,8 @@ TEST_CASE("resolve: rules of DeepSpeed's configuration classes, by version") {
       {R"("stage": 2, "mics_shard_size": -1)", "", "accepted", "no longer has \"zero_optimization.mics_shard_size\""},
       {R"("stage": 2)", R"("nebula": {}, )", "accepted",
        "ds.json:1:2: error: DeepSpeed 0.19.8 no longer has \"nebula\" and refuses the key"},
-      {R"("stage": 2)", R"("amp": {"enabled": true}, )", "\"amp\": not modelled yet: Apex AMP", "no longer has \"amp\""},
+      {R"("stage": 2)", R"("amp": {"enabled": true}, )", "\"amp\": not modelled yet: Apex AMP",
+       "no longer has \"amp\""},
       {R"("stage": 2, "compute_grad_norm": true)", "", "DeepSpeed 0.19.6 forbids it; it is there since 0.19.7",
        "accepted"},
       {R"("stage": 3, "compute_grad_norm": false)", R"("gradient_clipping": 0, )", "forbids it",
@@ -580,6 +584,13 @@ TEST_CASE("resolve: attention's kernel is named") {
   CHECK(run(windowed).training.attention == Attention::MemoryEfficient);
   set(windowed.request.seq, std::int64_t{1023}, "--seq");
   CHECK(run(windowed).training.attention == Attention::Flash);
+  DecoderParts parts;
+  parts.kinds = {LayerKind::Sliding};
+  windowed.model.parts = std::make_shared<const DecoderParts>(parts);
+  set(windowed.request.attention, std::string("flash_attention_2"), "--attention");
+  CHECK_FALSE(run(windowed).training.windows_in_kernel);
+  set(windowed.request.seq, std::int64_t{1024}, "--seq");
+  CHECK(run(windowed).training.windows_in_kernel);
   Hardware volta = load_hardware("v100-sxm2-32");
   Given old;
   old.hardware = &volta;

@@ -115,6 +115,22 @@ TEST_CASE("a planned arena and a limit") {
   CHECK_MESSAGE(none.out.find("0 are taken of 0,") != std::string::npos, none.out);
 }
 
+TEST_CASE("a window that flash-attn's kernel is told of is refused by name: no backend's kernel is") {
+  const Folder folder;
+  spill(
+      folder / "config.json",
+      R"({"model_type": "mistral", "architectures": ["MistralForCausalLM"], "hidden_size": 64, "intermediate_size": 96,
+            "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 128,
+            "max_position_embeddings": 64, "sliding_window": 8})");
+  const auto seq = [&](const char* tokens) {
+    return run_binary(folder, {"run", folder / "config.json", "--ranks", "1", "--micro-batch", "1", "--dtype", "bf16",
+                               "--attention", "flash_attention_2", "--seq", tokens});
+  };
+  CHECK(seq("6").code == 0);
+  CHECK(seq("32").code == 2);
+  CHECK(seq("32").err.find("flash-attn's kernel over a sliding window, which no backend has") != std::string::npos);
+}
+
 TEST_CASE("what cannot be run is refused by name, before anything starts") {
   const Folder folder;
   const std::pair<const char*, const char*> cases[] = {
@@ -128,6 +144,9 @@ TEST_CASE("what cannot be run is refused by name, before anything starts") {
       {"--ranks 2 --gpus 2", "says what --gpus says already"},
       {"--gpus 4 --tp 4", "key-value heads that tensor-parallel ranks share"},
       {"--liger-kernels all", "cannot be executed yet: Liger's kernels, which no backend has"},
+      {"--activation-offloading streams --checkpoint full",
+       "cannot be executed yet: activation offloading, whose copies no backend makes"},
+      {"--loss weighted --loop llama-factory-v1 --checkpoint full", "cannot be executed yet: LLaMA-Factory v1's loss"},
       {"--optimizer muon", "the step of muon cannot be executed yet"},
       {"--level dispatch", "--level dispatch, which leaves out the memory that kernels work in"},
       {"--torch-version 2.6.0", "the fused attention of PyTorch before 2.7"},

@@ -81,13 +81,11 @@ class Packer {
   // autocast_adapter_dtype=False: a factor stays as it is made, in the dtype of 4-bit products, beside 8-bit weights in
   // fp32 (peft: tuners_utils.py, _get_base_layer_device_and_dtype).
   void keep_as_made(Parameter& parameter) {
-    const std::size_t factor = parameter.name.find(".lora_");
-    if (factor == std::string::npos) return;
+    if (parameter.name.find(".lora_") == std::string::npos) return;
     parameter.kept_as_made = true;
-    const std::string base = parameter.name.substr(0, factor) + ".base_layer";
-    const auto found = std::find_if(spec_.modules.begin(), spec_.modules.end(),
-                                    [&](const Module& module) { return module.path == base; });
-    if (found == spec_.modules.end() || found->type != type_) return;
+    const ModuleId list = spec_.module_at(parameter.module).parent;
+    const ModuleId base = spec_.child(spec_.module_at(list).parent, "base_layer");
+    if (base == kNone || spec_.module_at(base).type != type_) return;
     parameter.dtype = quantization_.eight_bits() ? DType::Float32 : quantization_.compute;
   }
 

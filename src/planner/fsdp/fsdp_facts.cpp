@@ -12,8 +12,6 @@
 namespace dsplan {
 namespace {
 
-const Module& module_of(const ModelSpec& model, ModuleId id) { return model.module_at(id); }
-
 bool is_named(const Module& module, std::string_view name) {
   return module.path == name || module.path.ends_with("." + std::string(name));
 }
@@ -82,7 +80,7 @@ void wrap_ends(const ModelSpec& model, const Fsdp& fsdp, std::vector<FsdpGroup>&
 }
 
 bool is_layer(const ModelSpec& model, const Module& module) {
-  return module.layer != kNone && module_of(model, module.parent).layer == kNone;
+  return module.layer != kNone && model.module_at(module.parent).layer == kNone;
 }
 
 // Of peft's fsdp_auto_wrap_policy: no modules inside, and a weight that is trained.
@@ -116,7 +114,7 @@ class BySize {
     if (whole < least_) return 0;
     std::int64_t taken = 0;
     for (const ModuleId child : children_[static_cast<std::size_t>(module)]) taken += wrap(child, wrapped);
-    const std::string& type = module_of(model_, module).type;
+    const std::string& type = model_.module_at(module).type;
     const bool holds_others = type == "ModuleList" || type == "ModuleDict";
     if (module == 0 || holds_others || whole - taken < least_) return taken;
     wrapped.push_back(module);
@@ -153,11 +151,11 @@ std::vector<ModuleId> named_by(const ModelSpec& model, const Fsdp& fsdp, std::st
     if (wraps) modules.push_back(at);
   };
   if (word == "layers") {
-    for (ModuleId at = 1; at < size; ++at) add_if(at, is_layer(model, module_of(model, at)));
+    for (ModuleId at = 1; at < size; ++at) add_if(at, is_layer(model, model.module_at(at)));
   } else if (word == kAdapters) {
     for (ModuleId at = 1; at < size; ++at) add_if(at, is_trained_leaf(model, at));
   } else {
-    for (ModuleId at = size - 1; at > 0; --at) add_if(at, is_one_of(module_of(model, at).type, fsdp.wrap));
+    for (ModuleId at = size - 1; at > 0; --at) add_if(at, is_one_of(model.module_at(at).type, fsdp.wrap));
   }
   return modules;
 }
@@ -168,8 +166,8 @@ bool is_class(std::string_view word) { return word != "layers" && word != kAdapt
 void sort_bottom_up(const ModelSpec& model, std::vector<FsdpGroup>& groups) {
   const auto called = [&](const FsdpGroup& group) {
     const ModuleId module = group.modules.front();
-    const ModuleId around = module_of(model, module).parent;
-    return is_factor(model, group) ? module_of(model, around).parent : module;
+    const ModuleId around = model.module_at(module).parent;
+    return is_factor(model, group) ? model.module_at(around).parent : module;
   };
   std::stable_sort(groups.begin(), groups.end(), [&](const FsdpGroup& a, const FsdpGroup& b) {
     const ModuleId first = called(a);
@@ -299,7 +297,7 @@ std::optional<DType> sharded_adapters(const ModelSpec& model, const Training& tr
 }
 
 bool is_factor(const ModelSpec& model, const FsdpGroup& group) {
-  return module_of(model, group.modules.front()).path.find(".lora_") != std::string::npos;
+  return model.module_at(group.modules.front()).path.find(".lora_") != std::string::npos;
 }
 
 bool same_shards(const ModelSpec& model, const Job& job, std::int64_t a, std::int64_t b) {
@@ -358,7 +356,7 @@ std::vector<std::size_t> layer_groups(const ModelSpec& model, const std::vector<
   std::vector<std::size_t> found;
   for (std::size_t at = 0; at < groups.size(); ++at) {
     const FsdpGroup& group = groups[at];
-    const bool layer = group.modules.size() == 1 && is_layer(model, module_of(model, group.modules.front()));
+    const bool layer = group.modules.size() == 1 && is_layer(model, model.module_at(group.modules.front()));
     if (layer && !group.parameters.empty()) found.push_back(at);
   }
   std::sort(found.begin(), found.end(),
@@ -388,8 +386,8 @@ bool unties(const ModelSpec& model, const Training& training, const std::vector<
 
 // Within a layer: of a group that is no whole layer.
 bool is_inside(const ModelSpec& model, ModuleId module) {
-  const Module& own = module_of(model, module);
-  return own.layer != kNone && module_of(model, own.parent).layer != kNone;
+  const Module& own = model.module_at(module);
+  return own.layer != kNone && model.module_at(own.parent).layer != kNone;
 }
 
 // _fsdp_param_group.py, _init_mp_dtypes, wants one dtype of all that is trained in a group.

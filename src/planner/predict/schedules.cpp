@@ -26,7 +26,12 @@ void refuse_what_cannot_run(const ModelSpec& model, const Job& job, const std::s
   if (packing_of(model)) refuse("packed weights, which no backend unpacks");
   if (job.training.liger_kernels.any()) refuse("Liger's kernels, which no backend has");
   if (job.training.lora_kernels.any()) refuse("axolotl's kernels for adapters, which no backend has");
+  if (job.training.loss == Loss::Weighted) refuse("LLaMA-Factory v1's loss");
   if (of_trainer(job.training.loss)) refuse("TRL's losses");
+  if (job.training.activation_offloading != ActivationOffloading::None) {
+    refuse("activation offloading, whose copies no backend makes");
+  }
+  if (job.training.windows_in_kernel) refuse("flash-attn's kernel over a sliding window, which no backend has");
   if (job.training.optimizer.paged) refuse("paged optimizer states, which no backend moves");
   if (job.training.level == Level::Dispatch) {
     refuse("--level dispatch, which leaves out the memory that kernels work in");

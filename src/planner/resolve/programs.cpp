@@ -370,6 +370,13 @@ void choose_axolotl_checkpoints(const ForeignInput& foreign, const ModelSpec& ba
                                 Request& request) {
   if (base.family == "gemma4") {
     if (!request.ddp.find_unused_parameters.mentioned()) request.ddp.find_unused_parameters = {true, usual};
+    const Setting<std::string>& form = request.checkpoint_impl;
+    if (form.given() && *form == "reentrant") {
+      request.notices.push_back({Notice::Kind::Warning,
+                                 form.place,
+                                 "axolotl checkpoints gemma4 in the non-reentrant form, whatever it is told",
+                                 {}});
+    }
     if (request.checkpoint.given()) request.checkpoint_impl = {"non_reentrant", usual};
   }
   if (!request.checkpoint.given() || request.checkpoint_impl.mentioned()) return;

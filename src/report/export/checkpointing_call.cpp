@@ -284,6 +284,10 @@ std::string head(const ModelSpec& model, const Job& job) {
 std::string checkpointing_call(const ModelSpec& model, const Job& job) {
   const Training& t = job.training;
   const Checkpointing& c = t.checkpoint;
+  if (t.layers_require_grads && !c.groups.empty()) {
+    refuse(model, "checkpoints of LLaMA-Factory's, around layers that make what they are given require a gradient",
+           "LLaMA-Factory makes them itself");
+  }
   if (!c.modules.empty() && !c.groups.empty()) return head(model, job) + nested(model, c);
   if (!c.modules.empty()) return head(model, job) + around_modules(model, job);
   if (c.groups.empty()) return head(model, job) + "model.gradient_checkpointing_disable()\n";

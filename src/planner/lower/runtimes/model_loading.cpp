@@ -38,6 +38,19 @@ bool before(std::string_view a, std::string_view b) {
   return a.empty() && !b.empty();
 }
 
+// Weights of a checkpoint, in the order in which from_pretrained brings them.
+std::vector<ParameterId> in_loading_order(const ModelSpec& model) {
+  std::vector<ParameterId> order;
+  for (std::size_t id = 0; id < model.parameters.size(); ++id) {
+    const Parameter& parameter = model.parameters[id];
+    if (!is_adapter(parameter) && parameter.tied_to == kNone) order.push_back(static_cast<ParameterId>(id));
+  }
+  std::sort(order.begin(), order.end(), [&](ParameterId a, ParameterId b) {
+    return before(model.parameter_at(a).name, model.parameter_at(b).name);
+  });
+  return order;
+}
+
 // As its constructor makes it.
 NamedParameter as_made(const Training& training, const Parameter& parameter, ParameterId id) {
   return {id, parameter.shape.elements().value(), true, training.made_dtype(parameter)};
@@ -98,16 +111,9 @@ void ModelLoading::build_packed(const ModelSpec& model, const BuffersOf& buffers
     return parameter.shape.rank == 2 && packing_of(module).has_value();
   };
   const DType loaded = packing_of(model)->loaded;
-  std::vector<ParameterId> order;
-  for (std::size_t at = 0; at < parameters_; ++at) {
-    const Parameter& parameter = model.parameters[at];
-    if (is_adapter(parameter) || parameter.tied_to != kNone) continue;
-    order.push_back(static_cast<ParameterId>(at));
-  }
+  const std::vector<ParameterId> order = in_loading_order(model);
   WeightPacking packing(eager_.emitter(), model, world_, device_, buffers_of);
   packing.warm_up(order);
-  const auto name = [&](ParameterId id) -> const std::string& { return model.parameter_at(id).name; };
-  std::sort(order.begin(), order.end(), [&](ParameterId a, ParameterId b) { return before(name(a), name(b)); });
   for (const ParameterId id : order) {
     const Parameter& parameter = model.parameter_at(id);
     if (packed(parameter)) {
@@ -129,22 +135,10 @@ void ModelLoading::build_packed(const ModelSpec& model, const BuffersOf& buffers
 void ModelLoading::build_stored(const ModelSpec& model, const BuffersOf& buffers_of) {
   on_device_.resize(parameters_);
   const DType stored = model.stored_dtype.value_or(DType::Float32);
-  std::vector<ParameterId> order;
+  const std::vector<ParameterId> order = in_loading_order(model);
   Bytes all;
-  for (std::size_t id = 0; id < parameters_; ++id) {
-    const Parameter& parameter = model.parameters[id];
-    if (is_adapter(parameter) || parameter.tied_to != kNone) continue;
-    order.push_back(static_cast<ParameterId>(id));
-    all += storage(parameter.shape.elements(), stored);
-  }
-  {
-    const Variable room = eager_.scratch(Bytes(all.value() / 2 * 2), DType::UInt8,
-                                         {Role::Temporaries, "room for the model", "modeling_utils.py"});
-    eager_.work().write(room).run(Body::Nothing, "warm up the allocator");
-  }
-  std::sort(order.begin(), order.end(), [&](ParameterId a, ParameterId b) {
-    return before(model.parameter_at(a).name, model.parameter_at(b).name);
-  });
+  for (const ParameterId id : order) all += storage(model.parameter_at(id).shape.elements(), stored);
+  make_room(eager_, all);
   for (const ParameterId id : order) {
     const NamedParameter p{id, model.parameter_at(id).shape.elements().value(), true, stored};
     on_device_[at(id)] = make(p, {Role::Parameters, "parameter"});

@@ -85,9 +85,13 @@ void WeightPacking::warm_up(const std::vector<ParameterId>& loaded) {
     const Bytes bytes = storage(parameter.shape.elements(), packed ? *parameter.dtype : packing_of(model_)->loaded);
     all += in_tensor_plan(model_, parameter) ? Bytes(bytes.value() / world_) : bytes;
   }
-  const Variable warm = eager_.scratch(Bytes(all.value() / 2 * 2), DType::UInt8,
-                                       {Role::Temporaries, "room for the model", "modeling_utils.py"});
-  eager_.work().write(warm).run(Body::Nothing, "warm up the allocator");
+  make_room(eager_, all);
+}
+
+void make_room(Eager& eager, Bytes all) {
+  const Variable room = eager.scratch(Bytes(all.value() / 2 * 2), DType::UInt8,
+                                      {Role::Temporaries, "room for the model", "modeling_utils.py"});
+  eager.work().write(room).run(Body::Nothing, "warm up the allocator");
 }
 
 }  // namespace dsplan

@@ -11,6 +11,10 @@
 
 namespace dsplan {
 
+// from_pretrained takes room for the whole model first and lets go of it (modeling_utils.py,
+// caching_allocator_warmup).
+void make_room(Eager& eager, Bytes all);
+
 class WeightPacking {
  public:
   // `world`: all ranks; `device`: none where kernels' temporaries are not asked for. What is named must outlive this.
