@@ -34,9 +34,11 @@ constexpr Model kLlamaTied{"llama, tied", R"({"model_type": "llama", "architectu
 
 ModelSpec model_of(const Model& model) { return build_model(parse_json(model.name, model.config), model.name); }
 
+// Views, as there are millions of them: of labels, and of what the tape's entries hold.
 struct Change {
   std::int64_t bytes;
-  std::string doing;
+  std::string_view what;
+  std::string_view after;
 };
 
 // What is put on the device and taken from it, with the work that follows or went before.
@@ -52,11 +54,11 @@ struct DeviceLog : Ignores<Communicate, RecordEvent, WaitEvent, EmptyCache, Ente
     const Buffer& buffer = schedule.buffers[id];
     if (buffer.space != Space::Device) return;
     if (std::string_view(buffer.label) == "table of positions") return;  // The tape's tables come out of nothing.
-    changes.push_back({sign * buffer.size.value(), dsplan::formatted("{} (after {})", buffer.label, last)});
+    changes.push_back({sign * buffer.size.value(), buffer.label, last});
   }
 
   const Schedule& schedule;
-  std::string last;
+  std::string_view last;
   std::vector<Change> changes;
 };
 
@@ -67,9 +69,10 @@ std::vector<Change> lowered(const ModelSpec& model, const Job& job, std::int64_t
   return std::move(log.changes);
 }
 
-std::vector<Change> eagerly(const ModelSpec& model, const Job& job, std::int64_t rank) {
+std::vector<Change> eagerly(const std::vector<eager::Entry>& entries) {
   std::vector<Change> changes;
-  for (const eager::Entry& entry : eager::of_job(model, job, rank)) changes.push_back({entry.bytes, entry.doing});
+  changes.reserve(entries.size());
+  for (const eager::Entry& entry : entries) changes.push_back({entry.bytes, entry.doing, {}});
   return changes;
 }
 
@@ -86,7 +89,9 @@ void order_frees(std::vector<Change>& changes) {
 std::string around(const std::vector<Change>& changes, std::size_t at) {
   std::string text;
   for (std::size_t k = at > 8 ? at - 8 : 0; k < std::min(changes.size(), at + 8); ++k) {
-    text += dsplan::formatted("{} {} {:+} {}\n", k == at ? ">>" : "  ", k, changes[k].bytes, changes[k].doing);
+    const Change& one = changes[k];
+    text += dsplan::formatted("{} {} {:+} {}", k == at ? ">>" : "  ", k, one.bytes, one.what);
+    text += one.after.empty() ? "\n" : dsplan::formatted(" (after {})\n", one.after);
   }
   return text;
 }
@@ -94,7 +99,8 @@ std::string around(const std::vector<Change>& changes, std::size_t at) {
 // The number of compared changes; 0 after a failure.
 std::size_t compare(const ModelSpec& model, const Job& job, std::int64_t rank) {
   std::vector<Change> schedule = lowered(model, job, rank);
-  std::vector<Change> tape = eagerly(model, job, rank);
+  const std::vector<eager::Entry> entries = eager::of_job(model, job, rank);
+  std::vector<Change> tape = eagerly(entries);
   order_frees(schedule);
   order_frees(tape);
   const std::size_t shorter = std::min(schedule.size(), tape.size());
@@ -538,6 +544,7 @@ void check_flat_replicas(const Model& model, const FlatPolicy& policy, bool view
 // NO_SHARD, and one rank.
 void check_flat_whole(const Model& model, const FlatPolicy& policy, bool views) {
   for (const std::int64_t world : {1, 3}) {
+    if (world == 1 && !views) continue;  // One rank does what three do, but for collectives.
     const Case c{.name = "FSDP1, whole", .model = model, .world = world};
     const auto keep = [&](Job& job) { job.training.fsdp.replicate = world; };
     check_flat(c, model, policy, views, keep);

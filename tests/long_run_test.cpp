@@ -122,3 +122,33 @@ TEST_CASE("steady steps pool by pool are those of the whole allocator") {
   CHECK(steady > 100);
   CHECK(later > 20);
 }
+
+TEST_CASE("steady steps by a clock on which work takes no time are those whose frees end at once") {
+  std::int64_t steady = 0;
+  std::int64_t waited = 0;
+  std::int64_t retried = 0;
+  each_schedule(150, 101, [&](const Schedule& schedule, Dice&) {
+    const BothPlacements both = place_both(schedule, {});
+    EventTimes none;
+    none.work.assign(schedule.events.size(), 0.0F);
+    for (const std::int64_t percent : {200, 99}) {
+      PlacementOptions options;
+      options.limit = Bytes(both.asked.peak.reserved.value() * percent / 100);
+      const std::optional<LongRun> at_once = long_run(schedule, both, options);
+      options.times = &none;
+      const std::optional<LongRun> by_clock = long_run(schedule, both, options);
+      REQUIRE(at_once.has_value() == by_clock.has_value());
+      if (!at_once) continue;
+      CHECK(at_once->repeats == by_clock->repeats);
+      CHECK(at_once->reserved == by_clock->reserved);
+      CHECK(at_once->retries_period == by_clock->retries_period);
+      CHECK(at_once->verdict == by_clock->verdict);
+      steady += 1;
+      waited += both.asked.waited ? 1 : 0;
+      retried += at_once->retries > 0 ? 1 : 0;
+    }
+  });
+  CHECK(steady > 100);
+  CHECK(waited > 20);
+  CHECK(retried > 0);
+}

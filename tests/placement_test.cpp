@@ -387,6 +387,41 @@ TEST_CASE("steady steps go on until the allocator's state has been there before"
   CHECK(long_run(stepping(), {}, 3)->repeats == false);
 }
 
+// Another stream works for a second at what each step frees first, and the host waits for it at the step's end.
+TEST_CASE("steady steps by the clock retry where a free is still awaited, and those whose frees end at once do not") {
+  Hand hand;
+  for (const Stretch stretch : {Stretch::FirstStep, Stretch::SecondStep}) {
+    hand.mark(Moment::StretchBegins, stretch);
+    const BufferId used = hand.make(30 * kMiB);
+    hand.work(1, {used}, {});
+    hand.free(used);
+    const BufferId second = hand.make(30 * kMiB);
+    hand.free(hand.make(30 * kMiB));
+    hand.free(second);
+    hand.wait(kHostSync, 1);
+    hand.mark(Moment::StretchEnds, stretch);
+  }
+  EventTimes times;
+  for (const Event& event : hand.schedule.events) {
+    times.work.push_back(std::holds_alternative<Compute>(event) ? 1.0F : 0.0F);
+  }
+  PlacementOptions options = limited(70 * kMiB);
+  const BothPlacements both = test::place_both(hand.schedule, {});
+  const std::optional<LongRun> at_once = long_run(hand.schedule, both, options);
+  REQUIRE(at_once);
+  CHECK(at_once->retries == 0);
+  CHECK(at_once->reserved == Bytes(60 * kMiB));
+  options.times = &times;
+  const std::optional<LongRun> by_clock = long_run(hand.schedule, both, options);
+  REQUIRE(by_clock);
+  CHECK(by_clock->repeats);
+  CHECK(by_clock->period == 1);
+  CHECK(by_clock->retries_period == 1);
+  CHECK(by_clock->verdict == Verdict::FitsWithRetries);
+  times.work.assign(times.work.size(), 0.0F);  // Work that takes no time is over at once.
+  CHECK(long_run(hand.schedule, both, options)->retries == 0);
+}
+
 TEST_CASE("an allocator that goes along while a schedule is written is asked the same") {
   int stopped_early = 0;
   for (std::uint64_t seed = 0; seed < 60; ++seed) {

@@ -1,6 +1,7 @@
 // Processes that find each other: what launchers say of them, how they meet, and how each learns of what becomes of the
 // others. No device is needed.
 #include <doctest/doctest.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <map>
@@ -66,6 +67,10 @@ TEST_CASE("launchers say which process this is") {
   CHECK(mpi->host == "localhost");
   CHECK(mpi->port == 29500);
   CHECK(mpi->local);
+  // Nothing names the run: all that this process starts is told apart from what others start.
+  CHECK(mpi->identity_source == "the launcher's process");
+  CHECK(mpi->identity.find(std::to_string(getppid()) + " since ") == 0);
+  CHECK(mpi->identity.back() != ' ');  // When that began is read.
   const auto slurm =
       placed({{"SLURM_PROCID", "3"}, {"SLURM_NTASKS", "4"}, {"SLURM_LOCALID", "3"}, {"SLURM_NNODES", "1"}});
   REQUIRE(slurm.has_value());

@@ -319,8 +319,7 @@ struct HostMemory {
 };
 
 // The steady step again and again, until what the allocator holds at a step's end, block by block, is what it held at
-// the end of an earlier one: from there on everything repeats. Under the verdict's limit; frees that wait for another
-// stream end at once.
+// the end of an earlier one: from there on everything repeats. Under the verdict's limit.
 struct LongRun {
   std::int64_t steps = 0;           // Simulated in all, the first two among them.
   bool repeats = false;             // Else that many were not enough.
@@ -373,10 +372,14 @@ struct Prediction {
   // What `needed` exceeds the device by, less `reserve`; where it does not and fragmentation alone ends the job, what
   // the failing request misses. 0 where it fits; absent without a capacity.
   std::optional<Bytes> shortfall;
-  std::string failure;                   // Where it first fails, in words; empty where it does not.
-  std::vector<Doubt> doubts;             // Largest first. Together: by how much the process may take more.
-  std::vector<FittingChange> changes;    // The fastest first; empty unless they were asked for.
-  std::optional<LongRun> long_run = {};  // Absent where the second step is not the one that repeats.
+  std::string failure;                 // Where it first fails, in words; empty where it does not.
+  std::vector<Doubt> doubts;           // Largest first. Together: by how much the process may take more.
+  std::vector<FittingChange> changes;  // The fastest first; empty unless they were asked for.
+  // Frees that wait for another stream end at once. Absent where the second step is not the one that repeats.
+  std::optional<LongRun> long_run = {};
+  // They end when their events would have, at estimated times. Absent besides where none waits, no rates are known, or
+  // nobody asks.
+  std::optional<LongRun> long_run_expected = {};
   std::size_t events = 0;
   std::size_t buffers = 0;
   std::vector<Absence> not_modelled;

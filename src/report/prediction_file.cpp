@@ -352,6 +352,8 @@ void describe_prediction(Fields& fields, Prediction& prediction, BesidePredictio
   fields(Key::if_there("retries_expected", prediction.retries_expected.has_value()), prediction.retries_expected);
   fields.object(Key::if_there("long_run", prediction.long_run.has_value()), prediction.long_run, {"a long run"},
                 [&](LongRun& run) { describe(fields, run); });
+  fields.object(Key::if_there("long_run_expected", prediction.long_run_expected.has_value()),
+                prediction.long_run_expected, {"a long run"}, [&](LongRun& run) { describe(fields, run); });
   fields("capacity_bytes", prediction.capacity);
   fields("reserve_bytes", prediction.reserve);
   fields("context_bytes", prediction.context);

@@ -86,6 +86,13 @@ std::optional<SteadyStep> steady_step(const Schedule& schedule, const std::vecto
   return step;
 }
 
+// What the next step finds: two that find the same go on alike.
+struct StepEnd {
+  AllocatorShape shape;
+  StreamClock::Leads leads;
+  friend bool operator==(const StepEnd&, const StepEnd&) = default;
+};
+
 // The whole allocator, under its limits.
 class SteadyRun {
  public:
@@ -93,22 +100,27 @@ class SteadyRun {
             const SteadyStep& step)
       : allocator_(schedule, options),
         repeater_(schedule, allocator_),
-        heirs_(step.heirs),
-        step_(requests.subspan(step.begin, step.end - step.begin)) {
+        step_(step),
+        requests_(requests.subspan(step.begin, step.end - step.begin)) {
     repeater_.repeat(requests.first(step.end));
   }
   // One step more. What is released and was not made has the block of what stands for it.
   void go_on() {
-    for (const auto& [gone, heir] : heirs_) allocator_.inherit(gone, heir);
-    repeater_.repeat(step_);
+    for (const auto& [gone, heir] : step_.heirs) allocator_.inherit(gone, heir);
+    repeater_.go_back(step_.begin_event);
+    repeater_.repeat(requests_);
   }
   [[nodiscard]] PlacedAllocator& allocator() { return allocator_; }
+  [[nodiscard]] StepEnd end() {
+    const StreamClock* clock = allocator_.clock();
+    return {allocator_.shape(), clock != nullptr ? clock->leads() : StreamClock::Leads{}};
+  }
 
  private:
   PlacedAllocator allocator_;
   Repeater repeater_;
-  const std::vector<std::pair<BufferId, BufferId>>& heirs_;
-  std::span<const AllocatorRequest> step_;
+  const SteadyStep& step_;
+  std::span<const AllocatorRequest> requests_;
 };
 
 // A pool of the allocator: free blocks of one stream and size class serve no other, so that without a limit each pool
@@ -298,8 +310,8 @@ LongRun run_on(SteadyRun& steady, std::int64_t most) {
     run.retries = now.retries;
   };
   look();
-  std::vector<std::pair<AllocatorShape, std::int64_t>> ends;
-  ends.emplace_back(allocator.shape(), run.retries);
+  std::vector<std::pair<StepEnd, std::int64_t>> ends;
+  ends.emplace_back(steady.end(), run.retries);
   while (run.steps < most && !run.repeats) {
     const std::int64_t before = run.retries;
     steady.go_on();
@@ -311,7 +323,7 @@ LongRun run_on(SteadyRun& steady, std::int64_t most) {
       run.verdict = Verdict::DoesNotFit;
       return run;
     }
-    AllocatorShape end = allocator.shape();
+    StepEnd end = steady.end();
     const auto same = std::find_if(ends.begin(), ends.end(), [&](const auto& one) { return one.first == end; });
     run.repeats = same != ends.end();
     if (run.repeats) {
@@ -335,9 +347,8 @@ std::optional<LongRun> long_run(const Schedule& schedule, const BothPlacements& 
   const std::optional<SteadyStep> step = steady_step(schedule, unlimited.requests, *events);
   if (!step) return std::nullopt;
   options.frees = StreamFrees::Immediate;
-  options.times = nullptr;
   const SecondStep& second = unlimited.second_step;
-  if (most > 2 && second.left != nullptr && never_limited(low, options)) {
+  if (options.times == nullptr && most > 2 && second.left != nullptr && never_limited(low, options)) {
     const auto asked = std::span(unlimited.requests).subspan(step->begin, step->end - step->begin);
     const PoolRequests pools(schedule, options.config, second.before, asked);
     if (pools_part(pools, asked, *step)) return run_pools(schedule, low, second, *step, pools, most);

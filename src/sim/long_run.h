@@ -12,10 +12,10 @@ namespace dsplan {
 
 inline constexpr std::int64_t kLongestRun = 40;
 
-// `unlimited`: what `place_asked` and `place_other` say of the same schedule and configuration without a limit. Frees that wait for other
-// streams complete at once, whatever `options` say: when else they would is not known of steps that are not in the
-// schedule. nullopt: the schedule has no second step, has no room for its own steps, or its second step does not leave
-// what it found, buffer by buffer.
+// `unlimited`: what `place_asked` and `place_other` say of the same schedule and configuration without a limit. Frees
+// that wait for other streams complete when their events would have, where `options` has times: each further step takes
+// as long as the second. Else they complete at once, whatever `options` say. nullopt: the schedule has no second step,
+// has no room for its own steps, or its second step does not leave what it found, buffer by buffer.
 [[nodiscard]] std::optional<LongRun> long_run(const Schedule& schedule, const BothPlacements& unlimited,
                                               PlacementOptions options, std::int64_t most = kLongestRun);
 

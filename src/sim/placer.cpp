@@ -103,6 +103,17 @@ void Repeater::repeat(std::span<const AllocatorRequest> requests) {
   }
 }
 
+void Repeater::go_back(std::size_t event) {
+  caught_up_ = event;
+  if (allocator_.clock() == nullptr) return;
+  for (std::size_t at = event; at < schedule_.events.size(); ++at) {
+    const auto* first = std::get_if<RecordEvent>(&schedule_.events[at]);
+    if (first == nullptr) continue;
+    allocator_.clock()->forget_from(first->id);
+    return;
+  }
+}
+
 // Work, recorded and awaited events move the clock; nothing else does.
 void Repeater::catch_up(std::size_t event) {
   StreamClock& clock = *allocator_.clock();

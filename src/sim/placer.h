@@ -107,6 +107,8 @@ class Repeater {
  public:
   Repeater(const Schedule& schedule, PlacedAllocator& allocator) : schedule_(schedule), allocator_(allocator) {}
   void repeat(std::span<const AllocatorRequest> requests);
+  // What is asked next was asked before, from this event on.
+  void go_back(std::size_t event);
 
  private:
   // The clock goes on to this event.

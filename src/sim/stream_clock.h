@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <utility>
 #include <vector>
 
@@ -38,9 +40,21 @@ class StreamClock {
     double& waiter = event.waiter == kHostSync ? host_ : ready_[event.waiter];
     waiter = std::max(waiter, found->second);
   }
+  // A step is enqueued once more: `first` and the events behind it are recorded anew.
+  void forget_from(ContentId first) {
+    std::erase_if(recorded_, [first](const auto& one) { return one.first >= first; });
+  }
   // torch.cuda.synchronize.
   void wait_for_all() { host_ = std::max(host_, *std::max_element(ready_.begin(), ready_.end())); }
 
+  // How far each stream is ahead of the host, in whole nanoseconds: what the next work finds.
+  using Leads = std::array<std::int64_t, kStreams>;
+  [[nodiscard]] Leads leads() const {
+    Leads leads{};
+    for (std::size_t at = 0; at < leads.size(); ++at)
+      leads[at] = std::llround((std::max(ready_[at], host_) - host_) * 1e9);
+    return leads;
+  }
   // When all that `stream` was given is done; the time that the host has.
   [[nodiscard]] double ready(StreamId stream) const { return ready_[stream]; }
   [[nodiscard]] double now() const { return host_; }

@@ -60,6 +60,17 @@ std::string taken_text(const Prediction& p) {
                    spare_text(p));
 }
 
+// How it goes on behind the first two steps: ", 1 in each later step".
+std::string later_text(const Prediction& p) {
+  const std::optional<LongRun>& run = p.long_run_expected ? p.long_run_expected : p.long_run;
+  if (!run) return {};
+  if (run->failed_step > 0) return formatted(", and memory runs out in step {}", run->failed_step);
+  if (!run->repeats) return {};
+  if (run->retries_period == 0) return ", none in later steps";
+  if (run->period == 1) return formatted(", {} in each later step", run->retries_period);
+  return formatted(", {} in every {} later steps", run->retries_period, run->period);
+}
+
 std::string retries_text(const Prediction& p) {
   if (p.retries == 0) return {};
   std::string text = formatted("the allocator gives its cache back {} time{}", p.retries, p.retries == 1 ? "" : "s");
@@ -68,7 +79,21 @@ std::string retries_text(const Prediction& p) {
   } else if (p.retries_low < p.retries) {
     text += formatted(" (or {})", p.retries_low);
   }
-  return text;
+  return text + later_text(p);
+}
+
+// What retries only where frees end later than they are expected to.
+bool runs_clean_as_a_rule(const Prediction& p) {
+  const std::optional<LongRun>& run = p.long_run_expected;
+  return run && run->retries == 0 && run->failed_step == 0;
+}
+
+std::string clean_as_a_rule(const Prediction& p) {
+  const Bytes beside = p.context.value_or(Bytes(0)) + p.communicators.value_or(Bytes(0));
+  return formatted(
+      "takes {} of {} per GPU as a rule; where frees end late it would use {}, and {}",
+      glued_size(p.long_run_expected->reserved + beside), glued_size(*p.capacity), glued_size(taken(p)),
+      formatted("the allocator gives its cache back up to {} time{}", p.retries, p.retries == 1 ? "" : "s"));
 }
 
 std::string shortage(const Prediction& p, const std::string& device) {
@@ -96,6 +121,7 @@ std::string said(const Prediction& p, const std::string& device) {
       }
       return formatted("{}, and this may be {} too low", taken_text(p), glued_size(p.doubt()));
     case Verdict::FitsWithRetries:
+      if (runs_clean_as_a_rule(p)) return clean_as_a_rule(p);
       return formatted("fits in {} per GPU, would use {} if it could: {}", glued_size(*p.capacity),
                        glued_size(taken(p)), retries_text(p));
     case Verdict::DoesNotFit: return shortage(p, device);
@@ -198,16 +224,14 @@ std::string speed_text(const FittingChange& change) {
 
 std::string change_rows(const Prediction& p) {
   if (p.changes.empty()) return {};
-  // Figures first: a long change is what is cut at the screen's edge, and --verbose has it whole.
-  Table table({"takes", "speed", "what would fit", ""},
-              {Table::Align::Right, Table::Align::Right, Table::Align::Left, Table::Align::Left});
+  Table table({"takes", "speed", "what would fit"}, {Table::Align::Right, Table::Align::Right, Table::Align::Left});
   for (std::size_t i = 0; i < std::min(kMostChanges, p.changes.size()); ++i) {
     const FittingChange& change = p.changes[i];
     std::string note = change.note;
     if (change.verdict != Verdict::Fits) note = in_words(change.verdict) + (note.empty() ? "" : "; " + note);
-    table.row({human(change.process), speed_text(change), change.options, note});
+    table.row({human(change.process), speed_text(change), change.options + (note.empty() ? "" : "  (" + note + ")")});
   }
-  return table.lines(kMostChanges);
+  return table.text();
 }
 
 // What is not the device's memory: time, traffic, the host.

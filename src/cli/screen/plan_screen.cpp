@@ -15,7 +15,7 @@ namespace {
 using Align = Table::Align;
 
 constexpr std::size_t kMostRows = 4;
-constexpr std::size_t kMostWays = 5;
+constexpr std::size_t kMostWays = 3;  // Of two lines each, mostly.
 constexpr std::size_t kMostRemedies = 2;
 
 std::string states(const PlanRow& row) {
@@ -194,16 +194,19 @@ std::string failure(const PlanAnswer& answer, bool colour) {
     }
     remedies.row({std::move(what), row.process ? human(std::min(*row.process, answer.limit)) : "-", speed(row)});
   }
-  Table ways({"or, with single rows and every layer checkpointed", "takes", "", ""},
-             {Align::Left, Align::Right, Align::Left, Align::Left});
+  Table ways({"takes", "or, with single rows and every layer checkpointed"}, {Align::Right, Align::Left});
+  // What does not fit is told only where nothing does: those come last.
   for (std::size_t i = 0; i < std::min(kMostWays, answer.offers.size()); ++i) {
     const FittingChange& way = answer.offers[i];
+    if (i > 0 && !fits(way.verdict)) break;
     std::string what = way.options.substr(0, way.options.find("--micro-batch"));
-    if (what.empty()) what = "as it is";
-    ways.row({std::move(what), human(way.process), in_words(way.verdict), way.note});
+    if (what.empty()) what = "as it is ";
+    std::string note = in_words(way.verdict);
+    if (!way.note.empty()) note += "; " + way.note;
+    ways.row({human(way.process), formatted("{} ({})", what, note)});
   }
   if (!remedies.empty()) head += "\n" + remedies.lines(kMostRows);
-  if (!ways.empty()) head += (remedies.empty() ? "\n" : "") + ways.lines(kMostWays);
+  if (!ways.empty()) head += (remedies.empty() ? "\n" : "") + ways.text();
   return head;
 }
 

@@ -1,7 +1,14 @@
 #include "exec/rendezvous/launch_place.h"
 
+#include <unistd.h>
+
+#include <algorithm>
 #include <array>
 #include <charconv>
+#include <cstdint>
+#include <fstream>
+#include <sstream>
+#include <string>
 #include <string_view>
 #include <system_error>
 
@@ -97,6 +104,19 @@ const char* identity_in(const Variables& variable, const char* name) {
   return unnamed ? nullptr : text;
 }
 
+// The process that started this one, and when that began: no other process of the machine has both.
+std::string parent_process() {
+  const pid_t parent = ::getppid();
+  std::ifstream file(formatted("/proc/{}/stat", static_cast<std::int64_t>(parent)));
+  std::string stat;
+  std::getline(file, stat);
+  // Fields are counted behind the program's name, which may hold blanks: the start is the twentieth (man 5 proc).
+  std::istringstream fields(stat.substr(std::min(stat.size(), stat.rfind(')') + 1)));
+  std::string start;
+  for (int field = 0; field < 20; ++field) fields >> start;
+  return formatted("{} since {}", static_cast<std::int64_t>(parent), start);
+}
+
 void find_identity(const Variables& variable, const LaunchProgram& launcher, LaunchPlace& place) {
   for (const char* name : {"DSPLAN_RUN_KEY", launcher.identities[0], launcher.identities[1], "SLURM_JOB_ID"}) {
     const char* text = identity_in(variable, name);
@@ -110,7 +130,11 @@ void find_identity(const Variables& variable, const LaunchProgram& launcher, Lau
     place.identity = place.identity + "." + step;
     place.identity_source += " and SLURM_STEP_ID";
   }
-  if (!place.local && place.identity.empty()) {
+  if (place.local && place.identity.empty()) {
+    place.identity = parent_process();
+    place.identity_source = "the launcher's process";
+  }
+  if (place.identity.empty()) {
     throw Refusal("DSPLAN_RUN_KEY",
                   formatted("is not set, and {} gives the run no identity: its processes, on several machines, could "
                             "not tell each other from strangers",

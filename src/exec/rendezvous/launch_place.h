@@ -16,9 +16,9 @@ struct LaunchPlace {
   std::string launcher;  // "torchrun", "Open MPI", "Slurm", "PMI"
   // All ranks are on this machine: they listen on the loopback alone.
   bool local = true;
-  // All processes of the run have the same, and no other run has it. Empty in local runs only, where nobody says one.
+  // All processes of the run have the same, and no other run has it.
   std::string identity;
-  std::string identity_source;  // "DSPLAN_RUN_KEY"; empty without an identity.
+  std::string identity_source;  // "DSPLAN_RUN_KEY".
 };
 
 using Variables = std::function<const char*(const char*)>;
@@ -30,7 +30,8 @@ using Variables = std::function<const char*(const char*)>;
 //
 // The identity is DSPLAN_RUN_KEY, else the launcher's: TORCHELASTIC_RUN_ID (but for torchrun's "none"),
 // OMPI_MCA_ess_base_jobid or PMIX_NAMESPACE, SLURM_JOB_ID with SLURM_STEP_ID, else the SLURM_JOB_ID around another
-// launcher. nullopt: nobody launched this. Refuses what is half there, and a run over several machines without an
+// launcher; on one machine, where none of them is there, the process that started this one, which is the launcher.
+// nullopt: nobody launched this. Refuses what is half there, and a run over several machines without an
 // identity.
 [[nodiscard]] std::optional<LaunchPlace> launch_place(const Variables& variable);
 

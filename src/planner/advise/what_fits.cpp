@@ -380,7 +380,9 @@ std::vector<FittingChange> other_ways(const SearchInputs& inputs, const SearchSp
                                both(both(with_stage(3), with_offload(false)), least),
                                both(both(with_stage(3), with_offload(true)), least)};
   if (!request.lora.given()) {
-    trials.push_back(both(with_adapters_of(16, inputs.model.family), least));
+    const Trial adapters = both(with_adapters_of(16, inputs.model.family), least);
+    trials.push_back(adapters);
+    if (request.gpus.value_or(1) > 1) trials.push_back(both(with_stage(3), adapters));
     const bool half = request.dtype.value_or({}) == "fp16";
     trials.push_back(both(with_packed_weights_and_adapters(inputs.model.family, half), least));
   }

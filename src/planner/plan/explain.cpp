@@ -100,7 +100,8 @@ void judge(Walk& walk, Axis axis, const std::vector<Candidate>& candidates, cons
     PlanRow row = walk.row(one);
     const double speed = ratio(row, plan);
     if (fits(row.fate) && !listed(space, axis, row.settings[static_cast<std::size_t>(axis)])) {
-      row.reason = formatted("fits, but {} says {}", space[axis].reason, joined_text(space[axis].values));
+      row.reason = formatted("{}, but {} says {}", row.fate == Fate::Tight ? "tight" : "fits", space[axis].reason,
+                             joined_text(space[axis].values));
     }
     into.push_back({{axis}, std::move(row), speed});
   }

@@ -9,6 +9,7 @@
 #include "planner/plan/explain.h"
 #include "planner/plan/walk.h"
 #include "planner/predict/predict.h"
+#include "planner/time/rates.h"
 
 namespace dsplan {
 namespace {
@@ -16,10 +17,13 @@ namespace {
 using detail::Verdicts;
 using detail::Walk;
 
-// Every combination is impossible: nobody's memory is at fault.
+// Every combination is impossible: nobody's memory is at fault. Where a cluster is all that lacks, that alone is said.
 [[noreturn]] void refuse_impossible(const Walk& walk) {
   std::string reasons;
   for (const RefusalCount& one : walk.refusals()) {
+    if (one.why.starts_with(kNoCluster)) {
+      throw Refusal("--cluster", formatted("is wanted: {}; --cluster 8xh100, for example", one.why));
+    }
     reasons += formatted("{}{} ({})", reasons.empty() ? "" : "; ", one.why, one.count);
     if (reasons.size() > 400) break;
   }
@@ -32,14 +36,17 @@ void take_counts(const Walk& walk, PlanAnswer& answer) {
   answer.complete = !walk.interrupted();
 }
 
-// A neighbour that is faster, fits, and was left out by dsplan's own list alone: what the list was too coarse for.
+// A neighbour that is faster, or fits where the chosen one only retries or is tight, and was left out by dsplan's own
+// list alone: what the list was too coarse for.
 const PlanChange* left_out(const PlanAnswer& answer) {
   for (const PlanChange& one : answer.neighbours) {
     const AxisValues& axis = answer.space[one.axes.front()];
     const std::string& value = one.row.settings[static_cast<std::size_t>(one.axes.front())];
     const bool own_list = axis.origin == Origin::Assumed && !axis.pinned;
     const bool there = std::find(axis.values.begin(), axis.values.end(), value) != axis.values.end();
-    const bool better = one.speed > 1 && (one.row.fate == Fate::Fits || one.row.fate == answer.chosen->fate);
+    const bool clean = one.row.fate == Fate::Fits;
+    const bool better = (clean && answer.chosen->fate != Fate::Fits) ||
+                        (one.speed > 1 && (clean || one.row.fate == answer.chosen->fate));
     if (own_list && !there && better && fits(one.row.fate)) return &one;
   }
   return nullptr;

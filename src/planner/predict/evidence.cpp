@@ -117,14 +117,34 @@ void Readings::place_further(const Job& job, const DeviceRoom& room) {
       detail == Detail::All && schedule.events.size() > kWorthThreads);
   const bool both = detail == Detail::Verdict || detail == Detail::Fate;
   if (detail == Detail::All || (both && !ample)) place_other(schedule, options, placements);
-  if (detail == Detail::All) go_on(job, room);
+  if (detail == Detail::All) later_steps = long_run(job, room);
   by_clock.wait();
 }
 
-void Readings::go_on(const Job& job, const DeviceRoom& room) {
-  if (job.placement == PlacementKind::Planned || !job.training.seq_list.empty()) return;
-  long_run = dsplan::long_run(schedule, placements, under_limit(job, room));
-  if (long_run && !verdict_limit(room)) long_run->verdict = Verdict::Unknown;
+namespace {
+
+// Whether further steps repeat the second.
+bool goes_on(const Job& job) { return job.placement == PlacementKind::Caching && job.training.seq_list.empty(); }
+
+}  // namespace
+
+std::optional<LongRun> Readings::long_run(const Job& job, const DeviceRoom& room) const {
+  if (!goes_on(job)) return std::nullopt;
+  return judged_run(room, under_limit(job, room));
+}
+
+std::optional<LongRun> Readings::expected_run(const Job& job, const DeviceRoom& room) const {
+  if (!goes_on(job) || !placements.asked.waited || !is_timed(schedule, job)) return std::nullopt;
+  const EventTimes estimated = times ? EventTimes() : event_times(schedule, job, Rates::of(job));
+  PlacementOptions by_clock = under_limit(job, room);
+  by_clock.times = times ? &*times : &estimated;
+  return judged_run(room, by_clock);
+}
+
+std::optional<LongRun> Readings::judged_run(const DeviceRoom& room, const PlacementOptions& how) const {
+  std::optional<LongRun> run = dsplan::long_run(schedule, placements, how);
+  if (run && !verdict_limit(room)) run->verdict = Verdict::Unknown;
+  return run;
 }
 
 SharedEvidence::SharedEvidence(const ModelSpec& of, const Job& resolved, Detail how, SharedShapes* of_several)

@@ -83,8 +83,12 @@ struct Readings {
   // which a screen has only where there is room without a limit.
   std::optional<EventTimes> times;
   std::optional<Placement> expected;
+  std::optional<LongRun> later_steps;  // `long_run`, of everything that is told.
+
   // Beyond the two steps of the schedule; not with a planned arena, which does not change.
-  std::optional<LongRun> long_run;
+  [[nodiscard]] std::optional<LongRun> long_run(const Job& job, const DeviceRoom& room) const;
+  // The same by estimated times, which are estimated if nobody has yet.
+  [[nodiscard]] std::optional<LongRun> expected_run(const Job& job, const DeviceRoom& room) const;
 
   // The allocator fails under the verdict's limits.
   [[nodiscard]] bool fails() const { return limited && limited->failed_event; }
@@ -92,7 +96,7 @@ struct Readings {
  private:
   void read(const Job& job, bool timed);
   void place_further(const Job& job, const DeviceRoom& room);
-  void go_on(const Job& job, const DeviceRoom& room);
+  [[nodiscard]] std::optional<LongRun> judged_run(const DeviceRoom& room, const PlacementOptions& how) const;
 };
 
 // What all ranks of a job share: neither the formulas nor the graph depend on the rank.

@@ -17,6 +17,25 @@
 namespace dsplan {
 namespace {
 
+// Of what retries a screen says how later steps fare, and a search asks where the two ends of what waiting frees can do
+// disagree.
+std::optional<LongRun> expected_run_of(const Evidence& evidence, const Judgement& judged) {
+  if (!evidence.readings) return std::nullopt;
+  const Detail detail = evidence.shared.detail;
+  const bool retries = fits(judged.verdict) && judged.retries > 0;
+  const bool open = detail == Detail::Fate && judged.retries_low == 0;
+  if (detail != Detail::All && !(retries && (open || detail == Detail::Screen))) return std::nullopt;
+  return evidence.readings->expected_run(evidence.shared.job, evidence.shared.room);
+}
+
+std::optional<LongRun> long_run_of(const Evidence& evidence, const Judgement& judged) {
+  if (!evidence.readings) return std::nullopt;
+  const Readings& readings = *evidence.readings;
+  const bool retries = fits(judged.verdict) && judged.retries > 0 && !readings.placements.asked.waited;
+  if (evidence.shared.detail != Detail::Screen || !retries) return readings.later_steps;
+  return readings.long_run(evidence.shared.job, evidence.shared.room);
+}
+
 // Evidence, then its sections, then the verdict. `evidence` is const from here on.
 Prediction concluded(const Evidence& evidence) {
   const SharedEvidence& shared = evidence.shared;
@@ -27,6 +46,8 @@ Prediction concluded(const Evidence& evidence) {
   std::optional<PlannedArena> arena = arena_of(evidence);
   HostMemory host = host_of(evidence);
   Judgement judged = judge(evidence, arena, host);
+  std::optional<LongRun> long_run = long_run_of(evidence, judged);
+  std::optional<LongRun> expected_run = expected_run_of(evidence, judged);
   std::optional<Peak> peak = peak_of(evidence, arena);
   const bool lacks_expected = readings != nullptr && readings->times && !readings->expected && !arena;
   if (lacks_expected && fits(judged.verdict) && judged.retries == 0)
@@ -69,7 +90,8 @@ Prediction concluded(const Evidence& evidence) {
       .failure = std::move(judged.failure),
       .doubts = std::move(judged.doubts),
       .changes = {},  // planner/advise, where they are asked for.
-      .long_run = readings != nullptr ? readings->long_run : std::nullopt,
+      .long_run = std::move(long_run),
+      .long_run_expected = std::move(expected_run),
       .events = readings != nullptr ? readings->schedule.events.size() : 0,
       .buffers = readings != nullptr ? readings->schedule.buffers.size() : 0,
       .not_modelled = absences_of(evidence),

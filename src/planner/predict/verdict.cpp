@@ -139,6 +139,12 @@ HostVerdict judge_files(const NodeMemory& node, const std::optional<Bytes>& capa
 
 }  // namespace
 
+bool surely_retries(const Prediction& p) {
+  if (!fits(p.verdict) || p.retries == 0) return false;
+  const std::optional<LongRun>& expected = p.long_run_expected;
+  return p.retries_low > 0 || (expected && (expected->retries > 0 || expected->failed_step > 0));
+}
+
 std::optional<Bytes> least_process(const Prediction& p) {
   if (!p.peak || !p.peak->process_high || !p.peak->reserved || !p.peak->reserved_low) return std::nullopt;
   return *p.peak->reserved_low + (*p.peak->process_high - *p.peak->reserved);

@@ -45,11 +45,9 @@ struct Judgement {
 [[nodiscard]] HostMemory host_of(const Evidence& evidence);
 [[nodiscard]] HostMemory host_of(const HostMeter& meter, const NodeMemory& node, const Job& job);
 
-// Fits with retries, whenever frees end that wait for other streams: that is not known, and the end without retries is
-// as good as the other.
-[[nodiscard]] inline bool surely_retries(const Prediction& p) {
-  return fits(p.verdict) && p.retries > 0 && p.retries_low > 0;
-}
+// Fits with retries: whenever frees end that wait for other streams, or where they are expected to end. When they do is
+// not known; where nobody can estimate it, the end without retries is as good as the other.
+[[nodiscard]] bool surely_retries(const Prediction& p);
 
 // What the process takes where such frees end at once. Absent: nothing was simulated.
 [[nodiscard]] std::optional<Bytes> least_process(const Prediction& p);

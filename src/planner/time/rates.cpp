@@ -192,7 +192,7 @@ class Missing {
     if (job_.cluster) {
       rows_.push_back(formatted("configs/clusters: {} has no \"{}\" ({})", job_.cluster->name, row, why));
     } else {
-      rows_.push_back(formatted("no cluster is named, and with it no \"{}\" ({})", row, why));
+      rows_.push_back(formatted("{}, and with it no \"{}\" ({})", kNoCluster, row, why));
     }
   }
 

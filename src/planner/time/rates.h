@@ -8,6 +8,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -17,6 +18,9 @@
 #include "planner/time/constants.h"
 
 namespace dsplan {
+
+// How what is missing begins where nobody named a cluster.
+inline constexpr std::string_view kNoCluster = "no cluster is named";
 
 // How a group of ranks lies on the machine.
 struct GroupLinks {
