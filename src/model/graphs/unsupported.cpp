@@ -584,7 +584,6 @@ std::optional<std::string> head_unsupported(const ModelSpec& model, const Traini
   if (parts.hidden_divisor > 0 && training.loss != Loss::HuggingFace) {
     return formatted("another loss than hf of {}", model.graph_class);
   }
-  if (training.autocast && parts.projections == Projections::Latent) return "attention from latents under autocast";
   return std::nullopt;
 }
 
@@ -678,10 +677,8 @@ std::optional<std::string> mixture_unsupported(const ModelSpec& model, const Tra
   if (!model.parts->experts.gated && training.experts == ExpertsImplementation::Loop) {
     return formatted("experts \"eager\" of {}, which sums in fp32", model.family);
   }
-  const bool narrow = training.dtype == training.autocast;  // Nothing is cast.
-  if (training.autocast && !narrow && training.experts == ExpertsImplementation::GroupedMm) {
-    return "a mixture's grouped product under autocast (--experts eager and batched_mm have none)";
-  }
+  const bool casts = training.autocast && training.autocast != training.dtype;
+  if (casts && model.parts->experts.router == Router::Sampled) return "experts that are drawn, under autocast";
   return std::nullopt;
 }
 
