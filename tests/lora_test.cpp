@@ -107,12 +107,14 @@ TEST_CASE("lora: names, shapes and what is trained are peft's") {
 
 namespace {
 
-ModelSpec tiny_mixture(const std::string& family, const std::string& more = "") {
+ModelSpec tiny_mixture(const std::string& family) {
+  const std::string experts = family == "qwen3_moe" ? R"("moe_intermediate_size": 48, "num_experts": 8, "head_dim": 16)"
+                              : family == "gpt_oss" ? R"("num_local_experts": 8, "head_dim": 16)"
+                                                    : R"("num_local_experts": 8)";
   const std::string text = formatted(
-      R"({{"model_type": "{}", "hidden_size": 64, "intermediate_size": 176, "moe_intermediate_size": 48,
-        "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 512,
-        "num_experts": 8, "num_local_experts": 8, "num_experts_per_tok": 2, "max_position_embeddings": 512{}}})",
-      family, more);
+      R"({{"model_type": "{}", "hidden_size": 64, "intermediate_size": 176, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "vocab_size": 512, "num_experts_per_tok": 2, "max_position_embeddings": 512, {}}})",
+      family, experts);
   return build_model(parse_json("mixture.json", text), "mixture");
 }
 
