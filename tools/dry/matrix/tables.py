@@ -530,7 +530,6 @@ def adapted_mixtures():
         yield one(777, 1, dtype="fp32", autocast="bf16", name="autocast")
     one = functools.partial(job, "adapted-mixtures", "qwen3-30b-a3b", attention=None, change={"num_hidden_layers": 2})
     yield one(512, 1, world=8, lora=every, name="ddp")
-    yield one(512, 1, world=8, deepspeed=engine(2), lora={**every, "dtype": "bf16"}, name="zero2")
     yield one(512, 2, lora={**every, "alpha": 8}, experts="eager", routing="balanced", name="loop")
     yield job("adapted-mixtures", "deepseek-v2-lite", 777, 1, attention=None, change={"num_hidden_layers": 3}, dtype="fp32", autocast="bf16", name="autocast")
     yield job("adapted-mixtures", "deepseek-v2-lite", 777, 1, attention=None, change={"num_hidden_layers": 3}, lora=every, name="whole")
