@@ -15,7 +15,6 @@
 #include "model/config_remarks.h"
 #include "model/families.h"
 #include "model/families/family.h"
-#include "model/lora.h"
 #include "model/parts.h"
 #include "paths.h"
 #include "run_binary.h"
@@ -331,15 +330,6 @@ TEST_CASE("config keys: the command line refuses what no graph models, and with 
   const test::Ran strict = test::run_binary(folder, {"simulate", off, "--strict"});
   CHECK(strict.code == 2);
   CHECK(strict.err.find("\"sliding_windw\" is no key that the model's configuration class knows") != std::string::npos);
-}
-
-TEST_CASE("config keys: adapters on routers and fused experts are refused") {
-  const ModelSpec mixtral = build_model(document(kWitnesses / "parameters" / "mixtral.json"), "mixtral");
-  for (const char* target : {"all-linear", "w1", "gate", "gate_up_proj"}) {
-    const Lora lora{.targets = {target}};
-    CHECK_THROWS_AS((void)with_adapters(mixtral, lora, Place{"--lora"}), Refusal);
-  }
-  CHECK_NOTHROW((void)with_adapters(mixtral, Lora{.targets = {"q_proj"}}, Place{"--lora"}));
 }
 
 // A bundled config.json with more fields in front of its own.

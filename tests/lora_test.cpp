@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "core/format.h"
 #include "io/text.h"
 #include "model/families.h"
 #include "model/lora.h"
@@ -66,7 +67,7 @@ TEST_CASE("lora: the words of the option") {
       {"r=8,targets=q_proj,dropout=1", "dropout must lie in [0, 1)"},
       {"r=8,targets=q_proj,dtype=int8", "dtype \"int8\" is none of"},
       {"r=8,targets=q_proj,alpha=much", "alpha is a number"},
-      {"r=8,targets=q_proj,rank=3", "\"rank\" is none of r, targets, dtype, dropout, alpha, rslora, bias"},
+      {"r=8,targets=q_proj,rank=3", "\"rank\" is none of r, targets, parameters, dtype, dropout, alpha, rslora, bias"},
       {"r=8,rslora=yes", "rslora is true or false, not \"yes\""},
       {"r=8,bias=some", "bias \"some\" is none of none, all, lora_only"},
       {"r=8,save=", "save names no module"},
@@ -102,6 +103,80 @@ TEST_CASE("lora: names, shapes and what is trained are peft's") {
   CHECK(trained == 2 * (8 * (64 + 64) + 8 * (64 + 32)));
   CHECK(total_elements(model) == total_elements(base) + Elements(trained));
   CHECK(find(model, "base_model.model.lm_head.weight") != nullptr);
+}
+
+namespace {
+
+ModelSpec tiny_mixture(const std::string& family) {
+  const std::string experts = family == "qwen3_moe" ? R"("moe_intermediate_size": 48, "num_experts": 8, "head_dim": 16)"
+                              : family == "gpt_oss" ? R"("num_local_experts": 8, "head_dim": 16)"
+                                                    : R"("num_local_experts": 8)";
+  const std::string text = formatted(
+      R"({{"model_type": "{}", "hidden_size": 64, "intermediate_size": 176, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "vocab_size": 512, "num_experts_per_tok": 2, "max_position_embeddings": 512, {}}})",
+      family, experts);
+  return build_model(parse_json("mixture.json", text), "mixture");
+}
+
+std::size_t trained_in(const ModelSpec& model) {
+  return static_cast<std::size_t>(std::count_if(model.parameters.begin(), model.parameters.end(),
+                                                [](const Parameter& one) { return one.trainable; }));
+}
+
+}  // namespace
+
+TEST_CASE("lora: experts and routers are found by the names that they had in transformers 4") {
+  const ModelSpec model = adapted(tiny_mixture("qwen3_moe"), "r=4,targets=all-linear");
+  const std::string mlp = "base_model.model.model.layers.1.mlp.";
+  // As peft 0.21.2 nests them, the last parameter's wrapper outermost; two halves have twice the rank.
+  REQUIRE(find(model, mlp + "experts.base_layer.base_layer.gate_up_proj") != nullptr);
+  CHECK(!find(model, mlp + "experts.base_layer.base_layer.gate_up_proj")->trainable);
+  CHECK(find(model, mlp + "experts.base_layer.lora_A.default.weight")->shape == Shape{8 * 8, 64});
+  CHECK(find(model, mlp + "experts.base_layer.lora_B.default.weight")->shape == Shape{96, 8 * 8});
+  CHECK(find(model, mlp + "experts.lora_A.default.weight")->shape == Shape{8 * 4, 48});
+  CHECK(find(model, mlp + "experts.lora_B.default.weight")->shape == Shape{64, 8 * 4});
+  CHECK(find(model, mlp + "gate.lora_A.default.weight")->shape == Shape{4, 64});
+  CHECK(find(model, mlp + "gate.lora_B.default.weight")->shape == Shape{8, 4});
+  CHECK(trained_in(model) == 2 * 2 * (4 + 3));
+  // Without the router.
+  CHECK(trained_in(adapted(tiny_mixture("qwen3_moe"), "r=4,targets=q_proj+gate_proj+up_proj+down_proj")) == 2 * 2 * 3);
+  // mixtral's old names are others; those of other mixtures' experts match nothing there.
+  CHECK(trained_in(adapted(tiny_mixture("mixtral"), "r=4,targets=q_proj+w1+w2+w3")) == 2 * 2 * 3);
+  CHECK(trained_in(adapted(tiny_mixture("mixtral"), "r=4,targets=q_proj+gate_proj+up_proj+down_proj")) == 2 * 2);
+  // gpt_oss is not among the families that peft converts.
+  CHECK(trained_in(adapted(tiny_mixture("gpt_oss"), "r=4,targets=all-linear")) == 2 * 2 * 4);
+}
+
+TEST_CASE("lora: parameters by their own names, as the experts' class has them") {
+  const ModelSpec model =
+      adapted(tiny_mixture("gpt_oss"), "r=4,targets=q_proj,parameters=mlp.experts.down_proj+mlp.experts.gate_up_proj");
+  const std::string experts = "base_model.model.model.layers.0.mlp.experts.";
+  // [experts, in, out].
+  CHECK(find(model, experts + "base_layer.lora_A.default.weight")->shape == Shape{8 * 4, 64});
+  CHECK(find(model, experts + "base_layer.lora_B.default.weight")->shape == Shape{352, 8 * 4});
+  CHECK(find(model, experts + "lora_A.default.weight")->shape == Shape{8 * 4, 176});
+  CHECK(find(model, experts + "lora_B.default.weight")->shape == Shape{64, 8 * 4});
+}
+
+TEST_CASE("lora: what peft does not adapt of a mixture is refused by name") {
+  struct Row {
+    const char* family;
+    const char* words;
+    const char* said;
+  };
+  const Row rows[] = {
+      {"qwen3_moe", "r=4,targets=q_proj+gate_proj", "LoRA on \"gate_proj\" alone, which peft refuses"},
+      {"qwen3_moe", "r=4,targets=all-linear,dropout=0.05", "LoRA with dropout on the parameters of"},
+      {"qwen3_moe", "r=4,targets=all-linear,dora=true", "LoRA with DoRA on the parameters of"},
+      {"qwen3_moe", "r=4,targets=q_proj,parameters=experts.w1", "LoRA parameter \"experts.w1\" matches none of"},
+      {"qwen3_moe", "r=4,targets=q_proj,parameters=k_proj.weight", "k_proj.weight is not modelled yet"},
+      {"phimoe", "r=4,targets=all-linear", "a PhimoeTopKRouter, to whose results peft cannot add"},
+  };
+  for (const Row& row : rows) {
+    CAPTURE(row.words);
+    const ModelSpec base = tiny_mixture(row.family);
+    CHECK(refusal([&] { (void)adapted(base, row.words); }).find(row.said) != std::string::npos);
+  }
 }
 
 TEST_CASE("lora: all-linear leaves the head alone; ties follow their parameter") {

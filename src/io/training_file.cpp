@@ -205,6 +205,7 @@ class LoraWords {
     settings_.count("r", rank);
     if (rank.given()) words_.push_back(formatted("r={}", *rank));
     names("targets");
+    names("parameters");
     text("dtype", "fp32|bf16|fp16|model");
     number("dropout");
     number("alpha");

@@ -1,100 +1,19 @@
 #include "model/lora.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <optional>
+#include <string_view>
 
 #include "core/error.h"
 #include "core/format.h"
+#include "model/lora_targets.h"
 
 namespace dsplan {
 namespace {
 
-bool is_linear(const Module& module) {
-  return module.type == "Linear" || module.type == "Conv1D" || module.type == "FalconLinear";
-}
-
-bool ends_with_module(std::string_view path, std::string_view target) {
-  if (path == target) return true;
-  return path.size() > target.size() && path.ends_with(target) && path[path.size() - target.size() - 1] == '.';
-}
-
-// peft takes these names, as transformers 4 had them, for routers and fused experts, and gives those adapters of
-// another rank (utils/transformers_weight_conversion.py).
-constexpr std::array<std::string_view, 8> kOfExperts{"all-linear", "gate",    "w1",           "w2",
-                                                     "w3",         "up_proj", "gate_up_proj", "down_proj"};
-
-// "all-linear" is every linear module but the output embedding.
-bool among_all_linear(const Module& module) { return is_linear(module) && module.path != "lm_head"; }
-
-// LoraModel._prepare_adapter_config.
-std::vector<std::string> targets_of(const ModelSpec& model, const Lora& lora, const Place& place) {
-  if (!lora.targets.empty()) return lora.targets;
-  std::vector<std::string> usual = usual_targets(model.family);
-  if (!usual.empty()) return usual;
-  throw Refusal({place.says(formatted("LoRA without targets: peft 0.21 knows none of its own for {}", model.family),
-                            "name them, as targets=q_proj+v_proj, or say targets=all-linear")});
-}
-
-struct RefusedTarget {
-  std::string message, hint;
-};
-
-std::optional<RefusedTarget> refused_target(const ModelSpec& model, const std::string& target) {
-  if (model.dims.experts > 0 &&
-      (target == "gate_proj" || std::count(kOfExperts.begin(), kOfExperts.end(), target) > 0)) {
-    return RefusedTarget{
-        formatted("LoRA on \"{}\" of a mixture, of routers and fused experts, is not modelled yet", target),
-        "the projections of attention are: q_proj, k_proj, v_proj, o_proj"};
-  }
-  // _check_lora_target_modules_mamba (tuners/tuners_utils.py).
-  const bool scans = model.family == "mamba2" || model.family == "nemotron_h";
-  if (scans && (target == "out_proj" || target == "conv1d" || target == "all-linear")) {
-    return RefusedTarget{formatted("LoRA on \"{}\" of {}, which peft refuses", target, model.family),
-                         "its mixers' other projection is in_proj"};
-  }
-  return std::nullopt;
-}
-
-// Which modules get adapters, by index.
-std::vector<bool> chosen_modules(const ModelSpec& model, const Lora& lora, const Place& place) {
-  std::vector<bool> chosen(model.modules.size(), false);
-  Diagnostics diagnostics;
-  for (const std::string& target : targets_of(model, lora, place)) {
-    if (const auto refused = refused_target(model, target)) {
-      diagnostics.add(place.says(refused->message, refused->hint));
-      continue;
-    }
-    bool any = false;
-    for (std::size_t at = 0; at < model.modules.size(); ++at) {
-      const Module& module = model.modules[at];
-      if (target == "all-linear") {
-        chosen[at] = chosen[at] || among_all_linear(module);
-      } else if (ends_with_module(module.path, target)) {
-        chosen[at] = true;
-      }
-      if (chosen[at] && !is_linear(module)) {
-        diagnostics.add(place.says(formatted("LoRA on {}, a {}, is not modelled yet", module.path, module.type),
-                                   "Linear and Conv1D modules are"));
-      }
-      any = any || chosen[at];
-    }
-    if (!any) {
-      diagnostics.add(place.says(formatted("LoRA target \"{}\" matches no module of {}", target, model.name),
-                                 "a target is the end of a module's path, as q_proj"));
-    }
-  }
-  for (std::size_t at = 0; lora.dora && at < model.modules.size(); ++at) {
-    const Module& module = model.modules[at];
-    if (!chosen[at] || module.type == "Linear") continue;
-    diagnostics.add(place.says(formatted("DoRA on {}, a {}, is not modelled yet", module.path, module.type)));
-  }
-  diagnostics.throw_if_any();
-  return chosen;
-}
-
 constexpr std::string_view kWrapper = "ModulesToSaveWrapper";
+constexpr std::string_view kParamWrapper = "lora.ParamWrapper(";  // And the parameter's name.
 
 bool has_children(const ModelSpec& model, ModuleId module) {
   return std::any_of(model.modules.begin(), model.modules.end(),
@@ -122,7 +41,7 @@ std::string why_no_copy(const ModelSpec& model, std::size_t at, bool adapted) {
 }
 
 // _set_trainable in peft's utils/other.py: every module whose path ends so, dot or no dot.
-std::vector<bool> saved_modules(const ModelSpec& model, const Lora& lora, const std::vector<bool>& adapted,
+std::vector<bool> saved_modules(const ModelSpec& model, const Lora& lora, const LoraTargets& adapted,
                                 const Place& place) {
   std::vector<bool> saved(model.modules.size(), false);
   Diagnostics diagnostics;
@@ -133,7 +52,7 @@ std::vector<bool> saved_modules(const ModelSpec& model, const Lora& lora, const 
       if (!path.ends_with(name)) continue;
       any = true;
       saved[at] = true;
-      const std::string why = why_no_copy(model, at, adapted[at]);
+      const std::string why = why_no_copy(model, at, adapted.adapts(at));
       if (!why.empty()) {
         diagnostics.add(place.says(formatted("a trained copy of {} is not modelled yet: {}", path, why)));
       }
@@ -147,9 +66,21 @@ std::vector<bool> saved_modules(const ModelSpec& model, const Lora& lora, const 
 }
 
 struct Chosen {
-  std::vector<bool> adapted;
+  LoraTargets adapted;
   std::vector<bool> saved;
 };
+
+// What a name says behind the path of a module that it begins with.
+std::string below(const std::string& name, const std::string& path) {
+  return path.empty() ? name : name.substr(path.size() + 1);
+}
+
+// The call of a module, and of what its wrappers of parameters have inside.
+void add_calls_through(ModelSpec& spec, ModuleId id, bool enter) {
+  if (enter) spec.calls.push_back({id, true});
+  if (wrapped_parameter(spec.module_at(id))) add_calls_through(spec, spec.child(id, "base_layer"), enter);
+  if (!enter) spec.calls.push_back({id, false});
+}
 
 // Writes the adapted model, module by module in registration order.
 class Adapter {
@@ -168,18 +99,22 @@ class Adapter {
     spec_.dims.adapter_dropout = lora_.dropout;
     const auto rank = static_cast<double>(lora_.r);
     spec_.dims.adapter_scale = lora_.alpha / (lora_.rank_stabilized ? std::sqrt(rank) : rank);
-    for (std::size_t at = 0; at < model_.modules.size(); ++at) add_module(at);
+    for (std::size_t at = 0; at < model_.modules.size(); ++at) {
+      if (waiting_.module != kNone && !model_.lies_in(static_cast<ModuleId>(at), waiting_.module))
+        add_waiting_factors();
+      add_module(at);
+    }
+    add_waiting_factors();
     for (ModelBuffer& buffer : spec_.buffers) {
-      buffer.name = kPrefix + buffer.name;
-      buffer.module = places_[static_cast<std::size_t>(buffer.module)];
+      const std::string leaf = below(buffer.name, model_.module_at(buffer.module).path);
+      buffer.module = inside_wrappers(spec_, places_[static_cast<std::size_t>(buffer.module)]);
+      buffer.name = spec_.module_at(buffer.module).path + "." + leaf;
     }
     add_calls();
     return std::move(spec_);
   }
 
  private:
-  static inline const std::string kPrefix = "base_model.model.";
-
   ModuleId open(std::string path, std::string type, ModuleId parent) {
     const std::int32_t layer = spec_.module_at(parent).layer;
     spec_.modules.push_back({std::move(path), std::move(type), parent, layer});
@@ -188,9 +123,13 @@ class Adapter {
 
   void add_module(std::size_t at) {
     const Module& old = model_.modules[at];
-    const ModuleId parent = old.parent == kNone ? 1 : places_[static_cast<std::size_t>(old.parent)];
-    const std::string path = old.path.empty() ? "base_model.model" : kPrefix + old.path;
-    const bool adapted = chosen_.adapted[at];
+    const bool root = old.parent == kNone;
+    const ModuleId parent = root ? 1 : inside_wrappers(spec_, places_[static_cast<std::size_t>(old.parent)]);
+    const std::string path =
+        root ? "base_model.model"
+             : spec_.module_at(parent).path + "." + below(old.path, model_.module_at(old.parent).path);
+    if (!chosen_.adapted.parameters[at].empty()) return add_wrapped(at, parent, path);
+    const bool adapted = chosen_.adapted.linear[at];
     const bool saved = chosen_.saved[at];
     const ModuleId id = open(path, adapted ? "lora." + old.type : (saved ? std::string(kWrapper) : old.type), parent);
     spec_.modules.back().layer = old.layer;
@@ -199,12 +138,62 @@ class Adapter {
     if (!adapted) return add_parameters(at, id, path);
     const ModuleId base = open(path + ".base_layer", old.type, id);
     add_parameters(at, base, path + ".base_layer");
-    const ModuleId dropouts = open(path + ".lora_dropout", "ModuleDict", id);
-    open(path + ".lora_dropout.default", lora_.dropout > 0 ? "Dropout" : "Identity", dropouts);
     const auto [in, out] = features(base);
-    add_factor(path + ".lora_A", id, Shape{lora_.r, in}, "Linear");
-    add_factor(path + ".lora_B", id, Shape{out, lora_.r}, "Linear");
-    if (lora_.dora) add_factor(path + ".lora_magnitude_vector", id, Shape{out}, "lora.dora.DoraLinearLayer");
+    add_factors(id, {lora_.r, in}, {out, lora_.r}, lora_.dtype);
+    if (lora_.dora) {
+      add_factor(path + ".lora_magnitude_vector", id, Shape{out}, "lora.dora.DoraLinearLayer", lora_.dtype);
+    }
+  }
+
+  // A wrapper for each parameter, the last outermost, and the module as it was inside of all.
+  void add_wrapped(std::size_t at, ModuleId parent, const std::string& path) {
+    const Module& old = model_.modules[at];
+    const std::vector<WrappedParameter>& wrapped = chosen_.adapted.parameters[at];
+    std::vector<ModuleId> wrappers;
+    std::string inner = path;
+    ModuleId around = parent;
+    for (auto one = wrapped.rbegin(); one != wrapped.rend(); ++one) {
+      around = open(inner, std::string(kParamWrapper) + one->leaf + ")", around);
+      spec_.modules.back().layer = old.layer;
+      wrappers.push_back(around);
+      inner += ".base_layer";
+    }
+    places_.push_back(wrappers.front());
+    const ModuleId base = open(inner, old.type, around);
+    add_parameters(at, base, inner);
+    waiting_ = {static_cast<ModuleId>(at), base, std::move(wrappers)};
+  }
+
+  // The factors of the wrappers stand behind all that is inside of them.
+  void add_waiting_factors() {
+    if (waiting_.module == kNone) return;
+    const std::vector<WrappedParameter>& wrapped =
+        chosen_.adapted.parameters[static_cast<std::size_t>(waiting_.module)];
+    for (std::size_t i = 0; i < wrapped.size(); ++i) {
+      add_factors_of_parameter(waiting_.wrappers[wrapped.size() - 1 - i], waiting_.base, wrapped[i]);
+    }
+    waiting_.module = kNone;
+  }
+
+  // ParamWrapper.update_layer: experts side by side, inputs and outputs as the experts' class has them.
+  void add_factors_of_parameter(ModuleId wrapper, ModuleId base, const WrappedParameter& wrapped) {
+    const Parameter weight = spec_.parameter_at(spec_.parameter(base, wrapped.leaf));
+    const bool bank = weight.shape.rank == 3;
+    const std::int64_t experts = bank ? weight.shape.dims[0] : 1;
+    const std::size_t last = bank ? 2 : 1;
+    std::int64_t in = weight.shape.dims[last];
+    std::int64_t out = weight.shape.dims[last - 1];
+    if (bank && has_turned_experts(spec_.module_at(base))) std::swap(in, out);
+    const std::int64_t ranks = lora_.r * wrapped.ranks * experts;
+    add_factors(wrapper, {ranks, in}, {out, ranks}, lora_.dtype ? lora_.dtype : weight.dtype);
+  }
+
+  void add_factors(ModuleId wrapper, Shape a, Shape b, std::optional<DType> dtype) {
+    const std::string path = spec_.module_at(wrapper).path;
+    const ModuleId dropouts = open(path + ".lora_dropout", "ModuleDict", wrapper);
+    open(path + ".lora_dropout.default", lora_.dropout > 0 ? "Dropout" : "Identity", dropouts);
+    add_factor(path + ".lora_A", wrapper, a, "Linear", dtype);
+    add_factor(path + ".lora_B", wrapper, b, "Linear", dtype);
   }
 
   // The module as it was, frozen, and a trained copy of it beside.
@@ -234,14 +223,14 @@ class Adapter {
     return direct ? std::pair{weight.dims[0], weight.dims[1]} : std::pair{weight.dims[1], weight.dims[0]};
   }
 
-  void add_factor(const std::string& path, ModuleId parent, Shape shape, std::string type) {
+  void add_factor(const std::string& path, ModuleId parent, Shape shape, std::string type, std::optional<DType> dtype) {
     const ModuleId list = open(path, "ModuleDict", parent);
     const ModuleId module = open(path + ".default", std::move(type), list);
     Parameter factor;
     factor.name = path + ".default.weight";
     factor.shape = shape;
     factor.module = module;
-    factor.dtype = lora_.dtype;
+    factor.dtype = dtype;
     spec_.parameters.push_back(std::move(factor));
   }
 
@@ -256,7 +245,7 @@ class Adapter {
       const std::size_t dot = parameter.name.rfind('.');
       parameter.name = path + "." + (dot == std::string::npos ? parameter.name : parameter.name.substr(dot + 1));
       parameter.module = module;
-      parameter.trainable = parameter.trainable && trains(parameter.name, chosen_.adapted[at]);
+      parameter.trainable = parameter.trainable && trains(parameter.name, chosen_.adapted.linear[at]);
       parameters_.push_back(static_cast<ParameterId>(spec_.parameters.size()));
       if (parameter.tied_to != kNone) parameter.tied_to = parameters_[static_cast<std::size_t>(parameter.tied_to)];
       spec_.parameters.push_back(std::move(parameter));
@@ -270,9 +259,9 @@ class Adapter {
       if (call.module == 0) continue;
       const auto at = static_cast<std::size_t>(call.module);
       const ModuleId id = places_[at];
-      if (chosen_.adapted[at] && !call.enter) add_calls_of_adapter(id);
+      if (chosen_.adapted.linear[at] && !call.enter) add_calls_of_adapter(id);
       if (chosen_.saved[at] && !call.enter) add_call(id, "modules_to_save");
-      spec_.calls.push_back({id, call.enter});
+      add_calls_through(spec_, id, call.enter);
     }
     spec_.calls.push_back({1, false});
     spec_.calls.push_back({0, false});
@@ -306,12 +295,18 @@ class Adapter {
   std::vector<ModuleId> places_;         // By old module.
   std::vector<ParameterId> parameters_;  // By old parameter.
   std::size_t next_ = 0;                 // The next old parameter.
+  struct Waiting {
+    ModuleId module = kNone;  // The old one; kNone: none waits.
+    ModuleId base = kNone;
+    std::vector<ModuleId> wrappers;  // The outermost first.
+  };
+  Waiting waiting_;
 };
 
 }  // namespace
 
 ModelSpec with_adapters(const ModelSpec& model, const Lora& lora, const Place& place) {
-  std::vector<bool> adapted = chosen_modules(model, lora, place);
+  LoraTargets adapted = lora_targets(model, lora, place);
   std::vector<bool> saved = saved_modules(model, lora, adapted, place);
   return Adapter(model, lora, {std::move(adapted), std::move(saved)}).build();
 }
@@ -319,6 +314,26 @@ ModelSpec with_adapters(const ModelSpec& model, const Lora& lora, const Place& p
 ModuleId trained_copy(const ModelSpec& model, ModuleId module) {
   if (model.module_at(module).type != kWrapper) return kNone;
   return model.child(model.child(module, "modules_to_save"), "default");
+}
+
+std::optional<std::string_view> wrapped_parameter(const Module& module) {
+  const std::string_view type = module.type;
+  if (!type.starts_with(kParamWrapper)) return std::nullopt;
+  return type.substr(kParamWrapper.size(), type.size() - kParamWrapper.size() - 1);
+}
+
+ModuleId inside_wrappers(const ModelSpec& model, ModuleId module) {
+  while (wrapped_parameter(model.module_at(module))) module = model.child(module, "base_layer");
+  return module;
+}
+
+bool has_wrapped_parameters(const ModelSpec& model) {
+  return std::any_of(model.modules.begin(), model.modules.end(),
+                     [](const Module& module) { return wrapped_parameter(module).has_value(); });
+}
+
+bool has_turned_experts(const Module& experts) {
+  return experts.type == "GptOssExperts" || experts.type == "Llama4TextExperts";
 }
 
 bool has_magnitudes(const ModelSpec& model) {

@@ -51,7 +51,7 @@ Wrong read_bias(const std::string& value, TrainedBiases& into) {
 }
 
 Wrong read_names(const std::string& key, const std::string& value, std::vector<std::string>& into) {
-  if (value.empty()) return formatted("{} names no module", key);
+  if (value.empty()) return formatted("{} names {}", key, key == "parameters" ? "no parameter" : "no module");
   into = names_in(value);
   return std::nullopt;
 }
@@ -59,6 +59,7 @@ Wrong read_names(const std::string& key, const std::string& value, std::vector<s
 // One key=value.
 Wrong read_pair(const std::string& key, const std::string& value, Lora& lora) {
   if (key == "targets") return read_names(key, value, lora.targets);
+  if (key == "parameters") return read_names(key, value, lora.parameters);
   if (key == "save") return read_names(key, value, lora.saved);
   if (key == "dtype") return read_dtype(key, value, lora.dtype);
   if (key == "save_dtype") return read_dtype(key, value, lora.saved_dtype);
@@ -76,7 +77,8 @@ Wrong read_pair(const std::string& key, const std::string& value, Lora& lora) {
     if (!alpha) return formatted("alpha is a number, not \"{}\"", value);
     lora.alpha = *alpha;
   } else {
-    return formatted("\"{}\" is none of r, targets, dtype, dropout, alpha, rslora, bias, dora, save, save_dtype", key);
+    return formatted(
+        "\"{}\" is none of r, targets, parameters, dtype, dropout, alpha, rslora, bias, dora, save, save_dtype", key);
   }
   return std::nullopt;
 }

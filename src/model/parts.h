@@ -316,9 +316,10 @@ struct DecoderParts {
   bool wide_logits = false;  // The model brings them to fp32 itself (nemotron_h).
 
   TextHead head = TextHead::LanguageModel;
-  bool pads = false;            // There is an id of padding, which a head over the text looks for.
-  std::string head_activation;  // Of a head with one of its own (modernbert).
-  bool mean_pooled = false;     // A head over the text reads the mean of all tokens (modernbert).
+  bool pads = false;                         // There is an id of padding, which a head over the text looks for.
+  std::string_view token_classes = "score";  // The module of a head over tokens.
+  std::string head_activation;               // Of a head with one of its own (modernbert).
+  bool mean_pooled = false;                  // A head over the text reads the mean of all tokens (modernbert).
 
   std::vector<LayerKind> kinds;  // By layer. Empty: all alike, Sliding where the model has a window.
   std::vector<bool> turned;      // By layer: rotary positions. Empty: all have them.

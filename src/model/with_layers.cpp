@@ -50,7 +50,7 @@ Document with_layers(Document config, std::int64_t layers) {
 }
 
 Document with_reward_head(Document config) {
-  constexpr std::string_view kWords = "ForCausalLM";
+  constexpr std::string_view kTexts = "ForSequenceClassification";
   std::vector<Member>& members = config.root.members;
   const auto is_label = [](const Member& member) {
     return member.key == "num_labels" || member.key == "id2label" || member.key == "label2id";
@@ -61,7 +61,13 @@ Document with_reward_head(Document config) {
     pads = pads || (member.key == "pad_token_id" && member.value.is(Value::Kind::Integer));
     if (member.key != "architectures" || member.value.items.empty()) continue;
     std::string& name = member.value.items.front().string;
-    if (name.ends_with(kWords)) name.replace(name.size() - kWords.size(), kWords.size(), "ForSequenceClassification");
+    for (const std::string_view words : {"ForCausalLM", "LMHeadModel"}) {
+      if (name.ends_with(words)) name.replace(name.size() - words.size(), words.size(), kTexts);
+    }
+    // Of the text's part of a family that sees pictures the class has another name (modeling_auto.py).
+    const Value* type = config.root.find("model_type");
+    const bool part = type != nullptr && type->string.ends_with("_text") && name.ends_with(kTexts);
+    if (part) name.insert(name.size() - kTexts.size(), "Text");
   }
   const auto put = [&](const char* key, std::int64_t number) {
     std::erase_if(members, [key](const Member& member) { return member.key == key; });

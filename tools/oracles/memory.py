@@ -90,6 +90,11 @@ class Meter(TorchDispatchMode):
             kwargs = {"dtype": torch.int64, "device": DEVICE}
         if func is aten.equal.default:
             return True  # Liger asks whether the loss's gradient is one.
+        if func is aten._grouped_mm.default and args[0].dtype != torch.bfloat16:
+            # The form for fake tensors knows one dtype, that of a GPU all that a product has (Blas.cpp).
+            narrow = func(args[0].bfloat16(), args[1].bfloat16(), *args[2:], **(kwargs or {}))
+            args = (narrow.shape, narrow.stride())
+            func, kwargs = aten.empty_strided.default, {"dtype": torch.float32, "device": DEVICE}
         in_place = IN_PLACE.get(func)
         if func is aten.index_put.default and not (len(args) > 3 and args[3]):
             in_place = None  # The backward of index_put_ itself, which does not accumulate, and copies.
@@ -273,7 +278,8 @@ def with_adapters(model, lora, task):
     torch._subclasses.FakeTensor.__deepcopy__ = copied
     torch.nn.Module._apply = converted  # Fake parameters cannot be swapped, as Module.to() would.
     model = peft.get_peft_model(model, peft.LoraConfig(
-        r=lora["r"], lora_alpha=2 * lora["r"], lora_dropout=lora.get("dropout", 0.0), target_modules=lora.get("targets"),
+        r=lora["r"], lora_alpha=lora.get("alpha", 2 * lora["r"]), lora_dropout=lora.get("dropout", 0.0), target_modules=lora.get("targets"),
+        target_parameters=lora.get("parameters"),
         bias=lora.get("bias", "none"), use_dora=lora.get("dora", False), use_rslora=lora.get("rslora", False),
         modules_to_save=lora.get("save"), task_type=task), autocast_adapter_dtype=lora["dtype"] == "fp32")
     return model
@@ -808,11 +814,11 @@ def attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False,
         finally:
             Composite.in_math = False
     assert query.shape[-1] % 8 == 0
+    if torch.is_autocast_enabled("cuda"):  # Casts first, from the last argument to the first.
+        attn_mask, value, key, query = (x.to(torch.get_autocast_dtype("cuda")) if x is not None and x.is_floating_point() else x
+                                        for x in (attn_mask, value, key, query))
     if attn_mask is not None:
         assert not enable_gqa
-        if torch.is_autocast_enabled("cuda"):  # Casts first, from the last argument to the first.
-            attn_mask, value, key, query = (x.to(torch.get_autocast_dtype("cuda")) if x.is_floating_point() else x
-                                            for x in (attn_mask, value, key, query))
         bias = added_bias(query, key, attn_mask)
         return aten._scaled_dot_product_efficient_attention(
             query, key, value, bias, query.requires_grad, dropout_p, is_causal, scale=scale)[0]

@@ -39,13 +39,15 @@ ONE_HEAD = config("llama", hidden_size=72, intermediate_size=190, num_attention_
 
 ACCUMULATED = {"grad_accum": 2}
 LORA = {"r": 8, "targets": ["q_proj", "v_proj"], "dtype": "fp32"}
+LORA_TWICE = {**LORA, "alpha": 16}  # A factor of one leaves products out.
+ALL_LINEAR = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 
 
 def family(name, config, targets=("q_proj", "v_proj"), frozen=("model.embed_tokens.*", "model.layers.0.*"), odd=None,
-           eager=True, experts=False, **more):
+           eager=True, experts=False, every="all-linear", **more):
     """What every family is asked: plain, both forms of checkpointing, accumulation, adapters, frozen parts, autocast,
-    odd sizes, and attention composed of operators. `odd` replaces keys for the odd one. A mixture's grouped product has
-    no form under autocast."""
+    odd sizes, and attention composed of operators. `odd` replaces keys for the odd one. `every`: of a mixture, the
+    targets of adapters on all that they can be put on."""
     cases = {
         "": case(config, micro_batch=2, seq=72, **more),
         "-checkpoint": case(config, micro_batch=2, seq=64, checkpoint="full", **more),
@@ -56,7 +58,10 @@ def family(name, config, targets=("q_proj", "v_proj"), frozen=("model.embed_toke
         "-frozen": case(config, seq=96, freeze=list(frozen), **more),
         "-odd": case({**config, **(odd or {})}, seq=83, **{"dtype": "bf16" if experts else "fp16", **more}),
     }
-    if not experts:
+    if experts:
+        cases["-lora-all"] = case(config, micro_batch=2, seq=64, lora={**LORA_TWICE, "targets": every}, **more)
+        cases["-autocast-grouped"] = case(config, micro_batch=2, seq=64, **{**more, "dtype": "fp32", "autocast": "bf16"})
+    else:
         cases["-autocast"] = case(config, micro_batch=2, seq=64, **{**more, "dtype": "fp32", "autocast": "bf16"})
     if eager:
         cases["-eager"] = case(config, micro_batch=2, seq=64, **{**more, "attention": "eager"})
@@ -303,6 +308,40 @@ def heads_of(name, config, labels=5, prefix=None, **more):
     return cases
 
 
+def later_heads():
+    """Heads of families with layers of their own, and of those made of latents, deltas or windows: texts, tokens where
+    there is a class of them, a checkpoint, and one row where no token pads."""
+    padded = {"pad_token_id": 0}
+    cases = {}
+
+    def of(name, config, prefix, tokens=True, **more):
+        made = heads_of(name, {**config, **padded}, prefix=prefix, **more)
+        text = made[name + "-text"]["config"]
+        cases[name + "-text"] = made[name + "-text"]
+        if tokens:
+            cases[name + "-tokens"] = made[name + "-tokens"]
+        cases[name + "-text-checkpoint"] = case(text, micro_batch=3, seq=61, checkpoint="full", **more)
+        unpadded = {**text, "pad_token_id": None}
+        cases[name + "-text-one-row"] = case(unpadded, seq=50, grad_accum=2, **{**more, "dtype": "fp32", "autocast": "bf16"})
+
+    of("gpt2", gpt2(), "GPT2")
+    of("gpt-bigcode", GPT_BIGCODE, "GPTBigCode")
+    of("gptj", GPTJ, "GPTJ", tokens=False, attention="eager")
+    of("gpt-neo", GPT_NEO, "GPTNeo", attention="eager")
+    of("opt", OPT, "OPT", tokens=False)
+    of("bloom", BLOOM, "Bloom", attention="eager")
+    of("gpt-neox", GPT_NEOX, "GPTNeoX")
+    of("falcon", FALCON, "Falcon", attention="math")
+    of("gemma3", GEMMA3, "Gemma3Text", tokens=False)
+    of("deepseek-v2", DEEPSEEK_V2, "DeepseekV2", tokens=False, attention="mem-efficient")
+    of("deepseek-v3", DEEPSEEK_V3, "DeepseekV3", attention="mem-efficient")
+    of("mistral4", MISTRAL4, "Mistral4", attention="mem-efficient")
+    of("minicpm3", MINICPM3, "MiniCPM3", tokens=False, attention="mem-efficient")
+    of("qwen3-next", QWEN3_NEXT, "Qwen3Next")
+    of("qwen3-5", QWEN3_5, "Qwen3_5Text", tokens=False)
+    return cases
+
+
 def numbers_of(name, config, prefix=None, **more):
     """A class of texts that gives one number (rerankers), in fp32 and under autocast."""
     prefix = prefix or config["architectures"][0].split("For")[0]
@@ -447,9 +486,8 @@ def mixtures():
         })
         batched = {"experts": "batched_mm", **kernel}
         mixed = {"dtype": "fp32", "autocast": "bf16"}
-        if name != "deepseek-v3":  # Whose attention is not predicted under autocast.
-            made[f"{name}-loop-autocast"] = case(config, seq=64, routing="balanced", **loop, **mixed)
-        if name not in ("deepseek-v3", "gpt-oss"):
+        made[f"{name}-loop-autocast"] = case(config, seq=64, routing="balanced", **loop, **mixed)
+        if name != "gpt-oss":
             made[f"{name}-batched-autocast"] = case(config, seq=64, **batched, **mixed)
         if name != "gpt-oss":
             made[f"{name}-batched"] = case(config, micro_batch=2, seq=72, **batched)
@@ -464,6 +502,39 @@ def rest(name, config, suffixes, **more):
     """What `family` asks, for families whose other witnesses are older than it."""
     made = family(name, config, **more)
     return {name + "-" + suffix: made[name + "-" + suffix] for suffix in suffixes}
+
+
+def adapted_experts():
+    """Adapters on the parameters of experts and routers: each way to run the experts, to checkpoint, and to compute."""
+    both = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]
+    every = {**LORA_TWICE, "targets": "all-linear"}
+    usual = {**LORA_TWICE, "targets": ALL_LINEAR}
+    return {
+        "mixtral-lora-all": case(MIXTRAL, micro_batch=2, seq=72, lora=every),
+        "mixtral-lora-all-checkpoint": case(MIXTRAL, micro_batch=2, seq=64, lora=every, checkpoint="full"),
+        "mixtral-lora-all-loop": case(MIXTRAL, micro_batch=2, seq=64, lora=every, experts="eager", routing="balanced"),
+        "mixtral-lora-usual": case(MIXTRAL, micro_batch=2, seq=64, lora=usual),
+        "qwen3-moe-lora-usual": case(QWEN3_MOE, micro_batch=2, seq=64, lora=usual),
+        "qwen3-moe-lora-all-checkpoint": case(QWEN3_MOE, micro_batch=2, seq=64, lora=every, checkpoint="full"),
+        "qwen3-moe-lora-all-checkpoint-reentrant": case(QWEN3_MOE, seq=64, lora=every, checkpoint="full", reentrant=True,
+                                                        input_require_grads=True),
+        "qwen3-moe-lora-all-accumulate": case(QWEN3_MOE, seq=64, lora=every, grad_accum=2),
+        "qwen3-moe-lora-all-bf16": case(QWEN3_MOE, micro_batch=2, seq=61, lora={**every, "r": 3, "alpha": 6, "dtype": "model"}),
+        "qwen3-moe-lora-all-loop": case(QWEN3_MOE, micro_batch=2, seq=64, lora=every, experts="eager", routing="balanced"),
+        "qwen3-moe-lora-all-batched": case(QWEN3_MOE, seq=40, lora=every, experts="batched_mm"),
+        "qwen3-moe-lora-all-autocast": case(QWEN3_MOE, micro_batch=2, seq=64, lora=every, autocast="bf16"),
+        "qwen3-moe-lora-all-wide-loop": case(QWEN3_MOE, micro_batch=2, seq=64, lora=every, experts="eager",
+                                             routing="balanced", dtype="fp32", autocast="bf16"),
+        "deepseek-v3-lora-all-checkpoint": case(DEEPSEEK_V3, micro_batch=2, seq=64, lora=every, checkpoint="full",
+                                                attention="mem-efficient"),
+        "qwen3-moe-lora-all-unscaled": case(QWEN3_MOE, seq=50, lora={**every, "alpha": 8}),
+        "qwen3-moe-lora-parameters": case(QWEN3_MOE, micro_batch=2, seq=64,
+                                          lora={**LORA_TWICE, "parameters": ["experts.down_proj"]}),
+        "gpt-oss-lora-parameters": case(GPT_OSS, micro_batch=2, seq=64, attention="eager",
+                                        lora={**LORA_TWICE, "targets": "all-linear", "parameters": both}),
+        "gpt-oss-lora-parameters-checkpoint": case(GPT_OSS, micro_batch=2, seq=64, attention="eager", checkpoint="full",
+                                                   lora={**LORA_TWICE, "targets": "all-linear", "parameters": both}),
+    }
 
 
 FAMILIES = {
@@ -500,6 +571,7 @@ FAMILIES = {
     "phi3-window": case({**PHI3, "sliding_window": 32}, micro_batch=2, seq=77, attention="mem-efficient"),
     **family("qwen2-moe", QWEN2_MOE, odd={"norm_topk_prob": True, "mlp_only_layers": [1]}, experts=True),
     **family("qwen3-moe", QWEN3_MOE, odd={"norm_topk_prob": False, "decoder_sparse_step": 2}, experts=True),
+    **adapted_experts(),
     **family("gpt-neox", GPT_NEOX, targets=("query_key_value",),
              frozen=("gpt_neox.embed_in.*", "gpt_neox.layers.0.*"),
              odd={"use_parallel_residual": False, "hidden_dropout": 0.1}),
@@ -541,9 +613,8 @@ FAMILIES = {
     "exaone-moe-window": case({**EXAONE_MOE, "sliding_window": 32}, micro_batch=2, seq=77),
     "exaone-moe-dense": case({**EXAONE_MOE, "mlp_layer_types": ["sparse", "dense"]}, micro_batch=2, seq=72),
     "exaone-moe-loop": case(EXAONE_MOE, micro_batch=2, seq=72, experts="eager", routing="balanced"),
-    **without(family("youtu", YOUTU, targets=("q_b_proj", "kv_b_proj"), attention="mem-efficient",
-                     odd={"q_lora_rank": None, "v_head_dim": 32, "rope_interleave": False, "tie_word_embeddings": True}),
-              "youtu-autocast"),
+    **family("youtu", YOUTU, targets=("q_b_proj", "kv_b_proj"), attention="mem-efficient",
+             odd={"q_lora_rank": None, "v_head_dim": 32, "rope_interleave": False, "tie_word_embeddings": True}),
     **family("mistral4", MISTRAL4, targets=("q_b_proj", "kv_b_proj"), experts=True, attention="mem-efficient",
              odd={"q_lora_rank": None, "v_head_dim": 32, "n_group": 2, "topk_group": 1, "norm_topk_prob": False,
                   "rope_interleave": False, "rope_parameters": YARN, "first_k_dense_replace": 1}),
@@ -654,7 +725,7 @@ FAMILIES = {
     "modernbert-window-fp32": case(NARROW, seq=72, dtype="fp32", attention="mem-efficient"),
     "modernbert-window-eager": case(NARROW, micro_batch=2, seq=64, attention="eager"),
     "modernbert-math": case(MODERNBERT, micro_batch=2, seq=70, attention="math"),
-    **family("llama4", LLAMA4, experts=True, odd={"num_key_value_heads": 4, "use_qk_norm": False, "attention_bias": True,
+    **family("llama4", LLAMA4, experts=True, every=ALL_LINEAR, odd={"num_key_value_heads": 4, "use_qk_norm": False, "attention_bias": True,
                                                   "attn_temperature_tuning": False, "interleave_moe_layer_step": 1,
                                                   "num_experts_per_tok": 2}),
     "llama4-autocast": case(LLAMA4, micro_batch=2, seq=64, dtype="fp32", autocast="bf16"),
@@ -719,7 +790,7 @@ FAMILIES = {
     **family("granitemoehybrid", HYBRID, experts=True,
              odd={"mamba_n_groups": 1, "mamba_chunk_size": 40, "mamba_proj_bias": True, "mamba_conv_bias": False,
                   "attention_bias": True, "tie_word_embeddings": True}),
-    **family("nemotron-h", NEMOTRON_H, experts=True, frozen=("model.embeddings.*", "model.layers.0.*"),
+    **family("nemotron-h", NEMOTRON_H, experts=True, every=ALL_LINEAR, frozen=("model.embeddings.*", "model.layers.0.*"),
              odd={"n_groups": 1, "chunk_size": 40, "use_bias": True, "use_conv_bias": False, "mlp_bias": True, "n_group": 1,
                   "norm_topk_prob": False, "mlp_hidden_act": "silu"}),
     "nemotron-h-latent": case({**NEMOTRON_H, "moe_latent_size": 24, "mlp_bias": True}, micro_batch=2, seq=70),
@@ -774,7 +845,9 @@ FAMILIES = {
     "apertus-autocast-checkpoint": case(APERTUS, seq=64, dtype="fp32", autocast="bf16", checkpoint="full"),
     "apertus-relu2": case({**APERTUS, "hidden_act": "relu2"}, micro_batch=2, seq=64),
     **family("nanochat", NANOCHAT, odd={"num_key_value_heads": 4, "attention_bias": True, "final_logit_softcapping": None}),
-    **family("phimoe", PHIMOE, experts=True, odd={"num_key_value_heads": 4, "attention_bias": True, "lm_head_bias": True}),
+    **without(family("phimoe", PHIMOE, experts=True, every=ALL_LINEAR,
+                     odd={"num_key_value_heads": 4, "attention_bias": True, "lm_head_bias": True}),
+              "phimoe-autocast-grouped"),
     "phimoe-window": case({**PHIMOE, "sliding_window": 32}, micro_batch=2, seq=77, attention="mem-efficient"),
     **family("gptj", GPTJ, eager=False, attention="eager", frozen=("transformer.wte.*", "transformer.h.0.*"),
              odd={"n_head": 2, "n_inner": 200, "resid_pdrop": 0.1, "embd_pdrop": 0.1, "attn_pdrop": 0.1,
@@ -809,9 +882,8 @@ FAMILIES = {
     **family("hunyuan-moe", HUNYUAN_MOE, experts=True, odd={"num_key_value_heads": 4, "attention_bias": True}),
     **family("ernie4-5-moe", ERNIE4_5_MOE, experts=True, odd={"num_key_value_heads": 4, "use_bias": True, "moe_num_shared_experts": 0,
                                                               "moe_layer_start_index": 0}),
-    **without(family("minicpm3", MINICPM3, targets=("q_b_proj", "kv_b_proj"), attention="mem-efficient",
-                     odd={"q_lora_rank": None, "v_head_dim": 32, "attention_bias": True}),
-              "minicpm3-autocast"),  # Whose attention is not predicted under autocast.
+    **family("minicpm3", MINICPM3, targets=("q_b_proj", "kv_b_proj"), attention="mem-efficient",
+             odd={"q_lora_rank": None, "v_head_dim": 32, "attention_bias": True}),
     **family("minimax-m2", MINIMAX_M2, experts=True, odd={"num_key_value_heads": 4, "partial_rotary_factor": 0.5}),
     **family("glm4-moe", GLM4_MOE, experts=True,
              odd={"use_qk_norm": True, "attention_bias": True, "n_group": 4, "topk_group": 2, "norm_topk_prob": False}),
@@ -854,6 +926,7 @@ FAMILIES = {
     "hunyuan-moe-text": heads_of("", HUNYUAN_MOE, prefix="HunYuanMoEV1")["-text"],
     **heads_of("seed-oss", SEED_OSS, prefix="SeedOss"),
     **heads_of("helium", HELIUM, prefix="Helium"),
+    **later_heads(),
     "llama-text-one-row": case(heads_of("", config("llama"), prefix="Llama")["-text"]["config"], seq=64),
     **{name: {**made, "training": {**made["training"], "seq": 37, "micro_batch": 2}}
        for name, made in family("vit", VIT, frozen=("vit.embeddings.*", "vit.layers.0.*"),
@@ -954,7 +1027,6 @@ def liger_kernels():
 
 # axolotl's functions of adapted projections, with all that it makes of its default file: adapters in fp32 over weights in
 # 16 bits, under autocast, reentrant checkpoints.
-ALL_LINEAR = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 TWO_PRODUCTS = [one for one in ALL_LINEAR if one != "gate_proj"]
 
 
@@ -1118,6 +1190,8 @@ PIXTRAL = {"model_type": "pixtral", "hidden_size": 32, "intermediate_size": 72, 
 MISTRAL3 = {"model_type": "mistral3", "architectures": ["Mistral3ForConditionalGeneration"], "image_token_index": 500,
             "spatial_merge_size": 2, "tie_word_embeddings": False, "vision_config": PIXTRAL,
             "text_config": config("mistral", head_dim=16, sliding_window=None)}
+LLAVA_PIXTRAL = {**without(MISTRAL3, "spatial_merge_size"), "model_type": "llava", "architectures": ["LlavaForConditionalGeneration"],
+                 "vision_feature_layer": -1, "vision_feature_select_strategy": "full"}
 GLM_VISION = {"model_type": "glm4v_vision", "depth": 3, "hidden_size": 32, "num_heads": 2, "out_hidden_size": 64, "intermediate_size": 88,
               "patch_size": 4, "image_size": 24, "spatial_merge_size": 2, "temporal_patch_size": 2, "in_channels": 3}
 AXES = {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5, "mrope_section": [1, 2, 1]}}
@@ -1328,6 +1402,7 @@ SHOWN = {
                                              "num_attention_heads": 4, "hidden_size": 64, "intermediate_size": 256}},
                           micro_batch=2, seq=91, images=3, freeze=["vision_model.patch_embedding.*"]),
     **shown("mistral3", MISTRAL3, TOWER, [], image_size=[40, 24]),
+    **shown("llava-pixtral", LLAVA_PIXTRAL, TOWER, [], image_size=[40, 24]),
     "mistral3-odd": case({**MISTRAL3, "tie_word_embeddings": True, "multimodal_projector_bias": True,
                           "vision_config": {**PIXTRAL, "num_attention_heads": 4, "attention_dropout": 0.1, "hidden_act": "gelu"},
                           "text_config": {**MINISTRAL3, "vocab_size": 512}},

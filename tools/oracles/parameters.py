@@ -117,7 +117,7 @@ def inputs_for(model):
         return {"input_features": sound, "labels": torch.arange(2 * 8).reshape(2, 8) % config.vocab_size,
                 "use_cache": False}
     seen = getattr(config, "vision_config", config)
-    if config.model_type == "mistral3":
+    if seen.model_type == "pixtral":
         return whole_pictures(config, seen)
     if config.model_type == "llava_next":
         return squares(config, seen)
@@ -189,9 +189,9 @@ def squares(config, seen):
 
 def whole_pictures(config, seen):
     """One picture a row, of two by three tokens, and its size."""
-    height, width = (side * seen.patch_size * config.spatial_merge_size for side in (2, 3))
+    height, width = (side * seen.patch_size * getattr(config, "spatial_merge_size", 1) for side in (2, 3))
     ids = torch.arange(2 * 14).reshape(2, -1) % 100 + 4
-    ids[:, 1:7] = config.image_token_index
+    ids[:, 1:7] = config.image_token_id
     return {"input_ids": ids, "labels": ids, "use_cache": False, "pixel_values": torch.rand(2, seen.num_channels, height, width),
             "image_sizes": torch.tensor([[height, width]] * 2)}
 

@@ -171,12 +171,36 @@ void complex_multiply(Writer& w) {
   w.drop(conjugate);
 }
 
+namespace {
+
+// In place of a narrow tensor, by a wide one: what is computed is wide but for the gradient turned round, and the
+// engine brings it to the narrow tensor's dtype.
+void divide_narrow(Writer& w) {
+  const DType wide = w.in(1).dtype;
+  std::uint8_t other = 0;
+  if (w.needs(1)) {
+    const std::array<std::uint8_t, 3> steps{w.full_temporary(wide), w.full_temporary(wide), w.full_temporary()};
+    other = w.full_temporary(wide);
+    for (const std::uint8_t step : steps) w.drop(step);
+  }
+  const std::uint8_t self = w.needs(0) ? w.full_temporary(wide) : std::uint8_t{0};
+  w.function_returns();
+  w.gradient(0);
+  if (w.needs(0)) w.drop(self);
+  w.summed_gradient(1);
+  if (w.needs(1)) w.drop(other);
+}
+
+}  // namespace
+
 // grad / other; -grad * ((self / other) / other) (div_tensor_{self,other}_grad).
 void divide(Writer& w) {
   w.save_input(1, "_saved_other");
   w.save_input(0, "_saved_self", w.needs(1));
   w.output();
   w.kernel();
+  const bool wider = w.in(1).dtype == DType::Float32 && w.out().dtype != DType::Float32;
+  if (wider && w.in(1).shape.rank > 0) return divide_narrow(w);
   if (w.needs(1)) {
     std::array<std::uint8_t, 3> steps{};
     for (std::uint8_t& step : steps) step = w.full_temporary();

@@ -1,5 +1,6 @@
 // bloom: ALiBi, so there is no position table; a norm behind the embedding; query, key and value in one projection.
 #include "model/families/builder.h"
+#include "model/families/decoders/text_heads.h"
 #include "model/families/family.h"
 
 namespace dsplan {
@@ -41,8 +42,12 @@ void register_bloom_block(ModelBuilder& b, const Dimensions& d) {
 
 ModelSpec build_bloom(ConfigReader& config) {
   const bool tied = config.flag("tie_word_embeddings", true);
-  const Dimensions d = read_bloom_dimensions(config);
-  ModelBuilder b(config, "BloomForCausalLM");
+  Dimensions d = read_bloom_dimensions(config);
+  DecoderParts parts;
+  parts.token_classes = "classifier";
+  read_text_head(config, "Bloom", {.dropout = d.residual_dropout}, parts, d);
+  config.throw_if_any();
+  ModelBuilder b(config, class_with_head("Bloom", parts.head));
   ParameterId embedding = kNone;
   {
     const auto model = b.module("transformer", "BloomModel");
@@ -59,11 +64,8 @@ ModelSpec build_bloom(ConfigReader& config) {
     }
     b.layer_norm("ln_f", d.hidden);
   }
-  const ParameterId head = b.linear("lm_head", d.vocab, d.hidden, false, Cut::Vocabulary);
-  if (tied) b.tie(head, embedding);
-  ModelSpec spec = b.finish("transformer(word_embeddings word_embeddings_layernorm h* ln_f) lm_head");
-  spec.dims = d;
-  return spec;
+  return finish_with_text_head(b, parts, d, {.table = tied ? embedding : ParameterId(kNone)},
+                               "transformer(word_embeddings word_embeddings_layernorm h* ln_f)");
 }
 
 }  // namespace dsplan

@@ -4,6 +4,7 @@
 
 #include "core/format.h"
 #include "model/config/config_keys.h"
+#include "model/families/decoders/text_heads.h"
 
 namespace dsplan {
 namespace {
@@ -272,30 +273,16 @@ std::string tables_forward(const DecoderParts& parts) {
   return text;
 }
 
-std::string_view class_of_head(TextHead head) {
-  switch (head) {
-    case TextHead::LanguageModel: return "ForCausalLM";
-    case TextHead::Text: return "ForSequenceClassification";
-    case TextHead::Token: return "ForTokenClassification";
-  }
-  return {};
-}
-
 }  // namespace
 
-std::string class_of(const Decoder& decoder) { return prefixed(decoder.prefix, class_of_head(decoder.parts.head)); }
+std::string class_of(const Decoder& decoder) {
+  const bool own = decoder.parts.head != TextHead::LanguageModel && !decoder.headed_prefix.empty();
+  return class_with_head(own ? decoder.headed_prefix : decoder.prefix, decoder.parts.head);
+}
 
-std::string_view register_head(ModelBuilder& b, const Decoder& decoder, ParameterId embedding) {
-  const Dimensions& d = decoder.dims;
-  if (decoder.parts.head == TextHead::LanguageModel) {
-    const ParameterId head = b.linear("lm_head", d.vocab, d.hidden, decoder.head_bias, Cut::Vocabulary);
-    if (decoder.tied) b.tie(head, embedding);
-    return "lm_head";
-  }
-  const bool token = decoder.parts.head == TextHead::Token;
-  if (token) b.leaf("dropout", "Dropout");
-  b.linear("score", d.labels, d.hidden, token, Cut::Whole);
-  return token ? "dropout score" : "score";
+std::string register_head(ModelBuilder& b, const Decoder& decoder, ParameterId embedding) {
+  return register_text_head(b, decoder.parts, decoder.dims,
+                            {.table = decoder.tied ? embedding : ParameterId(kNone), .bias = decoder.head_bias});
 }
 
 void register_gated_mlp(ModelBuilder& b, std::int64_t hidden, std::int64_t ffn, bool bias,
@@ -340,13 +327,13 @@ void check_factors(ConfigReader& config, const Value& rope) {
 
 // The class's own attribute goes before what the table says (standardize_rope_params); phi3's has a default.
 std::int64_t read_short_rows(ConfigReader& config, const Value& rope, std::string_view family) {
-  constexpr std::string_view kKey = "original_max_position_embeddings";
-  const Value* of_table = rope.find(kKey);
+  constexpr std::string_view kTrained = "original_max_position_embeddings";
+  const Value* of_table = rope.find(kTrained);
   if (of_table != nullptr && !(of_table->is(Value::Kind::Integer) && of_table->integer > 0)) {
-    config.fault(*of_table, formatted("\"{}\" must be an integer of at least 1", kKey));
+    config.fault(*of_table, formatted("\"{}\" must be an integer of at least 1", kTrained));
     return 1;
   }
-  if (is_present(config, kKey)) return config.size(kKey, 0);
+  if (is_present(config, kTrained)) return config.size(kTrained, 0);
   if (family == "phi3") return 4096;
   return of_table != nullptr ? of_table->integer : config.size("max_position_embeddings", 0);
 }
@@ -425,22 +412,9 @@ Decoder read_decoder(ConfigReader& config, std::string_view prefix, const Decode
   return decoder;
 }
 
-void read_head(ConfigReader& config, Decoder& decoder, std::optional<std::int64_t> padding) {
-  const Value* classes = config.find("architectures");
-  if (classes == nullptr || !classes->is(Value::Kind::Array) || classes->items.empty()) return;
-  for (const TextHead head : {TextHead::Text, TextHead::Token}) {
-    if (classes->items.front().string == prefixed(decoder.prefix, class_of_head(head))) decoder.parts.head = head;
-  }
-  if (decoder.parts.head == TextHead::LanguageModel) return;
-  Dimensions& d = decoder.dims;
-  d.labels = read_label_count(config);
-  const Value* id = config.find("pad_token_id");
-  decoder.parts.pads = is_present(config, "pad_token_id") ? id != nullptr : padding.has_value();
-  if (decoder.parts.head == TextHead::Token) {
-    d.classifier_dropout = config.maybe_number("classifier_dropout").value_or(0.1);
-    return;
-  }
-  read_problem_type(config, d.labels);
+void read_head(ConfigReader& config, Decoder& decoder, std::optional<std::int64_t> padding, bool tokens) {
+  const std::string_view prefix = decoder.headed_prefix.empty() ? decoder.prefix : decoder.headed_prefix;
+  read_text_head(config, prefix, {.padding = padding, .tokens = tokens}, decoder.parts, decoder.dims);
 }
 
 std::vector<bool> read_dense_layers(ConfigReader& config, std::int64_t layers, std::int64_t experts) {
@@ -546,7 +520,7 @@ ModelSpec build_decoder(const ConfigReader& config, const Decoder& decoder) {
     register_tables(b, decoder);
   }
   const DecoderParts& parts = decoder.parts;
-  const std::string_view head_forward = register_head(b, decoder, embedding);
+  const std::string head_forward = register_head(b, decoder, embedding);
   std::string tables = tables_forward(parts);
   if (parts.norms_embedding) tables += " norm";
   ModelSpec spec = b.finish(formatted("model(embed_tokens {} layers* norm) {}", tables, head_forward));
@@ -572,12 +546,9 @@ void give_shared_mlp(DecoderParts& parts) {
   parts.activation = "activation";
 }
 
-ModelSpec finish_with_head(ModelBuilder& b, const Dimensions& dims, bool tied, ParameterId words,
-                           std::string_view forward, const DecoderParts& parts) {
-  const ParameterId head = b.linear("lm_head", dims.vocab, dims.hidden, false, Cut::Vocabulary);
-  if (tied) b.tie(head, words);
-  ModelSpec spec = b.finish(forward);
-  spec.dims = dims;
+ModelSpec finish_with_head(ModelBuilder& b, const Dimensions& dims, bool tied, ParameterId words, std::string_view body,
+                           const DecoderParts& parts) {
+  ModelSpec spec = finish_with_text_head(b, parts, dims, {.table = tied ? words : ParameterId(kNone)}, body);
   spec.parts = std::make_shared<const DecoderParts>(parts);
   return spec;
 }

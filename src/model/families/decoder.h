@@ -45,7 +45,8 @@ struct Decoder {
   bool norm_bias = true;                    // NormKind::Layer, LayerPlusOne.
   bool idle_post_norms = false;             // Those behind attention and MLP are Identities (hyperclovax).
   std::string_view body_class = "Model";
-  std::string_view mlp_class;  // Where it has another prefix.
+  std::string_view mlp_class;      // Where it has another prefix.
+  std::string_view headed_prefix;  // Of classes with a head over classes, where theirs is another.
 };
 
 // The keys that (nearly) all of them have, with the class's defaults, of which those of Llama are not
@@ -75,8 +76,8 @@ struct DecoderDefaults {
 void read_rotary_scaling(ConfigReader& config, RotaryParts& rotary);
 [[nodiscard]] Decoder read_decoder(ConfigReader& config, std::string_view prefix, const DecoderDefaults& defaults);
 
-// Which head `architectures` asks for, of families that have all three; `padding` is the class's pad_token_id.
-void read_head(ConfigReader& config, Decoder& decoder, std::optional<std::int64_t> padding = {});
+// Which head `architectures` asks for; `padding` is the class's pad_token_id, `tokens`: there is a head over them.
+void read_head(ConfigReader& config, Decoder& decoder, std::optional<std::int64_t> padding = {}, bool tokens = true);
 
 // decoder_sparse_step and mlp_only_layers of the qwen families: true where a layer has a plain MLP.
 [[nodiscard]] std::vector<bool> read_dense_layers(ConfigReader& config, std::int64_t layers, std::int64_t experts);
@@ -100,7 +101,7 @@ void read_head(ConfigReader& config, Decoder& decoder, std::optional<std::int64_
 
 // The class that the head makes of it, and the head's registration with its part of the forward.
 [[nodiscard]] std::string class_of(const Decoder& decoder);
-std::string_view register_head(ModelBuilder& b, const Decoder& decoder, ParameterId embedding);
+[[nodiscard]] std::string register_head(ModelBuilder& b, const Decoder& decoder, ParameterId embedding);
 
 [[nodiscard]] ModelSpec build_decoder(const ConfigReader& config, const Decoder& decoder);
 // Throws the collected faults first.
@@ -109,9 +110,9 @@ std::string_view register_head(ModelBuilder& b, const Decoder& decoder, Paramete
 // granite's: an MLP of each layer's own beside its experts, gate and values as one product.
 void give_shared_mlp(DecoderParts& parts);
 
-// The head over words, tied or not, behind the modules that are there; `forward`: of the whole model.
+// The head, over words tied or not, behind the modules that are there; `body`: the forward of what is before it.
 [[nodiscard]] ModelSpec finish_with_head(ModelBuilder& b, const Dimensions& dims, bool tied, ParameterId words,
-                                         std::string_view forward, const DecoderParts& parts);
+                                         std::string_view body, const DecoderParts& parts);
 
 // glm.cpp: deepseek_v3's experts, as classes beside it have them, with the keys that theirs are called.
 struct RoutedDefaults {

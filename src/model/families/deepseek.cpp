@@ -7,6 +7,7 @@
 #include "core/format.h"
 #include "model/config/config_keys.h"
 #include "model/families/decoder.h"
+#include "model/families/decoders/text_heads.h"
 #include "model/families/family.h"
 
 namespace dsplan {
@@ -137,7 +138,7 @@ ModelSpec build(const ConfigReader& config, const DeepSeek& m) {
                     mlp_type = named("MLP");
   const std::string dense_forward = layer_forward(m, false);
   const std::string expert_forward = layer_forward(m, true);
-  ModelBuilder b(config, named("ForCausalLM"));
+  ModelBuilder b(config, class_with_head(m.prefix, m.parts.head));
   ParameterId embedding = kNone;
   {
     const auto model = b.module("model", named("Model"));
@@ -167,10 +168,8 @@ ModelSpec build(const ConfigReader& config, const DeepSeek& m) {
     b.rms_norm("norm", d.hidden, norm);
     b.rotary("rotary_emb", named("RotaryEmbedding"), m.parts.latent.rope);
   }
-  const ParameterId head = b.linear("lm_head", d.vocab, d.hidden, false, Cut::Vocabulary);
-  if (m.tied) b.tie(head, embedding);
-  ModelSpec spec = b.finish("model(embed_tokens rotary_emb layers* norm) lm_head");
-  spec.dims = d;
+  const std::string_view body = "model(embed_tokens rotary_emb layers* norm)";
+  ModelSpec spec = finish_with_text_head(b, m.parts, d, {.table = m.tied ? embedding : ParameterId(kNone)}, body);
   spec.dims.head_dim = b.plus(m.parts.latent.nope, m.parts.latent.rope);
   spec.parts = std::make_shared<const DecoderParts>(m.parts);
   return spec;
@@ -206,6 +205,7 @@ ModelSpec build_deepseek_v2(ConfigReader& config) {
   if (method == "greedy") m.parts.experts.groups = 0;
   m.parts.experts.router = Router::Fp32Softmax;
   m.parts.rotary.complex = true;
+  read_text_head(config, m.prefix, {.tokens = false}, m.parts, m.dims);
   config.require_divides("num_attention_heads", m.dims.heads, "hidden_size", m.dims.hidden);
   config.throw_if_any();
   return build(config, m);
@@ -234,6 +234,7 @@ ModelSpec build_deepseek_v3(ConfigReader& config) {
   m.parts.experts.router = Router::Fp32Sigmoid;
   m.parts.experts.normalised = config.flag("norm_topk_prob", true);
   m.parts.rotary.sorts_pairs = config.flag("rope_interleave", true);
+  read_text_head(config, m.prefix, {}, m.parts, m.dims);
   config.throw_if_any();
   return build(config, m);
 }
@@ -352,6 +353,7 @@ ModelSpec build_mistral4(ConfigReader& config) {
   m.parts.rotary.sorts_pairs = config.flag("rope_interleave", true);
   m.parts.tempered_behind = true;
   if (m.parts.rotary.scaling == RotaryScaling::Other) m.parts.rotary.scaling = RotaryScaling::Yarn;  // The class's own.
+  read_text_head(config, m.prefix, {.padding = 11}, m.parts, m.dims);
   config.throw_if_any();
   return build(config, m);
 }
@@ -383,6 +385,8 @@ ModelSpec build_minicpm3(ConfigReader& config) {
   m.parts.hidden_divisor =
       hidden / static_cast<double>(config.maybe_size("dim_model_base", 256).value_or(m.dims.hidden));
   config.require_divides("num_attention_heads", m.dims.heads, "hidden_size", m.dims.hidden);
+  read_text_head(config, m.prefix, {.tokens = false}, m.parts, m.dims);
+  if (m.parts.head != TextHead::LanguageModel) m.parts.hidden_divisor = 0;  // Of a head over words alone.
   config.throw_if_any();
   return build(config, m);
 }

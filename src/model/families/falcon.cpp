@@ -3,6 +3,7 @@
 #include "core/format.h"
 #include "model/families/builder.h"
 #include "model/families/decoder.h"
+#include "model/families/decoders/text_heads.h"
 #include "model/families/family.h"
 #include "model/parts.h"
 
@@ -102,10 +103,13 @@ std::string layer_forward(const Falcon& falcon) {
 }  // namespace
 
 ModelSpec build_falcon(ConfigReader& config) {
-  const Falcon falcon = read_falcon(config);
+  Falcon falcon = read_falcon(config);
+  falcon.parts.token_classes = "classifier";
+  read_text_head(config, "Falcon", {.dropout = falcon.dims.residual_dropout}, falcon.parts, falcon.dims);
+  config.throw_if_any();
   const Dimensions& d = falcon.dims;
   const std::string forward = layer_forward(falcon);
-  ModelBuilder b(config, "FalconForCausalLM");
+  ModelBuilder b(config, class_with_head("Falcon", falcon.parts.head));
   ParameterId embedding = kNone;
   {
     const auto model = b.module("transformer", "FalconModel");
@@ -120,7 +124,7 @@ ModelSpec build_falcon(ConfigReader& config) {
     b.layer_norm("ln_f", d.hidden);
     b.rotary("rotary_emb", "FalconRotaryEmbedding", d.head_dim);  // There, and called, even with ALiBi.
   }
-  return finish_with_head(b, d, falcon.tied, embedding, "transformer(word_embeddings rotary_emb h* ln_f) lm_head",
+  return finish_with_head(b, d, falcon.tied, embedding, "transformer(word_embeddings rotary_emb h* ln_f)",
                           falcon.parts);
 }
 

@@ -113,6 +113,8 @@ ModelSpec build_gemma3_text(ConfigReader& config) {
   d.sliding_window = config.maybe_size("sliding_window", 4096).value_or(0);
   d.attention_softcap = config.maybe_number("attn_logit_softcapping").value_or(0);
   d.final_softcap = config.maybe_number("final_logit_softcapping").value_or(0);
+  decoder.headed_prefix = "Gemma3Text";
+  read_head(config, decoder, 0, false);
   return finish_decoder(config, decoder);
 }
 

@@ -1,6 +1,7 @@
 // gpt2: learned positions, LayerNorms, Conv1D layers whose weights are stored [in, out]; and gpt_bigcode (starcoder),
 // the same with Linear layers, whose heads share one key and one value.
 #include "model/families/builder.h"
+#include "model/families/decoders/text_heads.h"
 #include "model/families/family.h"
 
 namespace dsplan {
@@ -42,6 +43,7 @@ void register_bigcode_block(ModelBuilder& b, const Dimensions& d) {
 
 // What the two families differ in.
 struct Kind {
+  std::string_view prefix;
   std::string_view model;
   std::string_view body;
   std::string_view block;
@@ -49,8 +51,9 @@ struct Kind {
   bool shares_keys;  // As "multi_query" says; else it is no key of the class's.
   void (*register_block)(ModelBuilder&, const Dimensions&);
 };
-constexpr Kind kGpt2{"GPT2LMHeadModel", "GPT2Model", "GPT2Block", "gelu_new", false, register_gpt2_block};
-constexpr Kind kBigCode{"GPTBigCodeForCausalLM", "GPTBigCodeModel", "GPTBigCodeBlock", "gelu_pytorch_tanh", true,
+constexpr Kind kGpt2{"GPT2", "GPT2LMHeadModel", "GPT2Model", "GPT2Block", "gelu_new", false, register_gpt2_block};
+constexpr Kind kBigCode{"GPTBigCode",          "GPTBigCodeForCausalLM", "GPTBigCodeModel",
+                        "GPTBigCodeBlock",     "gelu_pytorch_tanh",     true,
                         register_bigcode_block};
 
 Dimensions read_dimensions(ConfigReader& config, const Kind& kind) {
@@ -80,8 +83,12 @@ Dimensions read_dimensions(ConfigReader& config, const Kind& kind) {
 
 ModelSpec build(ConfigReader& config, const Kind& kind) {
   const bool tied = config.flag("tie_word_embeddings", true);
-  const Dimensions d = read_dimensions(config, kind);
-  ModelBuilder b(config, std::string(kind.model));
+  Dimensions d = read_dimensions(config, kind);
+  DecoderParts parts;
+  parts.token_classes = "classifier";
+  read_text_head(config, kind.prefix, {}, parts, d);
+  config.throw_if_any();
+  ModelBuilder b(config, class_with_head(kind.prefix, parts.head, kind.model));
   ParameterId embedding = kNone;
   {
     const auto model = b.module("transformer", kind.body);
@@ -100,11 +107,8 @@ ModelSpec build(ConfigReader& config, const Kind& kind) {
     b.layer_norm("ln_f", d.hidden);
     if (kind.shares_keys) b.buffer("bias", {d.max_positions, d.max_positions}, DType::Bool, false);
   }
-  const ParameterId head = b.linear("lm_head", d.vocab, d.hidden, false, Cut::Vocabulary);
-  if (tied) b.tie(head, embedding);
-  ModelSpec spec = b.finish("transformer(wte wpe drop h* ln_f) lm_head");
-  spec.dims = d;
-  return spec;
+  return finish_with_text_head(b, parts, d, {.table = tied ? embedding : ParameterId(kNone)},
+                               "transformer(wte wpe drop h* ln_f)");
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // gpt_neox (GPT-NeoX-20B, Pythia): query, key and value in one projection, part of each head rotated, attention and
 // MLP side by side or one behind the other with the same modules in the same order.
 #include "model/families/builder.h"
+#include "model/families/decoders/text_heads.h"
 #include "model/families/family.h"
 #include "model/parts.h"
 
@@ -61,6 +62,7 @@ DecoderParts gpt_neox_parts(bool parallel) {
   parts.up = "dense_h_to_4h";
   parts.down = "dense_4h_to_h";
   parts.activation = "act";
+  parts.token_classes = "classifier";
   return parts;
 }
 
@@ -71,9 +73,11 @@ ModelSpec build_gpt_neox(ConfigReader& config) {
   const bool tied = config.flag("tie_word_embeddings", false);
   const bool attention_bias = config.flag("attention_bias", true);
   const bool parallel = config.flag("use_parallel_residual", true);
+  DecoderParts parts = gpt_neox_parts(parallel);
+  read_text_head(config, "GPTNeoX", {}, parts, d);
   config.throw_if_any();
   d.head_dim = d.hidden / d.heads;
-  ModelBuilder b(config, "GPTNeoXForCausalLM");
+  ModelBuilder b(config, class_with_head("GPTNeoX", parts.head));
   ParameterId embedding = kNone;
   {
     const auto model = b.module("gpt_neox", "GPTNeoXModel");
@@ -91,11 +95,9 @@ ModelSpec build_gpt_neox(ConfigReader& config) {
     b.layer_norm("final_layer_norm", d.hidden);
     b.rotary("rotary_emb", "GPTNeoXRotaryEmbedding", rotated(d));
   }
-  const ParameterId head = b.linear("lm_head", d.vocab, d.hidden, false, Cut::Vocabulary);
-  if (tied) b.tie(head, embedding);
-  ModelSpec spec = b.finish("gpt_neox(embed_in emb_dropout rotary_emb layers* final_layer_norm) lm_head");
-  spec.dims = d;
-  spec.parts = std::make_shared<const DecoderParts>(gpt_neox_parts(parallel));
+  ModelSpec spec = finish_with_text_head(b, parts, d, {.table = tied ? embedding : ParameterId(kNone)},
+                                         "gpt_neox(embed_in emb_dropout rotary_emb layers* final_layer_norm)");
+  spec.parts = std::make_shared<const DecoderParts>(parts);
   return spec;
 }
 

@@ -2,6 +2,7 @@
 // is narrower than the model.
 #include "core/format.h"
 #include "model/families/builder.h"
+#include "model/families/decoders/text_heads.h"
 #include "model/families/family.h"
 #include "model/parts.h"
 
@@ -67,10 +68,14 @@ std::string_view layer_forward(const Opt& opt) {
 }  // namespace
 
 ModelSpec build_opt(ConfigReader& config) {
-  const Opt opt = read_opt(config);
+  Opt opt = read_opt(config);
+  DecoderParts parts;
+  parts.norms_first = opt.norm_before;
+  read_text_head(config, "OPT", {.padding = 1, .tokens = false}, parts, opt.dims);
+  config.throw_if_any();
   const Dimensions& d = opt.dims;
   const bool projected = opt.embedding != d.hidden;
-  ModelBuilder b(config, "OPTForCausalLM");
+  ModelBuilder b(config, class_with_head("OPT", parts.head));
   ParameterId embedding = kNone;
   {
     const auto model = b.module("model", "OPTModel");
@@ -89,15 +94,14 @@ ModelSpec build_opt(ConfigReader& config) {
       register_layer(b, opt);
     }
   }
-  const ParameterId head = b.linear("lm_head", d.vocab, opt.embedding, false, Cut::Vocabulary);
-  if (opt.tied) b.tie(head, embedding);
-  // The language model calls the decoder past OPTModel.
-  ModelSpec spec = b.finish(formatted("model.decoder(embed_tokens embed_positions{} layers*{}{}) lm_head",
-                                      projected ? " project_in" : "", opt.final_norm ? " final_layer_norm" : "",
-                                      projected ? " project_out" : ""));
-  spec.dims = d;
-  DecoderParts parts;
-  parts.norms_first = opt.norm_before;
+  const WordsHead head{.table = opt.tied ? embedding : ParameterId(kNone), .width = opt.embedding};
+  // The language model calls the decoder past OPTModel, other classes do not.
+  const bool words = parts.head == TextHead::LanguageModel;
+  const std::string body =
+      formatted("{}decoder(embed_tokens embed_positions{} layers*{}{}){}", words ? "model." : "model(",
+                projected ? " project_in" : "", opt.final_norm ? " final_layer_norm" : "",
+                projected ? " project_out" : "", words ? "" : ")");
+  ModelSpec spec = finish_with_text_head(b, parts, d, head, body);
   spec.parts = std::make_shared<const DecoderParts>(parts);
   return spec;
 }

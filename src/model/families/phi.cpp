@@ -96,7 +96,7 @@ ModelSpec build_phi(ConfigReader& config) {
     b.leaf("embed_dropout", "Dropout");
     b.layer_norm("final_layernorm", d.hidden);
   }
-  const std::string_view head = register_head(b, decoder, embedding);
+  const std::string head = register_head(b, decoder, embedding);
   ModelSpec spec = b.finish(formatted("model(embed_tokens embed_dropout rotary_emb layers* final_layernorm) {}", head));
   spec.dims = d;
   DecoderParts& parts = decoder.parts;
@@ -145,7 +145,7 @@ ModelSpec build_phi3(ConfigReader& config) {
     b.rms_norm("norm", d.hidden, "Phi3RMSNorm");
     b.rotary("rotary_emb", "Phi3RotaryEmbedding", rotated(d));
   }
-  const std::string_view head = register_head(b, decoder, embedding);
+  const std::string head = register_head(b, decoder, embedding);
   ModelSpec spec = b.finish(formatted("model(embed_tokens rotary_emb layers* norm) {}", head));
   spec.dims = d;
   DecoderParts& parts = decoder.parts;

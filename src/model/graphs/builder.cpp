@@ -29,7 +29,8 @@ GraphBuilder::GraphBuilder(const ModelSpec& model, const GraphOptions& options)
 }
 
 ModuleId GraphBuilder::child(ModuleId parent, std::string_view name) const {
-  const ModuleId id = model_.child(parent, name);
+  ModuleId id = model_.child(parent, name);
+  if (id == kNone) id = model_.child(inside_wrappers(model_, parent), name);
   DSPLAN_CHECK(id != kNone, formatted("{} has no child {}", model_.module_at(parent).path, name));
   return id;
 }
@@ -38,10 +39,18 @@ void GraphBuilder::enter(ModuleId module) {
   stack_.push_back(module);
   graph_.program.push_back({Instruction::Kind::Enter, module});
   if (const ModuleId copy = trained_copy(model_, module); copy != kNone) enter(copy);
+  const auto leaf = wrapped_parameter(model_.module_at(module));
+  if (!leaf) return;
+  if (!options_->reference) adapted_parameters_.enter(*this, module, *leaf);  // Else peft's disable_adapter.
+  enter(child(module, "base_layer"));
 }
 
 void GraphBuilder::exit(ModuleId module) {
   if (const ModuleId copy = trained_copy(model_, module); copy != kNone) GraphBuilder::exit(copy);
+  if (wrapped_parameter(model_.module_at(module))) {
+    GraphBuilder::exit(child(module, "base_layer"));
+    if (!options_->reference) adapted_parameters_.exit(*this);
+  }
   DSPLAN_CHECK(stack_.back() == module, "modules must be left in the order in which they were entered");
   stack_.pop_back();
   graph_.program.push_back({Instruction::Kind::Exit, module});
@@ -101,6 +110,7 @@ TensorId GraphBuilder::parameter_of(ModuleId module, std::string_view leaf) {
   const ModuleId copy = trained_copy(model_, module);
   ParameterId id = model_.parameter(copy == kNone ? module : copy, leaf);
   if (id == kNone) return kNone;
+  if (const TensorId shown = adapted_parameters_.shown(*this, module, leaf); shown != kNone) return shown;
   const Parameter& named = model_.parameter_at(id);
   if (named.tied_to != kNone) id = named.tied_to;
   TensorId& tensor = parameter_tensors_[static_cast<std::size_t>(id)];

@@ -15,6 +15,7 @@
 #include "core/graph.h"
 #include "core/model.h"
 #include "core/training.h"
+#include "model/graphs/adapted_parameters.h"
 
 namespace dsplan {
 
@@ -97,7 +98,8 @@ class GraphBuilder {
   // `given`: of the batch what may float. Each becomes what the model sees of it.
   void enter_model(std::initializer_list<TensorId*> given = {});
   void exit_model();
-  // Module boundaries. `child` refuses (InternalError) a name that the model does not have.
+  // Module boundaries; a wrapper of parameters stands for the module inside. `child` refuses (InternalError) a name
+  // that the model does not have.
   [[nodiscard]] ModuleId child(ModuleId parent, std::string_view name) const;
   void enter(ModuleId module);
   void exit(ModuleId module);
@@ -279,6 +281,7 @@ class GraphBuilder {
   std::vector<TensorId> buffer_tensors_;
   std::vector<TensorId> received_;  // What was cast on the way into the model.
   std::vector<ModuleId> stack_;
+  AdaptedParameters adapted_parameters_;
   std::vector<TensorId> autocast_cache_;  // By ParameterId; kNone where there is no copy.
   bool grad_enabled_ = true;
   bool autocast_enabled_ = true;

@@ -4,6 +4,7 @@
 #include "model/graphs/attention.h"
 #include "model/graphs/by_family.h"
 #include "model/graphs/decoders/gemma4.h"
+#include "model/graphs/decoders/text_heads.h"
 #include "model/graphs/linear.h"
 #include "model/graphs/loss.h"
 #include "model/graphs/masks.h"
@@ -196,18 +197,15 @@ class DecoderGraph {
     if (of_rewards(g_.options().loss)) {
       return reward_model(g_, [this](TensorId ids, TensorId ones) {
         const TensorId hidden = body(ids, ones, {});
-        const TensorId rewards = text_logits(ids, hidden);
+        const TensorId rewards = text_logits(g_, p_, ids, hidden, held_);
         g_.drop({hidden});
         for (TensorId held : held_) g_.drop({held});
         return rewards;
       });
     }
     const TensorId ids = g_.batch_input(Shape{g_.options().micro_batch, g_.options().seq}, DType::Int64);
-    const bool of_text = p_.head == TextHead::Text;
     const bool one = g_.options().labels_are_ids;
-    TensorId labels = one ? ids
-                          : g_.batch_input(of_text ? Shape{g_.options().micro_batch} : g_.shape(ids),
-                                           regresses(g_.model()) ? DType::Float32 : DType::Int64);
+    TensorId labels = one ? ids : class_labels(g_, p_, ids);
     const bool masked = batch_has_mask(g_.options().transformers);
     const TensorId ones = masked ? g_.batch_input(g_.shape(ids), DType::Int64) : kNone;
     ShownBatch shown = shown_batch(g_, p_.tower.get(), ids);
@@ -227,13 +225,8 @@ class DecoderGraph {
       return g_.finish(causal_loss(
           g_, hidden, labels, [&](TensorId x) { return logits_of(x); }, held_, cache_, divided));
     }
-    const TensorId logits = of_text ? text_logits(ids, hidden) : token_logits(hidden);
-    const TensorId loss =
-        regresses(g_.model()) ? squared_loss(g_, logits, labels) : class_loss(g_, logits, labels, !of_text);
-    g_.drop({hidden});
-    if (divided != kNone) g_.drop({divided});
-    for (TensorId held : held_) g_.drop({held});
-    return g_.finish(end_model(g_, logits, loss));
+    if (divided != kNone) held_.push_back(divided);
+    return g_.finish(classes_loss(g_, p_, ids, hidden, labels, held_, true));
   }
 
  private:
@@ -263,44 +256,6 @@ class DecoderGraph {
     }
     keeps_states_ = true;
     return valued_model(g_, [&](const PairBatch& batch) { return tell(batch, {}); });
-  }
-
-  TensorId token_logits(TensorId hidden) {
-    const TensorId dropped = dropout_module(g_, g_.child(g_.causal(), "dropout"), hidden, d_.classifier_dropout);
-    const TensorId logits = linear_module(g_, g_.child(g_.causal(), "score"), dropped, d_.labels);
-    held_.push_back(dropped);
-    return logits;
-  }
-
-  // logits[arange(B), last], where `last` is the rightmost token that is no padding; without padding the last of all.
-  TensorId text_logits(TensorId ids, TensorId hidden) {
-    const std::int64_t rows = g_.options().micro_batch;
-    const std::int64_t seq = g_.options().seq;
-    const Shape result{rows, d_.labels};
-    const TensorId logits = linear_module(g_, g_.child(g_.causal(), "score"), hidden, d_.labels);
-    held_.push_back(logits);
-    const auto numbers = [&](std::int64_t count, DType dtype) { return g_.make(Op::Arange, Shape{count}, dtype, {}); };
-    if (!p_.pads) {
-      const TensorId range = numbers(rows, DType::Int64);
-      const TensorId last = g_.slice(logits, 1, seq - 1, 1);
-      const TensorId column = g_.view(last, result);
-      const TensorId picked = g_.make(Op::Index, result, g_.dtype(logits), {column, range}, true);
-      g_.drop({range, last, column});
-      return picked;
-    }
-    const Shape shape = g_.shape(ids);
-    const TensorId differs = g_.make(Op::NotEqual, shape, DType::Bool, {ids});
-    const TensorId kept = g_.make(Op::Cast, shape, DType::Int32, {differs});
-    g_.drop({differs});
-    const TensorId places = numbers(seq, DType::Int32);
-    const TensorId product = g_.make(Op::Mul, shape, DType::Int32, {places, kept});
-    const TensorId last = g_.make(Op::Max, Shape{rows}, DType::Int64, {product});
-    g_.drop({product});
-    const TensorId range = numbers(rows, DType::Int64);
-    const TensorId picked = g_.make(Op::Index, result, g_.dtype(logits), {logits, range, last}, true);
-    g_.drop({range});
-    held_.insert(held_.end(), {kept, places, last});
-    return picked;
   }
 
   // Each statement rebinds the variable.

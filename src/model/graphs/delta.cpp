@@ -363,13 +363,17 @@ Projected apart(GraphBuilder& g, const DeltaParts& p, ModuleId module, TensorId 
   // The gradients of the convolution's and of the rule's operand come channel by channel and head by head, which of one
   // row is a matrix that the product takes.
   const bool several = g.options().micro_batch > 1 && g.options().seq > 1;
-  const auto turned_back = [&](TensorId x, bool copied) {
-    return rebound(g, x, copied ? g.view_copied_back(x, g.shape(x)) : g.view(x, g.shape(x)));
+  const auto turned_back = [&](std::string_view name, std::int64_t width, bool copied) {
+    Shape shape = g.shape(hidden);
+    shape.dims[shape.rank - 1U] = width;
+    if (copied) return linear_by_column(g, g.child(module, name), hidden, width, shape, {});
+    const TensorId x = product(name, width);
+    return rebound(g, x, g.view(x, shape));
   };
-  made.joined = turned_back(product("in_proj_qkv", 2 * p.key_heads * p.key_dim + values), several);
+  made.joined = turned_back("in_proj_qkv", 2 * p.key_heads * p.key_dim + values, several);
   const TensorId flat = product("in_proj_z", values);
   made.z = rebound(g, flat, g.view(flat, Shape{g.options().micro_batch, g.options().seq, p.heads, p.value_dim}));
-  made.b = turned_back(product("in_proj_b", p.heads), several && p.heads > 1);
+  made.b = turned_back("in_proj_b", p.heads, several && p.heads > 1);
   made.a = product("in_proj_a", p.heads);
   return made;
 }

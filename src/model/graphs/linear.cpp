@@ -90,8 +90,8 @@ Factors factors_of(const GraphBuilder& g, ModuleId module) {
   return {active("lora_dropout"), a, active("lora_B"), magnitude, thin.shape.dims[0], shown};
 }
 
-// B(A(dropout(x))) * scaling: each result dies when the next call returns.
-TensorId adapter(GraphBuilder& g, const Factors& factors, TensorId x, std::int64_t features) {
+// B(A(dropout(x))) * scaling: each result dies when the next call returns. `by_column`: its gradient comes so.
+TensorId adapter(GraphBuilder& g, const Factors& factors, TensorId x, std::int64_t features, bool by_column = false) {
   g.enter(factors.dropout);
   const TensorId dropped = g.dropout(x, g.model().dims.adapter_dropout);
   g.exit(factors.dropout);
@@ -100,8 +100,9 @@ TensorId adapter(GraphBuilder& g, const Factors& factors, TensorId x, std::int64
   const TensorId given = casts ? g.cast(dropped, g.options().dtype) : g.keep(dropped);
   const TensorId down = plain_linear(g, factors.a, given, factors.rank);
   g.drop({given, dropped});
-  const TensorId up = plain_linear(g, factors.b, down, features);
+  TensorId up = plain_linear(g, factors.b, down, features);
   g.drop({down});
+  if (by_column) up = rebound(g, up, g.view_copied_back(up, g.shape(up)));
   const TensorId scaled = g.unary(Op::MulScalar, up, g.model().dims.adapter_scale);
   g.drop({up});
   return scaled;
@@ -260,7 +261,33 @@ TensorId packed_linear_module(GraphBuilder& g, ModuleId module, TensorId x, std:
   return out;
 }
 
+// Around a layer that is not packed, without magnitudes.
+TensorId adapted_module(GraphBuilder& g, ModuleId module, TensorId x, std::int64_t features, bool by_column) {
+  const Factors factors = factors_of(g, module);
+  g.enter(module);
+  TensorId result = plain_linear(g, g.child(module, "base_layer"), x, features);
+  if (by_column) result = rebound(g, result, g.view_copied_back(result, g.shape(result)));
+  const TensorId own = g.cast(x, factors.dtype);
+  const TensorId scaled = adapter(g, factors, own, features, by_column);
+  const TensorId sum = g.binary(Op::Add, result, scaled);
+  const DType asked = g.dtype(result);
+  g.drop({scaled, result});
+  const TensorId out = g.cast(sum, asked);
+  g.drop({sum, own});
+  g.exit(module);
+  return out;
+}
+
 }  // namespace
+
+TensorId linear_by_column(GraphBuilder& g, ModuleId module, TensorId x, std::int64_t features, const Shape& shape,
+                          std::initializer_list<ViewStep> steps) {
+  const ModuleId base = g.model().child(module, "base_layer");
+  const bool inside = base != kNone && !g.options().reference && !packing_of(g.model().module_at(base)) &&
+                      g.model().child(module, "lora_magnitude_vector") == kNone;
+  const TensorId out = inside ? adapted_module(g, module, x, features, true) : linear_module(g, module, x, features);
+  return rebound(g, out, inside ? g.view(out, shape, steps) : g.view_copied_back(out, shape, steps));
+}
 
 TensorId linear_module(GraphBuilder& g, ModuleId module, TensorId x, std::int64_t features) {
   const ModuleId base = g.model().child(module, "base_layer");
@@ -274,19 +301,8 @@ TensorId linear_module(GraphBuilder& g, ModuleId module, TensorId x, std::int64_
   if (packing_of(g.model().module_at(base))) {
     return packed_linear_module(g, module, x, features);
   }
-  const Factors factors = factors_of(g, module);
-  if (factors.magnitude != kNone) return dora_module(g, module, x, features);
-  g.enter(module);
-  const TensorId result = plain_linear(g, base, x, features);
-  const TensorId own = g.cast(x, factors.dtype);
-  const TensorId scaled = adapter(g, factors, own, features);
-  const TensorId sum = g.binary(Op::Add, result, scaled);
-  const DType asked = g.dtype(result);
-  g.drop({scaled, result});
-  const TensorId out = g.cast(sum, asked);
-  g.drop({sum, own});
-  g.exit(module);
-  return out;
+  const bool magnitudes = factors_of(g, module).magnitude != kNone;
+  return magnitudes ? dora_module(g, module, x, features) : adapted_module(g, module, x, features, false);
 }
 
 namespace {

@@ -13,6 +13,10 @@ namespace dsplan {
 // A Linear or Conv1D module, with peft's adapters around it if it has them: result + B(A(dropout(x))) * scaling, in the
 // adapters' dtype, then in the result's (peft, tuners/lora/layer.py, Linear.forward).
 [[nodiscard]] TensorId linear_module(GraphBuilder& g, ModuleId module, TensorId x, std::int64_t features);
+// The same where its gradient comes by column: what reads it sees it in `shape`, and products alone copy it, those of
+// adapters and of the layer inside each for itself.
+[[nodiscard]] TensorId linear_by_column(GraphBuilder& g, ModuleId module, TensorId x, std::int64_t features,
+                                        const Shape& shape, std::initializer_list<ViewStep> steps);
 // axolotl's functions in place of linear_modules over one input, which drop it once for all (kernels/lora.py: LoRA_QKV,
 // LoRA_O, LoRA_MLP). Empty, kNone: a module has no adapters, and peft's run (apply_lora_kernel_patches).
 struct Projection {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "model/graphs/decoders/text_heads.h"
 #include "model/graphs/linear.h"
 #include "model/graphs/pieces.h"
 #include "model/parts.h"
@@ -347,10 +348,13 @@ Graph language_model(GraphBuilder& g, const std::function<TensorId(TensorId ids)
   const Shape shape{g.options().micro_batch, g.options().seq};
   const TensorId ids = g.batch_input(shape, DType::Int64);
   const bool one = g.options().labels_are_ids;
-  const TensorId labels = one ? ids : g.batch_input(shape, DType::Int64);
+  const DecoderParts* parts = g.model().parts.get();
+  const bool classes = parts != nullptr && parts->head != TextHead::LanguageModel;
+  const TensorId labels = one ? ids : (classes ? class_labels(g, *parts, ids) : g.batch_input(shape, DType::Int64));
   g.set_batch(one ? std::vector{ids} : std::vector{ids, labels});
   g.enter_model();
   const TensorId hidden = body(ids);
+  if (classes) return g.finish(classes_loss(g, *parts, ids, hidden, labels, {}, false, cache));
   return g.finish(causal_loss(
       g, hidden, labels, [&](TensorId x) { return vocabulary_head(g, g.child(g.causal(), "lm_head"), x); }, {}, cache));
 }

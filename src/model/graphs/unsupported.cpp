@@ -537,6 +537,13 @@ std::optional<std::string> weighed_unsupported(const ModelSpec& model, const Tra
   return std::nullopt;
 }
 
+std::optional<std::string> rewards_unsupported(const ModelSpec& model) {
+  const bool classes = model.parts != nullptr && model.parts->head == TextHead::Text && model.dims.labels == 1;
+  if (!classes) return formatted("rewards of {}, which has no head of one label", model.graph_class);
+  if (builder_of(model) != build_decoder_graph) return formatted("rewards of {} beside a mask", model.graph_class);
+  return std::nullopt;
+}
+
 // Trainers of TRL and LLaMA-Factory. TRL's head reads lm_head.weight without calling the module; a second model is
 // prepared apart.
 std::optional<std::string> trainers_unsupported(const ModelSpec& model, const Training& training) {
@@ -544,11 +551,7 @@ std::optional<std::string> trainers_unsupported(const ModelSpec& model, const Tr
     return formatted("{} under transformers 4", of_whole_logits(training.loss) ? "a loss of pairs" : "TRL's losses");
   }
   if (training.loss == Loss::Weighted) return weighed_unsupported(model, training);
-  if (of_rewards(training.loss)) {
-    const bool classes = model.parts != nullptr && model.parts->head == TextHead::Text && model.dims.labels == 1;
-    if (!classes) return formatted("rewards of {}, which has no head of one label", model.graph_class);
-    return std::nullopt;
-  }
+  if (of_rewards(training.loss)) return rewards_unsupported(model);
   const bool valued = training.loss == Loss::RewardValues;
   const bool whole = of_whole_logits(training.loss) || valued;
   const std::string_view what = valued                          ? "a value head"
@@ -581,10 +584,10 @@ std::optional<std::string> head_unsupported(const ModelSpec& model, const Traini
   if (parts.head == TextHead::Text && !parts.pads && training.rows() > 1) {
     return formatted("several rows without pad_token_id, which {} refuses", model.graph_class);
   }
-  if (parts.hidden_divisor > 0 && training.loss != Loss::HuggingFace) {
+  const bool own_layers = parts.head != TextHead::LanguageModel && builder_of(model) != build_decoder_graph;
+  if ((parts.hidden_divisor > 0 || own_layers) && training.loss != Loss::HuggingFace) {
     return formatted("another loss than hf of {}", model.graph_class);
   }
-  if (training.autocast && parts.projections == Projections::Latent) return "attention from latents under autocast";
   return std::nullopt;
 }
 
@@ -678,10 +681,8 @@ std::optional<std::string> mixture_unsupported(const ModelSpec& model, const Tra
   if (!model.parts->experts.gated && training.experts == ExpertsImplementation::Loop) {
     return formatted("experts \"eager\" of {}, which sums in fp32", model.family);
   }
-  const bool narrow = training.dtype == training.autocast;  // Nothing is cast.
-  if (training.autocast && !narrow && training.experts == ExpertsImplementation::GroupedMm) {
-    return "a mixture's grouped product under autocast (--experts eager and batched_mm have none)";
-  }
+  const bool casts = training.autocast && training.autocast != training.dtype;
+  if (casts && model.parts->experts.router == Router::Sampled) return "experts that are drawn, under autocast";
   return std::nullopt;
 }
 

@@ -368,6 +368,11 @@ bool magnitudes_cast(const ModelSpec& model, const Training& training) {
 std::optional<std::string> adapters_unsupported(const ModelSpec& model, const Job& job) {
   const Training& training = job.training;
   const bool gathers = training.runtime == Runtime::DeepSpeed && training.zero.stage == 3;
+  if (has_wrapped_parameters(model)) {
+    if (gathers) return "adapters on the parameters of experts or routers where ZeRO-3 gathers them";
+    const bool shards = training.runtime == Runtime::Fsdp2 || training.runtime == Runtime::Fsdp1;
+    if (shards) return "adapters on the parameters of experts or routers where fully_shard or FSDP1 shards them";
+  }
   if (has_magnitudes(model) && gathers) return "DoRA where parameters are gathered by ZeRO-3";
   if (has_magnitudes(model) && training.runtime != Runtime::Fsdp2 && !magnitudes_cast(model, training)) {
     return "DoRA whose adapters have the dtype in which their layers compute";

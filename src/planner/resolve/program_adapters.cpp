@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/format.h"
+#include "model/lora_targets.h"
 #include "model/parts.h"
 
 namespace dsplan {
@@ -121,9 +122,8 @@ class AdapterWriter {
     if (name_ == "llama-factory" && words_.base.parts != nullptr && words_.base.parts->tower != nullptr) {
       return of_language(all || !named.given() ? std::vector<std::string>() : *named);
     }
-    if (all && name_ == "axolotl" && words_.base.dims.experts > 0) return as_targets(words_.base, linear_modules());
     const bool factory = name_.starts_with("llama-factory");
-    if (all || (factory && !named.given())) return "all-linear";
+    if (all || (factory && !named.given())) return every_linear();
     if (named.given() && named->size() == 1 && !factory) {
       const std::string& text = named->front();
       const bool pattern = text.find_first_of("*^$|()[]\\+") != std::string::npos;
@@ -142,7 +142,13 @@ class AdapterWriter {
     return "all-linear";
   }
 
-  // find_all_linear_names (loaders/adapter.py) names them one by one, so that peft looks for no experts of its own.
+  [[nodiscard]] std::string every_linear() const {
+    const bool one_by_one = name_ != "trl" && words_.base.dims.experts > 0;
+    return one_by_one ? as_targets(words_.base, linear_modules()) : "all-linear";
+  }
+
+  // axolotl's find_all_linear_names (loaders/adapter.py) and LLaMA-Factory's find_all_linear_modules name them one by
+  // one, so that peft looks for no experts of its own.
   [[nodiscard]] std::vector<bool> linear_modules() const {
     const std::vector<Module>& modules = words_.base.modules;
     std::vector<bool> chosen(modules.size(), false);
@@ -158,9 +164,10 @@ class AdapterWriter {
     std::vector<std::string> there;
     std::vector<std::string> absent;
     for (const std::string& one : *named) {
-      const bool found = std::any_of(modules.begin(), modules.end(), [&one](const Module& module) {
+      bool found = std::any_of(modules.begin(), modules.end(), [&one](const Module& module) {
         return module.path == one || module.path.ends_with("." + one);
       });
+      found = found || stands_for_parameter(words_.base, one);
       (found ? there : absent).push_back(one);
     }
     if (there.empty() || absent.empty()) return *named;

@@ -514,6 +514,27 @@ def packed_mixtures():
     yield job("mixtures", "mixtral-8x7b", 1024, 1, lora=adapters, dtype="bf16", autocast="bf16", name="lora-autocast-narrow")
 
 
+def adapted_mixtures():
+    """Adapters on all of a mixture: on the parameters of its experts and router, where peft finds them by their old
+    names or is told their new ones; and weights in fp32 under autocast, in whose dtype experts compute."""
+    every = {"r": 8, "alpha": 16, "targets": "all-linear"}
+    experts = {**every, "parameters": ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]}
+    full = {"checkpoint": "full", "checkpoint_impl": "non_reentrant"}
+    for model, layers, lora in (("qwen3-30b-a3b", 4, every), ("mixtral-8x7b", 2, every), ("gpt-oss-20b", 2, experts)):
+        few = {"num_hidden_layers": layers}
+        if model == "gpt-oss-20b":
+            few["layer_types"] = ["sliding_attention", "full_attention"]
+        one = functools.partial(job, "adapted-mixtures", model, attention=None, change=few)
+        yield one(2048, 1, lora=lora, name="whole")
+        yield one(1024, 2, lora=lora, **full, name="full")
+        yield one(777, 1, dtype="fp32", autocast="bf16", name="autocast")
+    one = functools.partial(job, "adapted-mixtures", "qwen3-30b-a3b", attention=None, change={"num_hidden_layers": 2})
+    yield one(512, 1, world=8, lora=every, name="ddp")
+    yield one(512, 2, lora={**every, "alpha": 8}, experts="eager", routing="balanced", name="loop")
+    yield job("adapted-mixtures", "deepseek-v2-lite", 777, 1, attention=None, change={"num_hidden_layers": 3}, dtype="fp32", autocast="bf16", name="autocast")
+    yield job("adapted-mixtures", "deepseek-v2-lite", 777, 1, attention=None, change={"num_hidden_layers": 3}, lora=every, name="whole")
+
+
 def packed_zero3():
     """Packed weights that DeepSpeed's stage 3 cuts like others; what unpacks them stays whole on each rank."""
     nf4 = {"quantization": "nf4", "quant_compute_dtype": "bf16"}
@@ -2238,6 +2259,7 @@ def jobs():
         *liger(),
         *cut(),
         *packed_mixtures(),
+        *adapted_mixtures(),
         *kernels(),
         *allocator(),
         *capacity(),

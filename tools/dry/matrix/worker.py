@@ -314,10 +314,11 @@ class Worker:
             model,
             peft.LoraConfig(
                 r=lora["r"],
-                lora_alpha=2 * lora["r"],
+                lora_alpha=lora.get("alpha", 2 * lora["r"]),
                 lora_dropout=lora.get("dropout", 0.0),
                 bias="none",
                 target_modules=lora["targets"],
+                target_parameters=lora.get("parameters"),
                 modules_to_save=lora.get("save"),
                 use_dora=lora.get("dora", False),
                 task_type=None if self.contrasts() else "CAUSAL_LM",

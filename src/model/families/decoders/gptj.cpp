@@ -2,6 +2,7 @@
 // gpt_neo: one behind the other, learned positions, and in every other layer a window. Both: eager attention in fp32.
 #include "core/format.h"
 #include "model/families/builder.h"
+#include "model/families/decoders/text_heads.h"
 #include "model/families/family.h"
 
 namespace dsplan {
@@ -93,14 +94,6 @@ std::vector<bool> read_windows(ConfigReader& config, std::int64_t layers) {
   return std::vector<bool>(static_cast<std::size_t>(layers), false);
 }
 
-ModelSpec finish(ModelBuilder& b, const Dimensions& d, ParameterId words, bool tied, bool bias, std::string_view body) {
-  const ParameterId head = b.linear("lm_head", d.vocab, d.hidden, bias, Cut::Vocabulary);
-  if (tied) b.tie(head, words);
-  ModelSpec spec = b.finish(formatted("transformer({}) lm_head", body));
-  spec.dims = d;
-  return spec;
-}
-
 }  // namespace
 
 ModelSpec build_gptj(ConfigReader& config) {
@@ -114,7 +107,10 @@ ModelSpec build_gptj(ConfigReader& config) {
   }
   config.throw_if_any();
   d.rotary_fraction = static_cast<double>(turned) / static_cast<double>(d.head_dim);
-  ModelBuilder b(config, "GPTJForCausalLM");
+  DecoderParts parts;
+  read_text_head(config, "GPTJ", {.tokens = false}, parts, d);
+  config.throw_if_any();
+  ModelBuilder b(config, class_with_head("GPTJ", parts.head));
   const std::string forward = formatted("ln_1 attn({}) mlp(fc_in act fc_out dropout)", kAttention);
   ParameterId words = kNone;
   {
@@ -136,7 +132,8 @@ ModelSpec build_gptj(ConfigReader& config) {
     }
     b.layer_norm("ln_f", d.hidden);
   }
-  return finish(b, d, words, tied, true, "wte drop h* ln_f");
+  const WordsHead head{.table = tied ? words : ParameterId(kNone), .bias = true};
+  return finish_with_text_head(b, parts, d, head, "transformer(wte drop h* ln_f)");
 }
 
 ModelSpec build_gpt_neo(ConfigReader& config) {
@@ -145,8 +142,11 @@ ModelSpec build_gpt_neo(ConfigReader& config) {
   d.max_positions = config.size("max_position_embeddings", 2048);
   const std::int64_t window = config.size("window_size", 256);
   const std::vector<bool> windows = read_windows(config, d.layers);
+  DecoderParts parts;
+  parts.token_classes = "classifier";
+  read_text_head(config, "GPTNeo", {}, parts, d);
   config.throw_if_any();
-  ModelBuilder b(config, "GPTNeoForCausalLM");
+  ModelBuilder b(config, class_with_head("GPTNeo", parts.head));
   const std::string forward = formatted("ln_1 attn(attention({})) ln_2 mlp(c_fc act c_proj dropout)", kAttention);
   ParameterId words = kNone;
   {
@@ -172,7 +172,8 @@ ModelSpec build_gpt_neo(ConfigReader& config) {
     }
     b.layer_norm("ln_f", d.hidden);
   }
-  return finish(b, d, words, tied, false, "wte wpe drop h* ln_f");
+  const WordsHead head{.table = tied ? words : ParameterId(kNone)};
+  return finish_with_text_head(b, parts, d, head, "transformer(wte wpe drop h* ln_f)");
 }
 
 }  // namespace dsplan

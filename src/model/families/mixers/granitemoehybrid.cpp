@@ -124,8 +124,7 @@ ModelSpec build_granitemoehybrid(ConfigReader& config) {
     if (turns) b.rotary("rotary_emb", "GraniteMoeHybridRotaryEmbedding", d.head_dim);
   }
   return finish_with_head(b, d, decoder.tied, words,
-                          formatted("model(embed_tokens {}layers* norm) lm_head", turns ? "rotary_emb " : ""),
-                          decoder.parts);
+                          formatted("model(embed_tokens {}layers* norm)", turns ? "rotary_emb " : ""), decoder.parts);
 }
 
 }  // namespace dsplan

@@ -167,9 +167,9 @@ ModelSpec build_layers(const ConfigReader& config, const Decoder& decoder) {
     b.rotary(decoder.parts.rotary_module, formatted("{}RotaryEmbedding", prefix), d.head_dim);
     b.rms_norm("embedding_norm", d.hidden, formatted("{}RMSNorm", prefix));
   }
-  return finish_with_head(
-      b, d, decoder.tied, words,
-      formatted("model(embed_tokens {} layers* embedding_norm) lm_head", decoder.parts.rotary_module), decoder.parts);
+  return finish_with_head(b, d, decoder.tied, words,
+                          formatted("model(embed_tokens {} layers* embedding_norm)", decoder.parts.rotary_module),
+                          decoder.parts);
 }
 
 }  // namespace

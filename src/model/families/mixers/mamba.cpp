@@ -111,7 +111,7 @@ ModelSpec build_mamba2(ConfigReader& config) {
   parts.embedding = "embeddings";
   parts.final_norm = "norm_f";
   parts.mamba = m.parts;
-  return finish_with_head(b, d, m.tied, words, "backbone(embeddings layers* norm_f) lm_head", parts);
+  return finish_with_head(b, d, m.tied, words, "backbone(embeddings layers* norm_f)", parts);
 }
 
 }  // namespace dsplan

@@ -239,7 +239,7 @@ ModelSpec build_nemotron_h(ConfigReader& config) {
     }
     b.rms_norm("norm_f", d.hidden, "NemotronHRMSNorm");
   }
-  return finish_with_head(b, d, false, words, "model(embeddings layers* norm_f) lm_head", decoder.parts);
+  return finish_with_head(b, d, false, words, "model(embeddings layers* norm_f)", decoder.parts);
 }
 
 }  // namespace dsplan

@@ -163,7 +163,7 @@ ModelSpec finish_hybrid(const ConfigReader& config, const Decoder& decoder) {
   const std::string layer_class = named(decoder, "DecoderLayer");
   const std::string norm_class = named(decoder, "RMSNorm");
   const std::string body = named(decoder, decoder.body_class);
-  ModelBuilder b(config, named(decoder, "ForCausalLM"));
+  ModelBuilder b(config, class_of(decoder));
   ParameterId words = kNone;
   {
     const auto model = b.module("model", body);
@@ -181,8 +181,7 @@ ModelSpec finish_hybrid(const ConfigReader& config, const Decoder& decoder) {
     const std::string_view of_text = decoder.body_class == "TextModel" ? "TextRotaryEmbedding" : "RotaryEmbedding";
     b.rotary("rotary_emb", named(decoder, of_text), rotated(d));
   }
-  return finish_with_head(b, d, decoder.tied, words, "model(embed_tokens rotary_emb layers* norm) lm_head",
-                          decoder.parts);
+  return finish_with_head(b, d, decoder.tied, words, "model(embed_tokens rotary_emb layers* norm)", decoder.parts);
 }
 
 namespace {
@@ -224,11 +223,18 @@ Decoder read_qwen3_5_moe(ConfigReader& config, std::string_view prefix) {
   return decoder;
 }
 
-ModelSpec build_qwen3_next(ConfigReader& config) { return finish_hybrid(config, read_next(config)); }
+ModelSpec build_qwen3_next(ConfigReader& config) {
+  Decoder decoder = read_next(config);
+  read_head(config, decoder);
+  return finish_hybrid(config, decoder);
+}
 
 ModelSpec build_qwen3_5_text(ConfigReader& config) {
   take_axes(config);
-  return finish_hybrid(config, read_qwen3_5(config, "Qwen3_5"));
+  Decoder decoder = read_qwen3_5(config, "Qwen3_5");
+  decoder.headed_prefix = "Qwen3_5Text";
+  read_head(config, decoder, {}, false);
+  return finish_hybrid(config, decoder);
 }
 
 ModelSpec build_qwen3_5_moe_text(ConfigReader& config) {

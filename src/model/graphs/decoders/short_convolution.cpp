@@ -10,12 +10,17 @@ TensorId short_convolution(GraphBuilder& g, const ConvolutionParts& p, ModuleId 
   const std::int64_t seq = g.options().seq;
   const std::int64_t width = g.dims().hidden;
   g.enter(module);
-  const TensorId projected = linear_module(g, g.child(module, "in_proj"), hidden, 3 * width);
+  const ModuleId in = g.child(module, "in_proj");
   // Its gradient is joined channel by channel.
   const Shape by_channel{rows, 3 * width, seq};
-  const TensorId turned = rows > 1 && seq > 1 ? g.view_copied_back(projected, by_channel, {step_swap(1, 2)})
-                                              : g.view(projected, by_channel, {step_swap(1, 2)});
-  g.drop({projected});
+  TensorId turned = kNone;
+  if (rows > 1 && seq > 1) {
+    turned = linear_by_column(g, in, hidden, 3 * width, by_channel, {step_swap(1, 2)});
+  } else {
+    const TensorId projected = linear_module(g, in, hidden, 3 * width);
+    turned = g.view(projected, by_channel, {step_swap(1, 2)});
+    g.drop({projected});
+  }
   const Shape part{rows, width, seq};
   const std::vector<TensorId> parts = g.split(Op::Split, turned, {part, part, part}, 1);
   const TensorId gated = g.binary(Op::Mul, parts[0], parts[2]);

@@ -7,6 +7,7 @@
 #include "model/graphs/activations.h"
 #include "model/graphs/builder.h"
 #include "model/graphs/pieces.h"
+#include "model/lora.h"
 
 namespace dsplan {
 namespace {
@@ -35,7 +36,7 @@ TensorId apply_clamped_gate(GraphBuilder& g, TensorId both) {
 
 // A module of the experts', or a function's call (lfm2_moe).
 TensorId experts_activation(GraphBuilder& g, ModuleId experts, TensorId x) {
-  const ModuleId module = g.model().child(experts, "act_fn");
+  const ModuleId module = g.model().child(inside_wrappers(g.model(), experts), "act_fn");
   return module == kNone ? activated(g, g.dims().activation, x) : activation_module(g, module, x);
 }
 
@@ -57,13 +58,17 @@ TensorId between(GraphBuilder& g, const ExpertParts& parts, ModuleId experts, Te
   return rebound(g, both, parts.biased ? apply_clamped_gate(g, both) : apply_gate(g, experts, both));
 }
 
-// The rows of `x` by their expert's weight; rows of experts that live elsewhere are zeroed. The caller rebinds its
+// The rows of `x` by their expert's weight, in its dtype, as autocast knows no such product (_grouped_mm); rows of
+// experts that live elsewhere are zeroed. The caller rebinds its
 // variable to the product before it masks it: with `consumes`, that is where `x` dies.
 // `bias` is added in place, or kNone.
 TensorId grouped_linear(GraphBuilder& g, TensorId x, const char* weight, TensorId offsets, TensorId mask, TensorId bias,
                         std::int64_t features, bool consumes) {
-  TensorId product = g.make(Op::GroupedMatmul, Shape{g.shape(x).dims[0], features}, g.dtype(x),
-                            {x, g.parameter(weight), offsets}, true, bias != kNone ? 1 : 0);
+  const TensorId bank = g.parameter(weight);
+  const TensorId given = g.cast(x, g.dtype(bank));
+  TensorId product = g.make(Op::GroupedMatmul, Shape{g.shape(x).dims[0], features}, g.dtype(bank),
+                            {given, bank, offsets}, true, bias != kNone ? 1 : 0);
+  g.drop({given});
   if (bias != kNone) {
     const TensorId sum = g.in_place(Op::Add, product, bias);
     g.drop({product});
@@ -127,14 +132,17 @@ TensorId grouped_experts(GraphBuilder& g, const ExpertParts& parts, ModuleId exp
       g.make(Op::GreaterEqual, Shape{rows}, DType::Bool, {sorted}, false, static_cast<double>(d.experts));
   const TensorId mask = g.view(flags, Shape{rows, 1});
   g.drop({flags});
-  const auto biases = [&, by = sorted](const char* name, std::int64_t width) {
-    return g.make(Op::Index, Shape{rows, width}, g.dtype(hidden), {g.parameter(name), by}, true);
+  const auto biases = [&, by = sorted](const char* name, std::int64_t features) {
+    const TensorId own = g.parameter(name);
+    return g.make(Op::Index, Shape{rows, features}, g.dtype(own), {own, by}, true);
   };
+  (void)g.parameter(first_of(parts));  // `selected_weights`: a parameter with adapters is made here.
   const TensorId up_biases = parts.biased ? biases("gate_up_proj_bias", 2 * parts.ffn) : kNone;
   const TensorId selected = g.in_place(Op::MaskedFillInPlace, gathered, mask);
   const TensorId both =
       grouped_linear(g, selected, first_of(parts), offsets, mask, up_biases, first_width(parts), false);
   const TensorId gated = between(g, parts, experts, both);
+  (void)g.parameter("down_proj");
   const TensorId down_biases = parts.biased ? biases("down_proj_bias", width) : kNone;
   if (parts.biased) g.drop({up_biases});
   const TensorId projected = grouped_linear(g, gated, "down_proj", offsets, mask, down_biases, width, true);

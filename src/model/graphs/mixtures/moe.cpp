@@ -29,6 +29,9 @@ TensorId divided_by_sum(GraphBuilder& g, TensorId weights) {
 
 namespace {
 
+// A sum's, which autocast makes in fp32.
+DType summed_dtype(const GraphBuilder& g, TensorId x) { return g.options().autocast ? DType::Float32 : g.dtype(x); }
+
 // softmax(logits.float()), or softmax(logits, dtype=float32).
 TensorId probabilities_of(GraphBuilder& g, Router router, TensorId logits) {
   if (router == Router::Softmax) return wide_probabilities(g, logits);
@@ -61,7 +64,7 @@ Routed route_by_module(GraphBuilder& g, ModuleId gate, TensorId hidden) {
   const ModuleId linear = g.child(gate, "wg");
   g.enter(gate);
   const TensorId flat = g.view(hidden, g.shape(hidden));
-  const TensorId seen = g.cast(flat, g.dtype(g.parameter_of(linear, "weight")));
+  const TensorId seen = g.cast(flat, g.dtype(g.parameter_of(unwrapped(g, linear), "weight")));
   g.drop({flat});
   const TensorId logits = linear_module(g, linear, seen, d.experts);
   const TensorId probabilities = probabilities_of(g, Router::Softmax, logits);
@@ -88,7 +91,7 @@ Biased chosen_with(GraphBuilder& g, TensorId scores, TensorId sum, bool named) {
   Biased made;
   std::tie(made.values, made.experts) = g.select(Op::TopK, sum, chosen);
   if (!named) g.drop({sum});
-  made.weights = g.make(Op::Gather, chosen, DType::Float32, {scores, made.experts}, true);
+  made.weights = g.make(Op::Gather, chosen, g.dtype(scores), {scores, made.experts}, true);
   return made;
 }
 
@@ -137,8 +140,7 @@ Routed route_narrow(GraphBuilder& g, const ExpertParts& parts, ModuleId gate, Te
     weights = rebound(g, weights, top);
   }
   if (parts.normalised) {
-    const DType summed = g.options().autocast ? DType::Float32 : g.dtype(weights);
-    const TensorId total = g.make(Op::SumDim, Shape{chosen.dims[0], 1}, summed, {weights}, true);
+    const TensorId total = g.make(Op::SumDim, Shape{chosen.dims[0], 1}, summed_dtype(g, weights), {weights}, true);
     const TensorId shifted = g.unary(Op::AddScalar, total, kLeast);
     g.drop({total});
     weights = rebound(g, weights, g.binary(Op::Div, weights, shifted));
@@ -167,7 +169,7 @@ Routed route_wide(GraphBuilder& g, const ExpertParts& parts, ModuleId gate, Tens
   const TensorId sum = g.binary(Op::Add, scores, bias);
   const Biased made = chosen_with(g, scores, sum, true);
   const TensorId total =
-      g.make(Op::SumDim, Shape{g.shape(scores).dims[0], 1}, g.dtype(made.weights), {made.weights}, true);
+      g.make(Op::SumDim, Shape{g.shape(scores).dims[0], 1}, summed_dtype(g, made.weights), {made.weights}, true);
   const TensorId shifted = g.unary(Op::AddScalar, total, kLeast);
   g.drop({total});
   const TensorId divided = g.binary(Op::Div, made.weights, shifted);
@@ -192,8 +194,7 @@ Routed route_of_top(GraphBuilder& g, const ExpertParts& parts, ModuleId gate, Te
   } else {
     weights = rebound(g, weights, g.unary(Op::Sigmoid, weights));
     if (parts.normalised) {
-      const DType summed = g.options().autocast ? DType::Float32 : g.dtype(weights);
-      const TensorId total = g.make(Op::SumDim, Shape{chosen.dims[0], 1}, summed, {weights}, true);
+      const TensorId total = g.make(Op::SumDim, Shape{chosen.dims[0], 1}, summed_dtype(g, weights), {weights}, true);
       weights = rebound(g, weights, g.binary(Op::Div, weights, total));
       g.drop({total});
     }
@@ -209,6 +210,7 @@ Routed route_with_statics(GraphBuilder& g, ModuleId gate, TensorId hidden) {
   const Shape shape{g.shape(hidden).dims[0], g.dims().experts};
   const ModuleId statics = g.child(gate, "moe_statics");
   g.enter(gate);
+  g.set_autocast_enabled(false);
   const TensorId wide = g.cast(hidden, DType::Float32);
   const TensorId weight = g.cast(g.parameter("weight"), DType::Float32);
   const TensorId logits = g.linear(wide, weight, kNone, g.dims().experts);
@@ -230,6 +232,7 @@ Routed route_with_statics(GraphBuilder& g, ModuleId gate, TensorId hidden) {
   let_go(g, made);
   g.forget(sum);
   g.drop({divided});
+  g.set_autocast_enabled(true);
   g.exit(gate);
   return {logits, weights, made.experts};
 }
@@ -312,7 +315,7 @@ std::pair<TensorId, TensorId> best_of(GraphBuilder& g, const ExpertParts& parts,
   const Shape chosen_shape{g.shape(scores).dims[0], g.dims().experts_per_token};
   const DType dtype = g.dtype(scores);
   const TensorId out = kept_out(g, parts, keys, frame);
-  const TensorId masked = g.make(Op::MaskedFill, g.shape(keys), dtype, {keys, out}, true, never);
+  const TensorId masked = g.make(Op::MaskedFill, g.shape(keys), g.dtype(keys), {keys, out}, true, never);
   g.drop({keys, out});
   frame.unasked.push_back(masked);
   const auto [unread, experts] = g.select(Op::TopK, masked, chosen_shape);
@@ -321,7 +324,7 @@ std::pair<TensorId, TensorId> best_of(GraphBuilder& g, const ExpertParts& parts,
   frame.held.insert(frame.held.end(), {scores, masked});
   TensorId weights = g.make(Op::Gather, chosen_shape, dtype, {scores, experts}, true);
   if (parts.normalised) {
-    const TensorId sum = g.make(Op::SumDim, Shape{chosen_shape.dims[0], 1}, dtype, {weights}, true);
+    const TensorId sum = g.make(Op::SumDim, Shape{chosen_shape.dims[0], 1}, summed_dtype(g, weights), {weights}, true);
     const TensorId shifted = g.unary(Op::AddScalar, sum, 1e-20);
     g.drop({sum});
     const TensorId divided = g.in_place(Op::Div, weights, shifted);
@@ -373,8 +376,8 @@ Routed route_by_group(GraphBuilder& g, const ExpertParts& parts, ModuleId gate, 
   const Shape shape = g.shape(hidden);
   const TensorId flat = g.view(hidden, Shape{shape.dims[0] * shape.dims[1], shape.dims[2]});
   const bool widens = parts.router != Router::GroupedSoftmax;
-  const TensorId weight = g.parameter("weight");
   const TensorId seen = widens ? g.cast(flat, DType::Float32) : g.keep(flat);
+  const TensorId weight = g.parameter("weight");
   const TensorId seen_weight = widens ? g.cast(weight, DType::Float32) : g.keep(weight);
   const TensorId logits = g.linear(seen, seen_weight, kNone, g.dims().experts);
   g.drop({seen, seen_weight});
