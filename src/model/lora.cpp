@@ -28,15 +28,6 @@ constexpr std::array<std::string_view, 8> kOfExperts{"all-linear", "gate",    "w
 // "all-linear" is every linear module but the output embedding.
 bool among_all_linear(const Module& module) { return is_linear(module) && module.path != "lm_head"; }
 
-// LoraModel._prepare_adapter_config.
-std::vector<std::string> targets_of(const ModelSpec& model, const Lora& lora, const Place& place) {
-  if (!lora.targets.empty()) return lora.targets;
-  std::vector<std::string> usual = usual_targets(model.family);
-  if (!usual.empty()) return usual;
-  throw Refusal({place.says(formatted("LoRA without targets: peft 0.21 knows none of its own for {}", model.family),
-                            "name them, as targets=q_proj+v_proj, or say targets=all-linear")});
-}
-
 struct RefusedTarget {
   std::string message, hint;
 };
@@ -55,6 +46,17 @@ std::optional<RefusedTarget> refused_target(const ModelSpec& model, const std::s
                          "its mixers' other projection is in_proj"};
   }
   return std::nullopt;
+}
+
+// LoraModel._prepare_adapter_config. Where peft knows none and stops, every linear module but the head is taken.
+std::vector<std::string> targets_of(const ModelSpec& model, const Lora& lora, const Place& place) {
+  if (!lora.targets.empty()) return lora.targets;
+  std::vector<std::string> usual = usual_targets(model.family);
+  if (!usual.empty()) return usual;
+  if (!refused_target(model, "all-linear")) return {"all-linear"};
+  throw Refusal({place.says(
+      formatted("LoRA without targets: peft 0.21 knows none of its own for {}", model.family),
+      model.dims.experts > 0 ? "name them, as targets=q_proj+k_proj+v_proj+o_proj" : "name them, as targets=in_proj")});
 }
 
 // Which modules get adapters, by index.
@@ -310,9 +312,9 @@ class Adapter {
 
 }  // namespace
 
-ModelSpec with_adapters(const ModelSpec& model, const Lora& lora, const Place& place) {
-  std::vector<bool> adapted = chosen_modules(model, lora, place);
-  std::vector<bool> saved = saved_modules(model, lora, adapted, place);
+ModelSpec with_adapters(const ModelSpec& model, const Lora& lora, const Place& place, const LoraPlaces& parts) {
+  std::vector<bool> adapted = chosen_modules(model, lora, parts.targets.value_or(place));
+  std::vector<bool> saved = saved_modules(model, lora, adapted, parts.saved.value_or(place));
   return Adapter(model, lora, {std::move(adapted), std::move(saved)}).build();
 }
 

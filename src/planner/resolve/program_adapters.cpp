@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/format.h"
+#include "model/lora.h"
 #include "model/parts.h"
 
 namespace dsplan {
@@ -84,6 +85,8 @@ class AdapterWriter {
     request_.lora = {formatted("r={}{},dtype={},dropout={},alpha={}{}", rank, named.empty() ? "" : ",targets=" + named,
                                dtype, dropout, alpha(std::stoll(rank)), more(packs)),
                      place};
+    const auto at = [](const auto& said) { return said.given() ? std::optional(said.place) : std::nullopt; };
+    request_.lora_places = {at(foreign_.lora_targets), at(foreign_.lora_saved)};
   }
 
  private:
@@ -137,9 +140,20 @@ class AdapterWriter {
       }
       return formatted("{}", joined(in_model(named), "+"));
     }
-    if (name_ == "trl") return {};
+    if (name_ == "trl") return usual_of_peft(on);
     faults_.add(on.says("adapters without names of modules", "say lora_target_modules"));
     return "all-linear";
+  }
+
+  // Empty: peft's own.
+  [[nodiscard]] std::string usual_of_peft(const Place& on) {
+    const std::string& family = words_.base.family;
+    if (usual_targets(family).empty()) {
+      faults_.add(
+          on.says(formatted("adapters without names of modules: peft 0.21 knows none for {}, and stops", family),
+                  "say lora_target_modules: all-linear"));
+    }
+    return {};
   }
 
   // find_all_linear_names (loaders/adapter.py) names them one by one, so that peft looks for no experts of its own.
