@@ -365,13 +365,16 @@ TEST_CASE("a baseline has a verdict, and may have a threshold") {
   const Project project;
   const Ran unknown = check(project.folder, "--init u.json tiny-llama");
   CHECK(unknown.code == 2);
-  CHECK(unknown.err.find("the verdict of rank 0 is unknown") != std::string::npos);
+  CHECK(unknown.err.find("the verdict of rank 0 is unknown: no capacity is known: name --hardware") !=
+        std::string::npos);
   CHECK(!fs::exists(project.folder / "u.json"));
   CHECK(check(project.folder, "--at-most 72GiB").code == 0);
   const Ran above = check(project.folder, "--at-most 600MiB");
   CHECK(above.code == 4);
   CHECK(above.out.find("and at most 600.00 MiB are allowed") != std::string::npos);
-  REQUIRE(check(project.folder, "--add baselines/small.json " + kCommand + " --at-most 600MiB").code == 0);
+  const Ran closed = check(project.folder, "--add baselines/small.json " + kCommand + " --at-most 600MiB");
+  REQUIRE(closed.code == 0);
+  CHECK(closed.err.find("and may take 600.00 MiB: `dsplan check` fails from the start") != std::string::npos);
   CHECK(check(project.folder, "baselines/small.json").code == 4);
   const Json json = Json::parse(check(project.folder, "baselines/small.json --format json").out);
   CHECK(json.at("baselines")[0].at("state") == "differs");

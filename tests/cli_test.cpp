@@ -97,6 +97,12 @@ TEST_CASE("help and version go to standard output and leave with 0") {
     CHECK(!ran.out.empty());
     CHECK(widest_line(ran.out) <= 80);
   }
+  const std::string of_run = dsplan_runs(folder, "run --help").out;
+  for (const char* refused : {"--quantization", "--quant-storage", "--activation-offloading", "--liger-kernels"}) {
+    CAPTURE(refused);
+    CHECK(of_run.find(refused) == std::string::npos);
+  }
+  CHECK(dsplan_runs(folder, "diff --help").out.find("[A] [B] [MODEL]") != std::string::npos);
   const std::string help = dsplan_runs(folder, "simulate --help").out;
   for (const char* option : {"--deepspeed",
                              "--training",

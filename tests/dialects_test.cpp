@@ -115,6 +115,12 @@ std::string beside_v1(std::string_view path) {
   return {};
 }
 
+std::string beside_packing(Dialect dialect, std::string_view path) {
+  if (path == "packing_strategy") return "packing: true\n";
+  if (path == "packing" && dialect == Dialect::LlamaFactory) return "stage: pt\n";
+  return path == "sample_packing" ? "flash_attention: true\nmicro_batch_size: 2\n" : "";
+}
+
 // What a key needs beside it to mean anything.
 std::string beside(Dialect dialect, std::string_view path) {
   const bool bits = path.starts_with("bnb_") || path.starts_with("use_bnb");
@@ -131,7 +137,7 @@ std::string beside(Dialect dialect, std::string_view path) {
   if ((dialect == Dialect::Trl || dialect == Dialect::Axolotl) && bits) return "load_in_4bit: true\n";
   if (path == "bfloat16") return "bf16: false\n";
   if (dialect == Dialect::LlamaFactoryV1) return beside_v1(path);
-  if (path == "sample_packing") return "flash_attention: true\nmicro_batch_size: 2\n";
+  if (path.find("packing") != std::string_view::npos) return beside_packing(dialect, path);
   if (path == "pref_loss") return "stage: dpo\n";
   if (path == "cpo_alpha") return "rl: simpo\n";
   if (path == "cut_cross_entropy") return "plugins: [axolotl.integrations.cut_cross_entropy.CutCrossEntropyPlugin]\n";
@@ -337,7 +343,7 @@ bool read_together(const DialectTable& table, std::string_view example, std::str
   if (table.dialect == Dialect::Torchtitan && key == "model.name") return true;
   // One process is started for NO.
   if (example == "accelerate/no_of_eight.yaml" && key == "num_processes") return true;
-  // LLaMA-Factory takes one token off where it packs, which is refused.
+  // LLaMA-Factory takes one token off where it packs, and fills supervised rows up to as many as were said.
   return example == "llama_factory/packing.yaml" && key == "cutoff_len";
 }
 
@@ -384,6 +390,7 @@ const std::map<std::string_view, std::pair<std::string, std::string>>& own_value
       {"adapter", {"lora", "llama-adapter"}},
       {"center_rewards_coefficient", {"0.01", "0"}},
       {"loss_type", {"sigmoid", "nll"}},
+      {"packing_strategy", {"wrapped", "bfd"}},
       {"lora_task_type", {"CAUSAL_LM", "SEQ_CLS"}},
       {"stage", {"sft", "dpo"}},
       {"rl", {"dpo", "null"}},
@@ -440,6 +447,9 @@ std::string file_with(Dialect dialect, std::string_view key, const std::string& 
   std::string text = with_key(dialect, key, value) + beside(dialect, key);
   if (shown && dialect == Dialect::LlamaFactory) {
     text.replace(text.find("finetuning_type: lora"), 21, "finetuning_type: full");
+  }
+  if (dialect == Dialect::Axolotl && text.find("load_in_4bit: true") != std::string::npos) {
+    text.replace(text.find("adapter: lora"), 13, "adapter: qlora");  // Which alone packs 4 bits.
   }
   return text;
 }
@@ -1418,6 +1428,9 @@ TEST_CASE("packed weights in dialects: as each program hands them to bitsandbyte
   CHECK(axolotl.double_quant.value == false);
   CHECK(axolotl.quant_storage.value == "bfloat16");
   CHECK(has(refused("base_model: a\nadapter: qlora\n"), "adapter: qlora without load_in_4bit"));
+  CHECK(has(refused("base_model: a\nadapter: lora\nload_in_4bit: true\n"),
+            "load_in_4bit with adapter: lora packs no weight in axolotl"));
+  CHECK(refused("base_model: a\nadapter: lora\nload_in_8bit: true\n") == "accepted");
   CHECK(has(refused("use_peft: true\nload_in_4bit: true\nload_in_8bit: true\n"), "weights of 4 bits and of 8 bits"));
   CHECK(has(refusal([&] { return request("template: llama3\nquantization_bit: 3\n"); }), "packs no weights of 3 bits"));
   const auto cut = [](const char* bits) {
@@ -1564,4 +1577,122 @@ TEST_CASE("programs: adapters and defaults") {
       "lora_modules_to_save: [embed_tokens, lm_head]\n",
       "alpha=8,save=embed_tokens+lm_head");
   reads("base_model: a\n", "norms and embeddings in fp32");
+}
+
+TEST_CASE("dialects: rows that sequences fill") {
+  const auto request = [](const std::string& text) {
+    ModelSpec base;
+    base.family = "llama";
+    return with_program(read_yaml(text), base, nullptr);
+  };
+  const auto told = [](const Request& said, const std::string& text) {
+    return std::any_of(said.notices.begin(), said.notices.end(),
+                       [&](const Notice& one) { return has(one.message, text); });
+  };
+  const std::string trl = "dataset_train_split: a\nper_device_train_batch_size: 4\nmax_length: 512\npacking: true\n";
+  const Request folded = request(trl + "attn_implementation: flash_attention_2\n");
+  CHECK(folded.micro_batch.value == 1);
+  CHECK(folded.seq.value == 2048);
+  CHECK(folded.training_arguments->per_device_train_batch_size.value == 1);
+  CHECK(told(folded, "packing: a micro-batch is one row of 2048 tokens, taken as full"));
+  const Request wrapped = request(trl + "packing_strategy: wrapped\n");
+  CHECK(wrapped.micro_batch.value == 4);
+  CHECK(wrapped.seq.value == 512);
+  CHECK(has(refusal([&] { return request(trl); }), "keeps packed sequences apart without flash attention"));
+  CHECK(has(refusal([&] { return request(trl + "beta: 0.1\n"); }), "`trl dpo` has no packing"));
+  const std::string factory = "template: llama3\ncutoff_len: 512\nper_device_train_batch_size: 4\npacking: true\n";
+  CHECK(request(factory).seq.value == 512);
+  CHECK(told(request(factory), "packing: a micro-batch is 4 rows of 512 tokens"));
+  CHECK(request(factory + "stage: pt\n").seq.value == 511);
+  CHECK(told(request(factory + "stage: dpo\n"), "stage dpo packs nothing"));
+}
+
+TEST_CASE("dialects: a dump of TRL's RewardConfig says null, and is of that trainer") {
+  const std::string dump =
+      "per_device_train_batch_size: 8\ndataset_num_proc: null\ncenter_rewards_coefficient: null\n"
+      "max_length: 1024\ndisable_dropout: true\n";
+  const Said said = read_yaml(dump);
+  CHECK(said.foreign.program.value == "trl");
+  CHECK(said.foreign.trainer.value == "reward");
+  CHECK(!said.foreign.centered.given());
+}
+
+TEST_CASE("dialects: inert keys have types, and enumerations words") {
+  const std::string trainer = "per_device_eval_batch_size: 1\n";
+  CHECK(has(refused(trainer + "logging_steps: x\n"), "\"logging_steps\" must be a number, not \"x\""));
+  CHECK(has(refused(trainer + "report_to: 5\n"), "\"report_to\" must be a string or a list, not an integer"));
+  CHECK(has(refused(trainer + "lr_scheduler_type: cosin\n"),
+            "\"cosin\" is no lr_scheduler_type; did you mean \"cosine\"?"));
+  CHECK(has(refused(trainer + "eval_strategy: sometimes\n"),
+            "\"sometimes\" is no eval_strategy; it is one of no, steps, epoch"));
+  CHECK(has(refused(trainer + "max_grad_norm: '1.0'\n"), "\"max_grad_norm\" must be a number of at least 0"));
+  CHECK(has(refused(trainer + "disable_tqdm: 2\n"), "\"disable_tqdm\" must be true or false, not an integer"));
+  CHECK(refused(trainer + "logging_steps: 0.5\nsave_strategy: no\neval_strategy: 'no'\nreport_to: [wandb]\n"
+                          "load_best_model_at_end: 0\nrun_name: 2024\nmax_grad_norm: 1e0\nwarmup_ratio: "
+                          "1e-1\nsave_total_limit: null\n") == "accepted");
+  // argparse and pydantic make numbers of texts.
+  CHECK(refused("dataset_train_split: train\nlogging_steps: '5'\n") == "accepted");
+  CHECK(refused("base_model: a\nlogging_steps: '5'\n") == "accepted");
+  CHECK(has(refused("base_model: a\nlogging_steps: often\n"), "\"logging_steps\" must be"));
+}
+
+// Of what the projects annotate as one plain type.
+TEST_CASE("dialects: the types of inert keys are those of the projects' own sources") {
+  const fs::path file = kRoot / "tests" / "witnesses" / "dialects" / "fields.json";
+  const Document dump = parse_json(file.string(), read_file(file.string()));
+  const std::map<std::string, std::string> plain = {{"bool", "b"}, {"int", "i"}, {"float", "f"}, {"str", "s"}};
+  int compared = 0;
+  for (const Member& member : dump.root.members) {
+    const auto known = kDumped.find(member.key);
+    if (known == kDumped.end() || known->second == Dialect::Accelerate) continue;
+    for (const Member& field : member.value.find("fields")->members) {
+      const DialectKey* const key = find_key(dialect(known->second), field.key);
+      if (key == nullptr || key->treatment != Treatment::Inert || key->path != field.key) continue;
+      std::string type = field.value.find("type")->string;
+      if (type.ends_with(" | None")) type.resize(type.size() - 7);
+      const auto letter = plain.find(type);
+      if (letter == plain.end()) continue;
+      INFO((member.key + ": " + field.key));
+      CHECK(has(std::string(key->type), letter->second));
+      ++compared;
+    }
+  }
+  CHECK(compared > 300);
+}
+
+TEST_CASE("dialects: TRL has one name for the length of rows") {
+  CHECK(has(refused("dataset_train_split: train\nmax_length: 512\nmax_seq_length: 1024\n"),
+            "max_seq_length beside max_length: TRL 1.16.0 has no max_seq_length"));
+  CHECK(read_yaml("dataset_train_split: train\nmax_seq_length: 1024\n").request.seq.value == 1024);
+}
+
+TEST_CASE("a training file and a launch line are of one job") {
+  const auto said = [](const std::string& text) { return read_yaml("dataset_train_split: train\n" + text); };
+  const auto both = [](const Said& file, const Said& line) { return refusal([&] { return of_one_job(file, line); }); };
+  const Said dpo = said("model_name_or_path: Qwen/Qwen2-0.5B\nbeta: 0.1\n");
+  CHECK(has(both(dpo, said("model_name_or_path: meta-llama/Llama-3.1-8B\nbeta: 0.1\n")),
+            "this names the model meta-llama/Llama-3.1-8B, and f.yaml:2:21 Qwen/Qwen2-0.5B"));
+  CHECK(has(both(dpo, said("center_rewards_coefficient: 0.1\n")), "this asks for the trainer reward"));
+  CHECK(has(both(dpo, read_yaml("base_model: Qwen/Qwen2-0.5B\n")), "this is for the program axolotl"));
+  CHECK(both(dpo, said("model_name_or_path: Qwen/Qwen2-0.5B-Instruct\nbeta: 0.1\n")) == "accepted");
+  CHECK(both(dpo, said("model_name_or_path: /nowhere/else/model\n")) == "accepted");
+}
+
+TEST_CASE("programs: each part of adapters is known where it stands") {
+  ModelSpec base;
+  base.family = "llama";
+  const Request said =
+      with_program(read_yaml("dataset_train_split: train\nuse_peft: true\nlora_target_modules: [q_projj]\n"
+                             "lora_modules_to_save: [lm_headd]\n"),
+                   base, nullptr);
+  CHECK(said.lora.place.line == 2);
+  REQUIRE(said.lora_places.targets);
+  CHECK(said.lora_places.targets->line == 3);
+  REQUIRE(said.lora_places.saved);
+  CHECK(said.lora_places.saved->line == 4);
+  ModelSpec unknown;
+  unknown.family = "phi3";
+  CHECK(
+      has(refusal([&] { return with_program(read_yaml("dataset_train_split: train\nuse_peft: true\n"), unknown, {}); }),
+          "peft 0.21 knows none for phi3, and stops"));
 }

@@ -13,8 +13,11 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <tuple>
+#include <vector>
 
 #include "core/format.h"
+#include "io/dialects/model_name.h"
 #include "io/locate.h"
 #include "run_binary.h"
 
@@ -157,6 +160,46 @@ TEST_CASE("hub: the id of a bundled model finds it, without asking anybody") {
   CHECK(locate_model("meta-llama/Llama-3.1-8B").name == "llama-3.1-8b");
   CHECK(locate_model("META-LLAMA/meta-llama-3.1-8b").name == "llama-3.1-8b");
   CHECK(locate_model("Qwen/Qwen2.5-7B").name == "qwen2.5-7b");
+  CHECK(locate_model("bert-base-uncased").name == "bert-base");
+  CHECK(locate_model("Llama-3.3-70B-Instruct").name == "llama-3.1-70b");
+  CHECK(locate_model("llama-3.3-70b").name == "llama-3.1-70b");
+}
+
+TEST_CASE("hub: every id that is known finds its own bundled model, in a file too") {
+  const std::string folder = data_dir();
+  for (const auto& [file, id, own] : {std::tuple("/models/index.csv", 1, 0), {"/configs/model-names.csv", 0, 1}}) {
+    std::istringstream rows(slurp(folder + file));
+    std::string row;
+    std::getline(rows, row);
+    while (std::getline(rows, row)) {
+      std::istringstream cells(row);
+      std::vector<std::string> cell(2);
+      for (std::string& one : cell) std::getline(cells, one, ',');
+      if (cell[id].empty()) continue;
+      CAPTURE(row);
+      CHECK(model_of_the_hub(cell[id]) == cell[own]);
+      std::vector<Notice> notices;
+      CHECK(agreed_model("", {cell[id], {}}, notices) == cell[own]);
+    }
+  }
+  // 1.3 and 13 billion.
+  CHECK(words_of_model("facebook/opt-1.3b") != words_of_model("facebook/opt-13b"));
+  CHECK(words_of_model("meta-llama/Meta-Llama-3.1-8B-Instruct") == words_of_model("llama-3.1-8b"));
+}
+
+TEST_CASE("hub: of ids without an owner the old ones are asked for") {
+  if (!has_curl()) return;
+  const Folder folder;
+  Server server([](const std::string& request) {
+    return request.starts_with("GET /bert-of-old/resolve/main/config.json ") ? file(kConfig)
+                                                                             : answer("404 Not Found", "", "");
+  });
+  const Asking asking(folder, server.endpoint());
+  CHECK(run_binary(folder, {"simulate", "bert-of-old"}).code == 0);
+  const int asked = server.requests();
+  CHECK(asked > 0);
+  CHECK(run_binary(folder, {"simulate", "no-such-model"}).code == 2);
+  CHECK(server.requests() == asked);
 }
 
 TEST_CASE("hub: devices and nodes by the names that people read") {

@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <optional>
 #include <sstream>
 #include <string>
 #include <vector>
 
 #include "io/launch_line.h"
+#include "io/text.h"
 #include "run_binary.h"
 
 using namespace dsplan;
@@ -192,4 +194,50 @@ TEST_CASE("launch line: host files and environment variables are not read, and t
       read("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True PYTORCH_ALLOC_CONF=a:b torchrun train.py");
   CHECK(conf.alloc_conf.value == "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True");
   CHECK(conf.alloc_conf.place.text() == "launch line: PYTORCH_CUDA_ALLOC_CONF");
+}
+
+TEST_CASE("launch line: accelerate's own configuration, which `accelerate config` leaves") {
+  const test::Folder home;
+  std::filesystem::create_directories(home / "accelerate");
+  test::spill(home / "accelerate/default_config.yaml",
+              "distributed_type: FSDP\nnum_processes: 8\nmixed_precision: bf16\nfsdp_config: {fsdp_version: 2}\n");
+  const auto said = [&](const std::string& line, LaunchedOn machine = LaunchedOn::ThisMachine) {
+    return read_launch(words("HF_HOME=" + home.path() + " " + line), read_document, machine);
+  };
+  const Said taken = said("accelerate launch train.py");
+  CHECK(taken.request.gpus.value == 8);
+  CHECK(taken.request.mixed_precision.value == "bf16");
+  CHECK(taken.foreign.launched.on.value);
+  CHECK(noticed(taken.request, Notice::Kind::Announcement, "default_config.yaml is read"));
+  CHECK(said("accelerate launch --num_processes 2 train.py").request.gpus.value == 2);
+  CHECK(said("accelerate-launch train.py").request.gpus.value == 8);
+  CHECK(said("trl sft --model_name_or_path gpt2 --dataset_name a").request.gpus.value == 8);
+  // Another launcher, another file, another machine.
+  CHECK(said("torchrun train.py").request.gpus.value == 1);
+  test::spill(home / "other.yaml", "distributed_type: MULTI_GPU\nnum_processes: 4\n");
+  CHECK(said("accelerate launch --config_file " + (home / "other.yaml") + " train.py").request.gpus.value == 4);
+  const Said elsewhere = said("accelerate launch train.py", LaunchedOn::AnotherMachine);
+  CHECK(!elsewhere.request.gpus.given());
+  CHECK(noticed(elsewhere.request, Notice::Kind::Warning, "default_config.yaml is not read"));
+}
+
+TEST_CASE("launch line: one process that sees several devices") {
+  const std::string line = "CUDA_VISIBLE_DEVICES=0,1,2,3 python train.py";
+  CHECK(noticed(read(line), Notice::Kind::Warning, "one process that sees 4 devices: one of them is predicted"));
+  CHECK(refusal(line + " --per_device_train_batch_size 4")
+            .find("the Trainer puts the model into nn.DataParallel, which is not modelled; start a process for each: "
+                  "CUDA_VISIBLE_DEVICES=... torchrun --nproc_per_node 4") != std::string::npos);
+  CHECK(refusal(line + " --per_device_train_batch_size 4 --deepspeed ds.json") == "accepted");
+  CHECK(refusal("CUDA_VISIBLE_DEVICES=0 python train.py --per_device_train_batch_size 4") == "accepted");
+  CHECK(refusal("CUDA_VISIBLE_DEVICES=0,1 torchrun --nproc_per_node 2 train.py --per_device_train_batch_size 4") ==
+        "accepted");
+}
+
+TEST_CASE("launch line: LLaMA-Factory's module") {
+  const ReadNamed file = [](const std::string& path) {
+    return parse_yaml(path, "template: llama3\nstage: sft\ndo_train: true\n");
+  };
+  const Said said = read_launch(words("CUDA_VISIBLE_DEVICES=0,1 python -m llamafactory.cli train a.yaml"), file);
+  CHECK(said.foreign.program.value == "llama-factory");
+  CHECK(said.request.gpus.value == 2);
 }

@@ -190,13 +190,15 @@ TEST_CASE("lora: all-linear leaves the head alone; ties follow their parameter")
   CHECK(model.parameter_at(head->tied_to).name == "base_model.model.model.embed_tokens.weight");
 }
 
-TEST_CASE("lora: without targets it is peft's own of the family, and no family's where peft knows none") {
+TEST_CASE("lora: without targets it is peft's own of the family, and every linear module where peft knows none") {
   CHECK(total_elements(adapted(tiny(), "r=8")) == total_elements(adapted(tiny(), "r=8,targets=q_proj+v_proj")));
   ModelSpec other = tiny();
   other.family = "phi3";
-  CHECK(refusal([&] {
-          (void)adapted(other, "r=8");
-        }).find("LoRA without targets: peft 0.21 knows none of its own for phi3") != std::string::npos);
+  CHECK(total_elements(adapted(other, "r=8")) == total_elements(adapted(tiny(), "r=8,targets=all-linear")));
+  other.dims.experts = 4;
+  CHECK(refusal([&] { (void)adapted(other, "r=8"); })
+            .find("LoRA without targets: peft 0.21 knows none of its own for phi3; name them, as "
+                  "targets=q_proj+k_proj+v_proj+o_proj") != std::string::npos);
 }
 
 TEST_CASE("lora: scales, biases, magnitudes") {

@@ -6,5 +6,6 @@
 
 int main(int argc, char** argv) {
   ::setenv("HF_HUB_OFFLINE", "1", 1);
+  ::setenv("HF_HOME", "/nowhere", 1);  // Where somebody may have left models, and a configuration of accelerate.
   return doctest::Context(argc, argv).run();
 }

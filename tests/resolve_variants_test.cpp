@@ -110,6 +110,39 @@ TEST_CASE("resolve: autocast, and the weights under it") {
   says(under, "--autocast: error: autocast under DeepSpeed (its torch_autocast block) is not modelled yet");
 }
 
+TEST_CASE("resolve: weights that nobody names a dtype for are loaded as from_pretrained does") {
+  Given trained{"", trainer("per_device_train_batch_size: 1")};
+  trained.model.stored_dtype = DType::BFloat16;
+  CHECK(run(trained).training.dtype == DType::BFloat16);
+  CHECK(!run(trained).training.autocast);
+  CHECK(input(run(trained), "dtype").reason == "from_pretrained loads a checkpoint in its own dtype");
+  trained.model.stored_dtype = std::nullopt;
+  CHECK(run(trained).training.dtype == DType::Float32);
+  trained.model.stored_dtype = DType::BFloat16;
+  set(trained.request.transformers_version, std::string("4.56.0"), "--transformers-version");
+  CHECK(run(trained).training.dtype == DType::Float32);
+  set(trained.request.torch_dtype, std::string("auto"), "--dtype");  // As the script says it.
+  CHECK(run(trained).training.dtype == DType::BFloat16);
+  set(trained.request.torch_dtype, std::string("float16"), "--dtype");
+  CHECK(run(trained).training.dtype == DType::Float16);
+  // A script on a launch line, and accelerate's configuration; options alone say nothing of who loads.
+  Given launched;
+  launched.model.stored_dtype = DType::Float32;
+  CHECK(run(launched).training.dtype == DType::BFloat16);
+  launched.request.has_launch_line = true;
+  CHECK(run(launched).training.dtype == DType::Float32);
+  launched.request.has_launch_line = false;
+  set(launched.request.mixed_precision, std::string("no"), "mixed_precision");
+  CHECK(run(launched).training.dtype == DType::Float32);
+  // DeepSpeed casts the weights, whoever loads them.
+  Given staged;
+  staged.model.stored_dtype = DType::Float32;
+  staged.request.has_launch_line = true;
+  set(staged.request.gpus, std::int64_t{1}, "--gpus");
+  set(staged.request.zero_stage, std::int64_t{2}, "--zero-stage");
+  CHECK(run(staged).training.dtype == DType::BFloat16);
+}
+
 TEST_CASE("resolve: a list of lengths") {
   Given given;
   set(given.request.seq_list, std::string("128,256,64"), "--seq-list");

@@ -54,6 +54,12 @@ TEST_CASE("a run agrees with its prediction, and its receipt can be predicted ag
   CHECK_MESSAGE(again.code == 0, again.out);
 }
 
+TEST_CASE("the first rank alone keeps what ZeRO-3 gathers to save") {
+  const Folder folder;
+  const Ran ran = run(folder, "--deepspeed zero3 --ranks 2");
+  CHECK_MESSAGE(ran.code == 0, ran.out);
+}
+
 TEST_CASE("DistributedDataParallel and fully_shard by their names") {
   const Folder folder;
   for (const char* words :

@@ -294,7 +294,7 @@ Inputs gather(const SimulateWords& words) {
   attempt(diagnostics, [&] {
     if (!words.options.training.given()) return;
     const std::string path = locate_bundled(Bundled::Training, *words.options.training);
-    below = overlay(read_training_document(read_document(path)), below);
+    below = of_one_job(read_training_document(read_document(path)), below);
   });
   attempt(diagnostics, [&] {
     const bool unread = words.model.empty() && diagnostics.any();
@@ -312,7 +312,7 @@ Inputs gather(const SimulateWords& words) {
     if (!request.deepspeed.given()) return;
     named_at(request.deepspeed.place, [&] {
       const std::string path = locate_bundled(Bundled::DeepSpeed, *request.deepspeed);
-      inputs.deepspeed = read_deepspeed(parse_hjson(path, read_file(path)));
+      inputs.deepspeed = read_deepspeed(read_deepspeed_document(path));
     });
   });
   lay_packing(of_model, below.request, diagnostics);
@@ -379,7 +379,7 @@ std::string seen_from(const std::string& folder, const std::string& said) {
 }
 
 Document read_bundled_kind(Bundled kind, const std::string& path) {
-  return kind == Bundled::DeepSpeed ? parse_hjson(path, read_file(path)) : read_document(path);
+  return kind == Bundled::DeepSpeed ? read_deepspeed_document(path) : read_document(path);
 }
 
 std::optional<Bundled> bundled_kind(SourceKind kind) {
@@ -457,7 +457,8 @@ class SourceReader {
     }
     attempt(faults_, [&] {
       if (said_.launch.empty()) return;
-      below = overlay(below, read_launch(said_.launch, [this](const std::string& path) { return launched(path); }));
+      const ReadNamed read = [this](const std::string& path) { return launched(path); };
+      below = of_one_job(below, read_launch(said_.launch, read, LaunchedOn::AnotherMachine));
     });
     return below;
   }
@@ -476,7 +477,7 @@ class SourceReader {
     file.bundled = own && is_bundled(*own, said);
     std::string path = file.bundled ? said : seen_from(folder_, said);
     if (own) path = locate_bundled(*own, path);
-    file.content = kind == SourceKind::DeepSpeed ? parse_hjson(path, read_file(path)) : read_document(path);
+    file.content = kind == SourceKind::DeepSpeed ? read_deepspeed_document(path) : read_document(path);
     sources_[kind] = std::move(file);
   }
 
@@ -545,7 +546,8 @@ Inputs gather(const Sources& sources, const SimulateWords& said) {
   with(SourceKind::Training, [&](const SourceFile& file) { below = read_training_document(file.content); });
   attempt(faults, [&] {
     if (said.launch.empty()) return;
-    below = overlay(below, read_launch(said.launch, [&](const std::string& path) { return launched(sources, path); }));
+    const ReadNamed read = [&](const std::string& path) { return launched(sources, path); };
+    below = of_one_job(below, read_launch(said.launch, read, LaunchedOn::AnotherMachine));
   });
   with(SourceKind::Model, [&](const SourceFile& file) {
     if (is_kind(file.content, "module_graph")) {

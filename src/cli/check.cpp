@@ -162,7 +162,7 @@ int update(const std::vector<CheckResult>& results, const std::string& format, O
     say("dsplan check: nothing is rewritten, because not every baseline can be\n");
     return kRefused;
   }
-  for (const CheckResult& result : results) refuse_unknown_verdict(*result.renewed);
+  for (const CheckResult& result : results) refuse_unknown_verdict(result);
   const std::vector<std::string> rewritten = rewrite(results);
   output.add(printed(checked_of(results), format));
   output.finish();
@@ -259,6 +259,21 @@ std::string named_as(const std::string& model) {
   return formatted("{}/{}.json", kDefaultFolder, name.empty() ? "baseline" : name);
 }
 
+// A gate that is closed from its first day on is seldom meant.
+void warn_of_threshold(const Baseline& baseline) {
+  if (!baseline.at_most) return;
+  for (const BaselineRank& rank : baseline.ranks) {
+    for (const FigureRow& row : rank.rows) {
+      if (row.path != "memory.peak.process" || !row.value.number || Bytes(*row.value.number) <= *baseline.at_most) {
+        continue;
+      }
+      return say(
+          formatted("--at-most: warning: rank {} takes {} and may take {}: `dsplan check` fails from the start\n",
+                    rank.rank, human(Bytes(*row.value.number)), human(*baseline.at_most)));
+    }
+  }
+}
+
 int add(const Words& given) {
   const Words words = with_file(given);
   std::optional<std::string> path, init, at_most;
@@ -284,6 +299,7 @@ int add(const Words& given) {
   }
   CheckResult result = new_baseline(*path, command_in(words), init.has_value());
   result.renewed->at_most = limit;
+  warn_of_threshold(*result.renewed);
   say(render(result.notices));
   for (const std::optional<SourceFile>& file : result.renewed->inputs.files) {
     if (!file || file->bundled || !fs::path(file->name).is_absolute()) continue;

@@ -22,6 +22,7 @@ struct Side {
   Job job;
   FiguresOfRanks ranks;
   std::string fingerprint;
+  std::optional<std::string> unknown;  // The first verdict that is, and why.
 };
 
 // "" for the current one.
@@ -78,7 +79,7 @@ void refuse_other_assumptions(const Job& job, const std::vector<ResolvedInput>& 
 }
 
 Side predict_side(Sources sources, SimulateWords said, bool strict, const std::vector<ResolvedInput>& accepted = {}) {
-  Side side{std::move(said), std::move(sources), {}, {}, {}};
+  Side side{std::move(said), std::move(sources), {}, {}, {}, {}};
   Inputs inputs = gather(side.sources, side.said);
   const bool nothing_accepted = strict && accepted.empty();
   inputs.request.strict = nothing_accepted ? Setting<bool>(true, option("dsplan check")) : Setting<bool>();
@@ -87,6 +88,9 @@ Side predict_side(Sources sources, SimulateWords said, bool strict, const std::v
   for (const Prediction& prediction : predict_asked(inputs.model, side.job)) {
     side.ranks.push_back(figure_rows(prediction));
     side.fingerprint = prediction.fingerprint;
+    if (prediction.verdict == Verdict::Unknown && !side.unknown) {
+      side.unknown = formatted("the verdict of rank {} is unknown: {}", prediction.rank, prediction.verdict_reason);
+    }
   }
   return side;
 }
@@ -243,6 +247,7 @@ CheckResult check_baseline(const std::string& path, const Tolerances& tolerances
     const Side now = predict_now(baseline);
     checked.here = versions_of(now.job);
     result.notices = now.job.notices;
+    result.unknown = now.unknown;
     result.renewed = renewed(baseline, now);
     std::optional<Side> replayed;
     try {
@@ -306,15 +311,9 @@ void record_assumptions(Words& command, Baseline& baseline) {
 
 }  // namespace
 
-void refuse_unknown_verdict(const Baseline& baseline) {
-  for (const BaselineRank& rank : baseline.ranks) {
-    for (const FigureRow& row : rank.rows) {
-      if (row.path != "verdict" || row.value.text != name(Verdict::Unknown)) continue;
-      throw Refusal("dsplan check",
-                    formatted("the verdict of rank {} is unknown: no gate can hold anything against it", rank.rank),
-                    "name the device with --hardware, or its memory with --capacity");
-    }
-  }
+void refuse_unknown_verdict(const CheckResult& result) {
+  if (!result.unknown) return;
+  throw Refusal("dsplan check", *result.unknown, "no gate can hold anything against it");
 }
 
 CheckResult new_baseline(const std::string& path, const Words& said_command, bool init) {
@@ -336,7 +335,8 @@ CheckResult new_baseline(const std::string& path, const Words& said_command, boo
   result.checked.here = versions_of(now.job);
   result.notices = now.job.notices;
   result.renewed = renewed(baseline, now);
-  refuse_unknown_verdict(*result.renewed);
+  result.unknown = now.unknown;
+  refuse_unknown_verdict(result);
   return result;
 }
 

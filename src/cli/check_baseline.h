@@ -13,7 +13,8 @@ struct CheckResult {
   CheckedBaseline checked;
   // The same baseline with today's figures; absent where today's files are refused.
   std::optional<Baseline> renewed;
-  std::vector<Notice> notices;  // Of today's prediction.
+  std::vector<Notice> notices;         // Of today's prediction.
+  std::optional<std::string> unknown;  // Why, where today's verdict of a rank is unknown.
 };
 
 // Never throws a Refusal: what is refused stands in the result, at its place. Every assumed input is refused, as
@@ -26,7 +27,7 @@ struct CheckResult {
 // Refused: a verdict that is unknown, which no gate could hold anything against.
 [[nodiscard]] CheckResult new_baseline(const std::string& path, const Words& command, bool init);
 
-// Refuses a baseline of which a rank has an unknown verdict.
-void refuse_unknown_verdict(const Baseline& baseline);
+// Refuses a baseline of which a rank has an unknown verdict today, with the verdict's own reason.
+void refuse_unknown_verdict(const CheckResult& result);
 
 }  // namespace dsplan

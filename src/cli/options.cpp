@@ -254,13 +254,15 @@ SimulateWords parse_simulate(std::string_view command, const Words& words, const
   std::optional<std::string> color;
   bool strict = false;
   bool offline = false;
+  if (extras.before_model) extras.before_model(line);
   line.positional("MODEL", "Bundled name, config.json, folder, cached id", model);
   if (extras.add) extras.add(line);
-  const auto here = [&extras](std::string_view name) {
-    return std::find(extras.without.begin(), extras.without.end(), name) == extras.without.end();
+  const auto among = [](const auto& names, std::string_view name) {
+    return std::find(names.begin(), names.end(), name) != names.end();
   };
+  const auto here = [&](std::string_view name) { return !among(extras.without, name); };
   for (std::size_t i = 0; i < rows.size(); ++i) {
-    const bool listed = std::find(kNotYet.begin(), kNotYet.end(), rows[i]->option) == kNotYet.end();
+    const bool listed = !among(kNotYet, rows[i]->option) && !among(extras.refused, rows[i]->option);
     if (here(rows[i]->option)) line.option(rows[i]->option, rows[i]->type, rows[i]->help, values[i], listed);
   }
   line.list("--freeze", "GLOB", "Parameters without gradients; may be repeated", freeze);

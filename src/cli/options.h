@@ -36,6 +36,8 @@ struct CommandExtras {
   bool model_needed = true;  // MODEL may be missing otherwise.
   // Options of simulate that have no meaning here: neither listed nor taken.
   std::vector<std::string_view> without = {};
+  std::vector<std::string_view> refused = {};  // Those that are always refused, with a reason: taken, not listed.
+  std::function<void(CommandLine&)> before_model = {};  // Registers words that stand before MODEL.
 };
 
 // Refused, all together: unknown options, values that are no numbers or no labelled sizes, a missing MODEL, topics that

@@ -187,7 +187,8 @@ Inputs gather(const Receipt& receipt, const SimulateWords& said, const Repredict
     if (given.training) below.request = overlay(below.request, read_training_file(*given.training));
   });
   attempt(faults, [&] {
-    if (!said.launch.empty()) below = overlay(below, read_launch(said.launch, read_document));
+    if (said.launch.empty()) return;
+    below = overlay(below, read_launch(said.launch, read_document, LaunchedOn::AnotherMachine));
   });
   attempt(faults, [&] {
     if (!given.deepspeed) return;

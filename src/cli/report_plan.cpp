@@ -63,7 +63,7 @@ std::string head(const PlanAnswer& answer) {
   const PlanRow& row = *answer.chosen;
   std::string text;
   if (answer.found) text = found_text(answer) + ": ";
-  if (answer.objective == Objective::Gpus) text = formatted("{} GPUs are the fewest that do: ", row.world);
+  if (answer.objective == Objective::Gpus) text = fewest_text(row.world);
   text += formatted("{}{}, {}",
                     answer.found || answer.objective == Objective::Gpus ? "" : "fastest that fits: ", layout(row),
                     speed_text(row));
@@ -258,6 +258,10 @@ std::string first_line(const std::string& text, bool good, bool colour) {
 }
 
 }  // namespace
+
+std::string fewest_text(std::int64_t gpus) {
+  return gpus == 1 ? "1 GPU is enough: " : formatted("{} GPUs are the fewest that do: ", gpus);
+}
 
 std::string report_plan(const PlanAnswer& answer, bool colour) {
   std::string text = first_line(head(answer), answer.chosen.has_value(), colour);

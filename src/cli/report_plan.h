@@ -1,6 +1,7 @@
 // The answers of plans for people, of a search and of a chain: at most 80 columns, every size labelled.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "core/chain.h"
@@ -11,6 +12,9 @@ namespace dsplan {
 [[nodiscard]] inline const std::string& setting(const PlanRow& row, Axis axis) {
   return row.settings[static_cast<std::size_t>(axis)];
 }
+
+// "4 GPUs are the fewest that do: ".
+[[nodiscard]] std::string fewest_text(std::int64_t gpus);
 
 // First what was chosen, or that nothing fits and what misses least; then its time and memory, how many candidates were
 // counted, bounded away and simulated, and why each neighbour lost.

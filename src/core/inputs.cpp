@@ -111,6 +111,7 @@ Request overlay(const Request& below, const Request& above) {
   if (above.checkpoint.mentioned()) all.checkpoint_groups = {};
   if (above.routing.mentioned()) all.token_counts = {};
   if (above.calibration.mentioned()) all.measured = {};
+  if (above.lora.mentioned()) all.lora_places = above.lora_places;
   visit_settings(all, above, [](auto& mine, const auto& theirs) { prefer(mine, theirs); });
   if (below.set.given() && above.set.given()) {  // Key by key, the last one counts.
     std::vector<std::string> both = *below.set;

@@ -274,6 +274,11 @@ struct TrainingArguments {
   Setting<std::string> optim;                         // "adamw_torch_fused"
 };
 
+struct LoraPlaces {
+  std::optional<Place> targets;
+  std::optional<Place> saved;
+};
+
 // Everything that a training file, TrainingArguments, a launch line and the options can say. Each of them makes one
 // Request; `overlay` lays them over each other. Field comments name the option and, where it differs, the key of the
 // training file; the table in core/settings.h has a row for each field.
@@ -320,6 +325,7 @@ struct Request {
   // Model and its execution.
   Setting<std::vector<std::string>> freeze;                 // --freeze GLOB, repeatable
   Setting<std::string> lora;                                // --lora
+  LoraPlaces lora_places;                                   // Of its parts, where a file says each for itself.
   Setting<std::string> quantization;                        // --quantization none|nf4|fp4|int8
   Setting<bool> double_quant;                               // --double-quant true|false
   Setting<std::string> quant_compute_dtype;                 // --quant-compute-dtype

@@ -6,7 +6,9 @@
 #include "core/error.h"
 #include "core/format.h"
 #include "io/deepspeed_keys.h"
+#include "io/dialects/slots.h"
 #include "io/own_file.h"
+#include "io/text.h"
 
 namespace dsplan {
 
@@ -274,6 +276,19 @@ LossScalingInput read_loss_scaling(const Document& deepspeed, bool zero) {
   }
   reader.finish();
   return input;
+}
+
+Document read_deepspeed_document(const std::string& path) {
+  std::string text = read_file(path);
+  std::optional<Document> document;
+  try {
+    document = parse_hjson(path, text);
+  } catch (const Refusal&) {
+    refuse_other_slot(path, text, Slot::DeepSpeed);
+    throw;
+  }
+  refuse_other_slot(*document, Slot::DeepSpeed);
+  return *std::move(document);
 }
 
 }  // namespace dsplan

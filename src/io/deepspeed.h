@@ -30,4 +30,7 @@ struct LossScalingInput {
 // `zero`: under ZeRO; else FP16_Optimizer, which knows no hysteresis. Refuses values that DeepSpeed refuses.
 [[nodiscard]] LossScalingInput read_loss_scaling(const Document& deepspeed, bool zero);
 
+// The file that --deepspeed names, as Hjson. Refuses a file that belongs to another option, with that option.
+[[nodiscard]] Document read_deepspeed_document(const std::string& path);
+
 }  // namespace dsplan

@@ -13,6 +13,7 @@
 #include "core/text/letters.h"
 #include "core/text/whole_numbers.h"
 #include "io/dialects/dialect_file.h"
+#include "io/hub/hub.h"
 #include "io/own_file.h"
 #include "io/text.h"
 
@@ -32,7 +33,8 @@ enum class Launcher : std::uint8_t { None, DeepSpeed, TorchRun, Accelerate, Mpi,
 
 class LineReader {
  public:
-  LineReader(const std::vector<std::string>& words, const ReadNamed& read) : words_(words), read_(read) {}
+  LineReader(const std::vector<std::string>& words, const ReadNamed& read, LaunchedOn machine)
+      : words_(words), read_(read), machine_(machine) {}
   Said read();
 
  private:
@@ -56,6 +58,7 @@ class LineReader {
 
   const std::vector<std::string>& words_;
   const ReadNamed& read_;
+  const LaunchedOn machine_;
   std::size_t at_ = 0;
   Said said_;
   Request& request_ = said_.request;
@@ -69,6 +72,7 @@ class LineReader {
   std::optional<std::int64_t> visible_;           // Devices in CUDA_VISIBLE_DEVICES.
   bool takes_visible_ = false;                    // The launcher counts them.
   std::map<std::string, std::string> variables_;  // Those that only some programs read.
+  bool accelerates_ = false;                      // `accelerate launch` starts it.
   std::optional<std::string> accelerate_file_;
   std::vector<DialectArgument> accelerate_;  // Its options, by the names of its configuration.
 };
@@ -76,6 +80,14 @@ class LineReader {
 std::string base_name(const std::string& path) { return path.substr(path.rfind('/') + 1); }
 
 Place where(const std::string& word) { return word_place(word); }
+
+// What `accelerate config` leaves (accelerate 1.15.0, commands/config/config_args.py).
+std::optional<std::string> usual_accelerate_file(const std::map<std::string, std::string>& variables) {
+  const auto own = variables.find("HF_HOME");
+  const std::string path =
+      formatted("{}/accelerate/default_config.yaml", own == variables.end() ? hub_home() : own->second);
+  return ::access(path.c_str(), F_OK) == 0 ? std::optional(path) : std::nullopt;
+}
 
 bool is_assignment(const std::string& word) {
   const std::size_t equals = word.find('=');
@@ -88,6 +100,14 @@ std::size_t past_python_options(const std::vector<std::string>& words, std::size
     at += words[at] == "-X" || words[at] == "-W" ? 2U : 1U;
   }
   return std::min(at, words.size());
+}
+
+Launcher launcher_called(const std::string& name) {
+  if (name == "deepspeed" || name == "ds") return Launcher::DeepSpeed;
+  if (name == "torchrun") return Launcher::TorchRun;
+  if (name == "mpirun" || name == "mpiexec") return Launcher::Mpi;
+  if (name == "srun") return Launcher::Slurm;
+  return name == "accelerate-launch" ? Launcher::Accelerate : Launcher::None;
 }
 
 Launcher module_launcher(const std::string& name) {
@@ -233,9 +253,12 @@ void read_factory_environment(std::map<std::string, std::string>& variables, Req
 
 // USE_V1 (llamafactory 0.9.6, cli.py): then `train` is v1's `sft`.
 void choose_factory(const std::map<std::string, std::string>& variables, std::vector<std::string>& words) {
-  if (words.size() < 2 || !is_on(variables, "USE_V1", false)) return;
-  const std::string name = base_name(words[0]);
-  if ((name == "llamafactory-cli" || name == "lmf") && words[1] == "train") words[1] = "sft";
+  if (!is_on(variables, "USE_V1", false)) return;
+  const std::size_t at = !words.empty() && words[0] == "-m" ? 1 : 0;
+  if (words.size() < at + 2) return;
+  const std::string name = base_name(words[at]);
+  const bool theirs = name == "llamafactory-cli" || name == "lmf" || name == "llamafactory.cli";
+  if (theirs && words[at + 1] == "train") words[at + 1] = "sft";
 }
 
 Launcher LineReader::launcher() {
@@ -251,10 +274,7 @@ Launcher LineReader::launcher() {
     at_ += 2;
     return launcher();
   }
-  if (name == "deepspeed" || name == "ds") return ++at_, Launcher::DeepSpeed;
-  if (name == "torchrun") return ++at_, Launcher::TorchRun;
-  if (name == "mpirun" || name == "mpiexec") return ++at_, Launcher::Mpi;
-  if (name == "srun") return ++at_, Launcher::Slurm;
+  if (const Launcher called = launcher_called(name); called != Launcher::None) return ++at_, called;
   if (name == "accelerate") {
     ++at_;
     if (!done() && words_[at_] == "launch") ++at_;
@@ -375,6 +395,16 @@ void LineReader::take_accelerate(const Word& word) {
 }
 
 void LineReader::accelerate() {
+  const bool unnamed = accelerates_ && !accelerate_file_;
+  if (const auto usual = unnamed ? usual_accelerate_file(variables_) : std::nullopt) {
+    const bool here = machine_ == LaunchedOn::ThisMachine;
+    if (here) accelerate_file_ = usual;
+    notice(here ? Notice::Kind::Announcement : Notice::Kind::Warning, "accelerate",
+           formatted("{} is {}", *usual,
+                     here ? "read: `accelerate launch` without --config_file takes what `accelerate config` left there"
+                          : "not read, since other machines may have another: --config_file names one"));
+  }
+  if (accelerates_) variables_.erase("HF_HOME");
   if (!accelerate_file_ && accelerate_.empty()) return;
   try {
     std::optional<Document> file;
@@ -403,6 +433,25 @@ void LineReader::take_slurm(const Word& word) {
   if (word.name == "ntasks_per_node") return count(word, per_node_);
 }
 
+// One process that sees several devices: transformers' Trainer wraps the model in nn.DataParallel, unless DeepSpeed
+// counts one for each process (trainer.py, _wrap_model; training_args.py, _setup_devices).
+void judge_one_process(std::int64_t devices, Said& said, Diagnostics& faults) {
+  if (devices < 2) return;
+  Request& request = said.request;
+  const std::string program = said.foreign.program.value_or({});
+  const bool trains = request.training_arguments || (!program.empty() && program != "torchtitan");
+  const Place place = where("CUDA_VISIBLE_DEVICES");
+  const std::string what = formatted("one process that sees {} devices: ", devices);
+  const std::string hint = formatted(
+      "start a process for each: CUDA_VISIBLE_DEVICES=... torchrun --nproc_per_node {} ...; or make one visible",
+      devices);
+  if (!trains) {
+    request.notices.push_back({Notice::Kind::Warning, place, what + "one of them is predicted; " + hint, {}});
+  } else if (!request.deepspeed.given() && !request.inline_deepspeed) {
+    faults.add(place.says(what + "the Trainer puts the model into nn.DataParallel, which is not modelled", hint));
+  }
+}
+
 // The launcher's own words are below the program's.
 void LineReader::program() {
   try {
@@ -422,7 +471,12 @@ void LineReader::program() {
       if (!per_node_) per_node_ = visible_;
     }
     if (!line.launcher.empty()) {
-      const Said inside = LineReader(line.launcher, read_).read();
+      const auto home = variables_.find("HF_HOME");
+      if (home != variables_.end()) {
+        line.launcher.insert(line.launcher.begin(), formatted("HF_HOME={}", home->second));
+        variables_.erase(home);
+      }
+      const Said inside = LineReader(line.launcher, read_, machine_).read();
       if (inside.request.gpus.given()) ranks_ = *inside.request.gpus;
       if (inside.request.gpus_per_node.given()) per_node_ = *inside.request.gpus_per_node;
       said_ = overlay(said_, inside);
@@ -453,6 +507,7 @@ Said LineReader::read() {
       plain_ = !counted;
       break;
     }
+    accelerates_ = kind == Launcher::Accelerate;
     // A launcher inside another starts once per task of the outer one: its own counts are the job's.
     ranks_ = per_node_ = nodes_ = {};
     counted = true;
@@ -466,6 +521,7 @@ Said LineReader::read() {
   }
   accelerate();
   if (!done()) program();
+  if (plain_) judge_one_process(visible_.value_or(1), said_, diagnostics_);
   for (const auto& [name, value] : variables_) {
     notice(Notice::Kind::Inert, name, "this environment variable is not read");
   }
@@ -476,8 +532,8 @@ Said LineReader::read() {
 
 }  // namespace
 
-Said read_launch(const std::vector<std::string>& words, const ReadNamed& read) {
-  return LineReader(words, read).read();
+Said read_launch(const std::vector<std::string>& words, const ReadNamed& read, LaunchedOn machine) {
+  return LineReader(words, read, machine).read();
 }
 
 Request read_launch_line(const std::vector<std::string>& words) { return read_launch(words, read_document).request; }

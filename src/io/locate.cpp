@@ -8,6 +8,7 @@
 #include "core/document.h"
 #include "core/format.h"
 #include "core/text/letters.h"
+#include "io/dialects/slots.h"
 #include "io/hub/hub.h"
 #include "io/json_parse.h"
 #include "io/safetensors.h"
@@ -118,18 +119,39 @@ std::string names_file(std::string_view kind) {
   return data ? formatted("{}/configs/{}-names.csv", *data, kind) : std::string();
 }
 
-// A bundled model by its id on the hub (models/index.csv), or by another of its publishers' ids.
-std::string model_by_id(const std::string& argument) {
-  if (argument.find('/') == std::string::npos || !is_hub_id(argument)) return {};
+// The one bundled model among those whose ids (models/index.csv, and others of their publishers' ids) satisfy `is`.
+template <class Is>
+std::string model_whose_id(Is&& is) {
   const std::string folder = folder_of(Bundled::Model);
-  if (folder.empty()) return {};
-  const std::string wanted = in_lower_case(argument);
+  std::string found;
+  if (folder.empty()) return found;
   for (const auto& [file, column] : {std::pair(folder + "/index.csv", std::size_t{0}), {names_file("model"), 1}}) {
     for (auto& [other, own] : other_names(file, column)) {
-      if (in_lower_case(other) == wanted && exists(formatted("{}/{}.json", folder, own))) return std::move(own);
+      if (other.empty() || own == found || !is(other) || !exists(formatted("{}/{}.json", folder, own))) continue;
+      if (!found.empty()) return {};
+      found = std::move(own);
     }
   }
-  return {};
+  return found;
+}
+
+std::string_view without_owner(std::string_view id) { return id.substr(id.rfind('/') + 1); }
+
+// "llama-3.3-70b", whose id ends in Llama-3.3-70B-Instruct.
+std::string model_by_words(const std::string& argument) {
+  const std::string words = words_of_model(argument);
+  if (argument.find('/') != std::string::npos || words.empty()) return {};
+  return model_whose_id([&](const std::string& other) { return words_of_model(other) == words; });
+}
+
+// Ids of the time before owners, which the hub answers with those that have one. No more of them are given.
+bool is_of_old(const std::string& id) {
+  constexpr std::string_view kFirst[] = {"albert",     "bert",    "camembert", "ctrl",          "distilbert",
+                                         "distilgpt2", "gpt2",    "openai",    "distilroberta", "roberta",
+                                         "t5",         "transfo", "xlm",       "xlnet"};
+  const std::string first = in_lower_case(id.substr(0, id.find('-')));
+  return is_hub_id(id) && id.find('/') == std::string::npos &&
+         std::find(std::begin(kFirst), std::end(kFirst), first) != std::end(kFirst);
 }
 
 // A device or a node as nvidia-smi, data sheets and clouds call it (configs/hardware-names.csv,
@@ -230,11 +252,17 @@ ModelFiles from_file(std::string name, const std::string& path) {
   ModelFiles files;
   files.name = std::move(name);
   files.config_path = path;
-  std::string text = read_file(path);
+  const std::string text = read_file(path);
   if (is_printed_by_a_run(text)) {
     throw Refusal(path, "is what a run printed, and no model", "name the model, and this file by --log");
   }
-  files.document = parse_json(path, with_bounds(std::move(text)));
+  try {
+    files.document = parse_json(path, with_bounds(text));
+  } catch (const Refusal&) {
+    refuse_other_slot(path, text, Slot::Model);
+    throw;
+  }
+  refuse_other_slot(files.document, Slot::Model);
   files.kind = judge_kind(files.document);
   return files;
 }
@@ -334,18 +362,49 @@ ModelFiles locate_model(const std::string& argument) {
   if (is_folder(argument)) return from_folder(name_of(argument), argument);
   if (exists(argument)) return from_file(name_of(argument), argument);
   if (looks_like_a_path(argument)) throw Refusal(argument, "no such file or folder");
-  if (const std::string name = model_by_id(argument); !name.empty()) {
+  const auto bundled = [](const std::string& name) {
     return from_file(name, formatted("{}/{}.json", folder_of(Bundled::Model), name));
-  }
+  };
+  if (const std::string name = model_of_the_hub(argument); !name.empty()) return bundled(name);
   if (std::optional<ModelFiles> cached = from_cache(argument)) return std::move(*cached);
-  // A name without its publisher is a bundled model's, or misspelt: nobody is asked for it.
+  if (const std::string name = model_by_words(argument); !name.empty()) return bundled(name);
+  // Any other name without its publisher is misspelt: nobody is asked for it.
   const bool whole_id = is_hub_id(argument) && argument.find('/') != std::string::npos && !argument.starts_with('/');
-  if (whole_id && !network_forbidden()) return from_folder(argument, fetch_from_hub(argument));
+  if ((whole_id || is_of_old(argument)) && !network_forbidden()) {
+    return from_folder(argument, fetch_from_hub(argument));
+  }
   (void)data_dir();  // Without data no name is bundled, and that is the news.
   std::vector<std::string> names = list_bundled(Bundled::Model);
   for (std::string& graph : list_bundled(Bundled::Graph)) names.push_back(std::move(graph));
   throw Refusal(argument, "no bundled model, file, folder, or model in the local Hugging Face cache has this name",
                 suggestion(argument, names, Bundled::Model));
+}
+
+std::string model_of_the_hub(const std::string& id) {
+  if (!is_hub_id(id)) return {};
+  const std::string wanted = in_lower_case(id);
+  std::string whole = model_whose_id([&](const std::string& other) { return in_lower_case(other) == wanted; });
+  if (!whole.empty() || wanted.find('/') != std::string::npos) return whole;
+  return model_whose_id([&](const std::string& other) { return in_lower_case(without_owner(other)) == wanted; });
+}
+
+std::string words_of_model(std::string_view name) {
+  constexpr std::string_view kAside[] = {"meta", "hf", "instruct", "chat", "it", "base", "json"};
+  while (name.ends_with('/')) name.remove_suffix(1);
+  std::string all;
+  std::string word;
+  for (const char c : std::string(without_owner(name)) + "-") {
+    const char lower = in_lower_case(c);
+    const bool kept = (lower >= 'a' && lower <= 'z') || (lower >= '0' && lower <= '9') || lower == '.';
+    if (kept) {
+      word += lower;
+      continue;
+    }
+    if (word.ends_with(".json")) word.resize(word.size() - std::string_view(".json").size());
+    if (std::find(std::begin(kAside), std::end(kAside), word) == std::end(kAside)) all += word;
+    word.clear();
+  }
+  return all;
 }
 
 std::int64_t devices_of_node(const std::string& argument) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/document.h"
@@ -35,11 +36,19 @@ struct ModelFiles {
 };
 
 // In this order: a bundled model or graph (letter case does not matter), an existing file or folder, a bundled model by
-// its id on the hub, an id in the local Hugging Face cache (io/hub/hub.h; the snapshot that refs/main names, else the
-// only one), an id that the hub knows, unless the network is forbidden. Write ./NAME for a folder that is called like a
-// bundled model. Refused: anything else, with the nearest bundled name; a "kind" that is no model; a folder without
-// config.json.
+// its id on the hub, with its owner or without, an id in the local Hugging Face cache (io/hub/hub.h; the snapshot that
+// refs/main names, else the only one), a bundled model by the words of its id, an id that the hub knows, unless the
+// network is forbidden. Of ids without an owner that one is asked for those that it had before there were owners.
+// Write ./NAME for a folder that is called like a bundled model. Refused: anything else, with the nearest bundled name;
+// a "kind" that is no model; a folder without config.json.
 [[nodiscard]] ModelFiles locate_model(const std::string& argument);
+
+// The bundled model with this id on a hub, letter case aside: "google-bert/bert-base-uncased", or without its owner
+// "bert-base-uncased". Empty: none, or more than one.
+[[nodiscard]] std::string model_of_the_hub(const std::string& id);
+// What names of one architecture share: "meta-llama/Meta-Llama-3.1-8B-Instruct" and "llama-3.1-8b" are llama3.18b. The
+// owner, and what a checkpoint was trained for, are no part of it.
+[[nodiscard]] std::string words_of_model(std::string_view name);
 
 // A bundled name (letter case does not matter), a path, or for devices and nodes one of the names in
 // configs/*-names.csv: the path of the file. Refused otherwise, with the nearest bundled name.

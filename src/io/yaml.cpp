@@ -252,6 +252,7 @@ class Anchors {
   struct Answer {
     std::optional<Value> value;
     std::string fault;
+    bool too_much = false;
   };
 
   // False where the name is taken.
@@ -268,7 +269,7 @@ class Anchors {
     for (const std::size_t step : at->second.way) {
       value = value->is(Value::Kind::Array) ? &value->items[step] : &value->members[step].value;
     }
-    if (!fits(*value, deepest)) return {{}, formatted("with alias *{} the file holds too much", name)};
+    if (!fits(*value, deepest)) return {{}, formatted("with alias *{} the file holds too much", name), true};
     return {*value, {}};
   }
 
@@ -408,7 +409,8 @@ class Builder {
       return false;
     }
     Anchors::Answer answer = anchors_.copy(anchor, document_->root, kDeepest - stack_.size());
-    if (!answer.fault.empty()) fault(at, std::move(answer.fault));
+    if (!answer.fault.empty() && !(answer.too_much && too_much_)) fault(at, std::move(answer.fault));
+    too_much_ = too_much_ || answer.too_much;  // Told of once: of what doubles with each line every alias is too much.
     return place(at, std::move(answer.value).value_or(Value()));
   }
 
@@ -434,7 +436,9 @@ class Builder {
       return true;
     }
     if (!anchor.empty()) fault(at, "an anchor on a key is not read here");
-    if (read.refusal.empty() && !read.value.is(Value::Kind::String)) {
+    // Devices are numbers in max_memory and device_map. Files begin with no such key.
+    const bool number = read.value.is(Value::Kind::Integer) && stack_.size() > 1;
+    if (read.refusal.empty() && !read.value.is(Value::Kind::String) && !number) {
       fault(at, formatted("key {} is {} to YAML", detail::in_quotes(text), describe(read.value.kind)),
             "put it in quotes");
     }
@@ -539,6 +543,7 @@ class Builder {
   };
   std::vector<Open> stack_;  // Open containers.
   Anchors anchors_;
+  bool too_much_ = false;
   Value* placed_ = nullptr;  // The value placed last.
   bool key_next_ = false;    // The innermost container is an object and waits for a key.
   int documents_ = 0;

@@ -305,9 +305,9 @@ class Adapter {
 
 }  // namespace
 
-ModelSpec with_adapters(const ModelSpec& model, const Lora& lora, const Place& place) {
-  LoraTargets adapted = lora_targets(model, lora, place);
-  std::vector<bool> saved = saved_modules(model, lora, adapted, place);
+ModelSpec with_adapters(const ModelSpec& model, const Lora& lora, const Place& place, const LoraPlaces& parts) {
+  LoraTargets adapted = lora_targets(model, lora, parts.targets.value_or(place));
+  std::vector<bool> saved = saved_modules(model, lora, adapted, parts.saved.value_or(place));
   return Adapter(model, lora, {std::move(adapted), std::move(saved)}).build();
 }
 

@@ -50,8 +50,9 @@ struct Lora {
 
 // `model` with adapters: names as peft's ("base_model.model.", ".base_layer.", ".lora_A.default."), everything else
 // frozen but for copies that are trained and, if so asked, biases. Refuses a name that no module matches, targets that
-// are not linear, copies of tied weights or of modules of modules, at `place`.
+// are not linear, copies of tied weights or of modules of modules, at `place` or at that of the part.
 // Source: peft 0.21, tuners/lora/{model,layer,dora}.py, tuners/tuners_utils.py and utils/other.py.
-[[nodiscard]] ModelSpec with_adapters(const ModelSpec& model, const Lora& lora, const Place& place);
+[[nodiscard]] ModelSpec with_adapters(const ModelSpec& model, const Lora& lora, const Place& place,
+                                      const LoraPlaces& parts = {});
 
 }  // namespace dsplan

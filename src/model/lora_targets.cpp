@@ -47,13 +47,17 @@ constexpr std::array<std::string_view, 8> kOfExperts{"gate",      "gate_proj", "
 // "all-linear" is every linear module but the output embedding.
 bool among_all_linear(const Module& module) { return is_linear(module) && module.path != "lm_head"; }
 
-// LoraModel._prepare_adapter_config.
+// peft refuses some projections of these mixers (_check_lora_target_modules_mamba, tuners/tuners_utils.py).
+bool scans(const ModelSpec& model) { return model.family == "mamba2" || model.family == "nemotron_h"; }
+
+// LoraModel._prepare_adapter_config. Where peft knows none and stops, every linear module but the head is taken.
 std::vector<std::string> names_of(const ModelSpec& model, const Lora& lora, const Place& place) {
   if (!lora.targets.empty()) return lora.targets;
   std::vector<std::string> usual = usual_targets(model.family);
   if (!usual.empty() || !lora.parameters.empty()) return usual;
+  if (!scans(model)) return {"all-linear"};
   throw Refusal({place.says(formatted("LoRA without targets: peft 0.21 knows none of its own for {}", model.family),
-                            "name them, as targets=q_proj+v_proj, or say targets=all-linear")});
+                            "name them, as targets=in_proj")});
 }
 
 // Linear modules of classes whose forward gives more than the product, to which peft's would be added.
@@ -131,9 +135,7 @@ class Chooser {
   }
 
   void choose(const std::string& target) {
-    const bool scans = model_.family == "mamba2" || model_.family == "nemotron_h";
-    if (scans && (target == "out_proj" || target == "conv1d" || target == "all-linear")) {
-      // _check_lora_target_modules_mamba (tuners/tuners_utils.py).
+    if (scans(model_) && (target == "out_proj" || target == "conv1d" || target == "all-linear")) {
       return faults_.add(place_.says(formatted("LoRA on \"{}\" of {}, which peft refuses", target, model_.family),
                                      "its mixers' other projection is in_proj"));
     }

@@ -457,7 +457,14 @@ int diff_command(const Words& words) {
   extras.footer = kDiffFooter;
   extras.model_needed = false;
   extras.without = {"--explain", "--verbose"};
-  if (asks_help) (void)parse_simulate("diff", {"--help"}, extras);
+  if (asks_help) {
+    std::optional<std::string> a, b;
+    extras.before_model = [&](CommandLine& line) {
+      line.positional("A", "Options in quotes, a plan, a DeepSpeed file, a prediction", a);
+      line.positional("B", "The other one", b);
+    };
+    (void)parse_simulate("diff", {"--help"}, extras);
+  }
   if (words.size() < 2 || words[0].starts_with("--") || words[1].starts_with("--")) {
     throw Refusal("dsplan diff", "A and B are missing",
                   "two command lines in quotes, plans, DeepSpeed files or predictions");

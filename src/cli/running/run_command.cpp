@@ -75,6 +75,9 @@ RunWords parse_run(const Words& words) {
     line.option("--timeout", "SECONDS", "For other processes; 600 by default", timeout);
   };
   extras.without = {"--explain", "--verbose", "--color", "--phase"};
+  extras.refused = {"--quantization",  "--double-quant",  "--quant-compute-dtype",
+                    "--quant-storage", "--kbit-prepare",  "--activation-offloading",
+                    "--liger-kernels", "--liger-version", "--lora-kernels"};
   said.inputs = parse_simulate("run", words, extras);
   Diagnostics faults;
   const auto fault = [&](const char* name, std::string text, std::string hint = {}) {

@@ -6,6 +6,7 @@
 
 #include "cli/report_comparison.h"
 #include "core/format.h"
+#include "io/deepspeed.h"
 #include "io/locate.h"
 #include "io/text.h"
 #include "report/calibration.h"
@@ -96,7 +97,7 @@ ReceiptInputs run_inputs(const SimulateWords& words, const Request& request) {
   }
   if (request.deepspeed.given()) {
     const std::string path = locate_bundled(Bundled::DeepSpeed, *request.deepspeed);
-    inputs.deepspeed = parse_hjson(path, read_file(path));
+    inputs.deepspeed = read_deepspeed_document(path);
   }
   if (words.options.training.given()) {
     Document document = read_document(locate_bundled(Bundled::Training, *words.options.training));

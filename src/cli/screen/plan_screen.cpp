@@ -48,7 +48,7 @@ std::string speed(const PlanRow& row) {
 }
 
 std::string found(const PlanAnswer& answer) {
-  if (answer.objective == Objective::Gpus) return formatted("{} GPUs are the fewest that do: ", answer.chosen->world);
+  if (answer.objective == Objective::Gpus) return fewest_text(answer.chosen->world);
   if (!answer.found) return {};
   switch (answer.objective) {
     case Objective::MicroBatch: return formatted("micro-batch {} is the largest that fits: ", *answer.found);

@@ -39,9 +39,9 @@ ForeignInput overlay(const ForeignInput& below, const ForeignInput& above) {
       &ForeignInput::supervised, &ForeignInput::model_class, &ForeignInput::centered, &ForeignInput::lora_kernels,
       &ForeignInput::plugins, &ForeignInput::liger_rope, &ForeignInput::liger_norms, &ForeignInput::liger_layer_norms,
       &ForeignInput::liger_gates, &ForeignInput::liger_loss, &ForeignInput::cut_loss, &ForeignInput::by_32,
-      &ForeignInput::trains, &ForeignInput::segments, &ForeignInput::packs, &ForeignInput::bits,
-      &ForeignInput::bits_kind, &ForeignInput::bits_storage, &ForeignInput::bits_nested, &ForeignInput::pure_bf16,
-      &ForeignInput::also_bf16, &ForeignInput::freeze_tower, &ForeignInput::freeze_projector,
+      &ForeignInput::trains, &ForeignInput::segments, &ForeignInput::packs, &ForeignInput::packing_strategy,
+      &ForeignInput::bits, &ForeignInput::bits_kind, &ForeignInput::bits_storage, &ForeignInput::bits_nested,
+      &ForeignInput::pure_bf16, &ForeignInput::also_bf16, &ForeignInput::freeze_tower, &ForeignInput::freeze_projector,
       &ForeignInput::freeze_language, &ForeignInput::freeze_shown, &ForeignInput::trained_names,
       &ForeignInput::image_pixels, &ForeignInput::image_sides, &ForeignInput::all_rows, &ForeignInput::flavor,
       &ForeignInput::shards, &ForeignInput::replicas, &ForeignInput::offload, &ForeignInput::every_nth,
@@ -56,21 +56,49 @@ Said overlay(const Said& below, const Said& above) {
   return {overlay(below.request, above.request), overlay(below.foreign, above.foreign)};
 }
 
+namespace {
+
+using detail::TypesOf;
+
+bool among(std::string_view path, std::string_view paths) {
+  for (std::size_t at = paths.find(path); at != std::string_view::npos; at = paths.find(path, at + 1)) {
+    const std::size_t end = at + path.size();
+    if ((at == 0 || paths[at - 1] == ' ') && (end == paths.size() || paths[end] == ' ')) return true;
+  }
+  return false;
+}
+
+// Of several projects the first that annotates a key.
+std::vector<DialectKey> typed(std::vector<DialectKey> keys, std::initializer_list<TypesOf> projects) {
+  for (DialectKey& key : keys) {
+    if (key.treatment != DialectKey::Treatment::Inert) continue;
+    for (const TypesOf project : projects) {
+      for (const detail::Names& group : detail::key_types(project)) {
+        if (key.type.empty() && among(key.path, group.paths)) key.type = group.note;
+      }
+    }
+  }
+  return keys;
+}
+
+}  // namespace
+
 std::span<const DialectTable> dialects() {
   static const std::array<DialectTable, 7> kAll = {{
       {Dialect::TrainingArguments, "TrainingArguments", "", "TrainingArguments", "transformers 5.17.0 and 4.57.6",
-       false, detail::training_arguments_keys()},
-      {Dialect::Trl, "TRL", "trl", "a TRL configuration", "trl 1.16.0", false, detail::trl_keys()},
+       false, typed(detail::training_arguments_keys(), {TypesOf::Trainer})},
+      {Dialect::Trl, "TRL", "trl", "a TRL configuration", "trl 1.16.0", true,
+       typed(detail::trl_keys(), {TypesOf::Trl, TypesOf::Trainer})},
       {Dialect::LlamaFactory, "LLaMA-Factory", "llama-factory", "a LLaMA-Factory configuration", "llamafactory 0.9.5",
-       false, detail::llama_factory_keys()},
+       false, typed(detail::llama_factory_keys(), {TypesOf::Factory, TypesOf::Trainer})},
       {Dialect::LlamaFactoryV1, "LLaMA-Factory v1", "llama-factory-v1", "a LLaMA-Factory v1 configuration",
-       "llamafactory 0.9.6.dev0, its folder v1", false, detail::llama_factory_v1_keys()},
+       "llamafactory 0.9.6.dev0, its folder v1", false, typed(detail::llama_factory_v1_keys(), {TypesOf::FactoryV1})},
       {Dialect::Axolotl, "axolotl", "axolotl", "an axolotl configuration", "axolotl 0.19.0", true,
-       detail::axolotl_keys()},
+       typed(detail::axolotl_keys(), {TypesOf::Axolotl})},
       {Dialect::Accelerate, "accelerate", "", "accelerate's configuration", "accelerate 1.15.0", false,
        detail::accelerate_keys()},
       {Dialect::Torchtitan, "torchtitan", "torchtitan", "a torchtitan configuration", "torchtitan 0.2.2 and 0.1.0",
-       false, detail::torchtitan_keys()},
+       false, typed(detail::torchtitan_keys(), {TypesOf::Torchtitan})},
   }};
   return kAll;
 }

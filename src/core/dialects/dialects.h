@@ -65,7 +65,8 @@ struct ForeignInput {
   Setting<bool> rewards;                         // axolotl's reward_model
   Setting<double> supervised;                    // cpo_alpha
   Setting<std::string> model_class;              // axolotl's model_type
-  Setting<bool> packs;                           // sample_packing
+  Setting<bool> packs;                           // sample_packing, packing
+  Setting<std::string> packing_strategy;         // TRL's
   Setting<bool> lora_kernels;                    // axolotl's, which it turns on where nobody says anything.
   Setting<std::vector<std::string>> plugins;     // axolotl's
   Setting<bool> liger_rope;                      // What its plugin for Liger takes of Liger's.
@@ -149,6 +150,7 @@ enum class Reading : std::uint8_t {
   Kernels,          // A flag of one of axolotl's kernels for adapters, which turn one another's default off.
   Plugin,           // What accelerate makes a DeepSpeed configuration of.
   Preference,       // A number that only DPO or KTO has: whoever says it runs that trainer.
+  Rewards,          // What only TRL's trainer of rewards has, which a dump says with null as well.
   Scalar,           // A text, or what YAML makes of one: true, 2.
   Liger,            // A flag: all of Liger's kernels, and its loss.
   Offloading,       // A flag, or axolotl's "legacy" (on one stream), "disk", "hidden_states".
@@ -179,6 +181,9 @@ struct DialectKey {
   std::int64_t least = 1;  // Of an integer.
   // An argument of transformers' Trainer: who says it runs that Trainer, whose defaults then count.
   bool trainers = false;
+  // Of an inert key's value, by the project's own annotation: letters of a flag, an integer, a float, a string, a list,
+  // a dictionary ("bs"), and the words that it may be ("=no|steps|epoch"). Empty: any.
+  std::string_view type = {};
 };
 
 struct DialectTable {
@@ -206,6 +211,8 @@ struct Names {
   std::string_view paths;
 };
 [[nodiscard]] std::vector<DialectKey> inert_keys(std::span<const Names> groups);
+enum class TypesOf : std::uint8_t { Trainer, Trl, Factory, FactoryV1, Axolotl, Torchtitan };
+[[nodiscard]] std::span<const Names> key_types(TypesOf whose);  // Types, and the keys that have them.
 [[nodiscard]] std::vector<DialectKey> refused_keys(std::span<const Names> groups);
 void append(std::vector<DialectKey>& keys, std::span<const DialectKey> more);
 void append(std::vector<DialectKey>& keys, const std::vector<DialectKey>& more);

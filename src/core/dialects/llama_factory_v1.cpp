@@ -13,7 +13,7 @@ constexpr std::string_view kExperts = "fsdpturbo, which shares experts among ran
 constexpr std::string_view kMerge = "merging adapters, which trains nothing";
 constexpr std::string_view kQuantization = "packed weights under v1";
 constexpr std::string_view kMuon = "LLaMA-Factory's Muon";
-constexpr std::string_view kPairs = "it needs `llamafactory-cli dpo`, which is refused";
+constexpr std::string_view kV1Pairs = "it needs `llamafactory-cli dpo`, which is refused";
 
 constexpr DialectKey kRows[] = {
     honoured("model", "MODEL", kOther<&ForeignInput::model>),
@@ -92,7 +92,7 @@ constexpr Names kInert[] = {
     {"it needs optim_config.name, which is refused",
      "optim_config.wd optim_config.momentum optim_config.nesterov optim_config.ns_steps optim_config.adamw_betas "
      "optim_config.adamw_eps"},
-    {kPairs, "pref_loss pref_beta pref_ftx simpo_gamma dpo_label_smoothing ld_alpha"},
+    {kV1Pairs, "pref_loss pref_beta pref_ftx simpo_gamma dpo_label_smoothing ld_alpha"},
 };
 
 }  // namespace

@@ -121,7 +121,7 @@ constexpr DialectKey kTrainerRefused[] = {
     refused("neftune_noise_alpha", "NEFTune"),
     refused("torch_empty_cache_steps", "emptying the cache"),
     refused("label_smoothing_factor", "label smoothing"),
-    refused("optim_target_modules", "GaLore"),
+    refused("optim_target_modules", "GaLore and APOLLO, which project the gradients of these modules"),
     refused("optim_args", "arguments of an optimizer"),
     refused("parallelism_config", "accelerate's parallelism"),
     refused("full_determinism", kDeterministic),
@@ -271,7 +271,10 @@ constexpr DialectKey kTrlRows[] = {
     honoured("use_bnb_nested_quant", "double_quant", kOther<&ForeignInput::bits_nested>),
     refused("lora_target_parameters", "adapters on parameters"),
     choice(honoured("lora_task_type", "lora", kOther<&ForeignInput::lora_task>), "CAUSAL_LM|SEQ_CLS"),
-    refused("packing", "packed sequences"),
+    honoured("packing", "micro_batch, seq", kOther<&ForeignInput::packs>),
+    // "ffd" is what releases before 0.19 called "bfd".
+    choice(honoured("packing_strategy", "micro_batch, seq", kOther<&ForeignInput::packing_strategy>),
+           "bfd|bfd_split|wrapped|ffd"),
     refused("padding_free", "batches without padding"),
     honoured("activation_offloading", "activation_offloading", kSays<&Request::activation_offloading>,
              Reading::Offloading),
@@ -293,7 +296,7 @@ constexpr DialectKey kTrlRows[] = {
     refused("max_prompt_length", kOlder),
     refused("max_completion_length", kGenerates),
     refused("disable_dropout", "dropout in training of pairs", "true"),
-    honoured("center_rewards_coefficient", "loss", kOther<&ForeignInput::centered>),
+    honoured("center_rewards_coefficient", "loss", kOther<&ForeignInput::centered>, Reading::Rewards),
 };
 // Of GRPOConfig, RLOOConfig and their scripts.
 constexpr Names kTrlGenerates[] = {
@@ -317,7 +320,7 @@ constexpr Names kTrlInert[] = {
     {kData,
      "dataset_name dataset_config dataset_train_split dataset_test_split dataset_streaming dataset_text_field "
      "dataset_kwargs dataset_num_proc dataset_batch_size datasets streaming test_split_size shuffle_dataset "
-     "packing_strategy eval_packing truncation_mode pad_to_multiple_of"},
+     "eval_packing truncation_mode pad_to_multiple_of"},
     {"it masks labels, whose number stays", "completion_only_loss assistant_only_loss"},
     {"it needs another loss of pairs than sigmoid", "f_alpha_divergence_coef discopop_tau"},
     {"it needs sync_ref_model", "ref_model_mixup_alpha ref_model_sync_steps"},

@@ -8,6 +8,7 @@
 #include "io/deepspeed.h"
 #include "io/dialects/dialect_reader.h"
 #include "io/dialects/program_line.h"
+#include "io/dialects/slots.h"
 #include "io/own_file.h"
 #include "io/text.h"
 #include "io/training_file.h"
@@ -16,6 +17,18 @@ namespace dsplan {
 namespace {
 
 using Treatment = DialectKey::Treatment;
+
+// A key of dsplan's own training file, whose head is missing. Empty: it is none.
+std::string own_key_hint(std::string_view key) {
+  const std::span<const SettingRow> all = settings();
+  const bool own = std::any_of(all.begin(), all.end(), [key](const SettingRow& row) {
+    const std::string_view known = row.request.key;
+    return known == key || (known.starts_with(key) && known.substr(key.size()).starts_with('.'));
+  });
+  return own && !key.empty()
+             ? "dsplan's own training file has it, and begins with \"dsplan\": 1, \"kind\": \"training\""
+             : "";
+}
 
 // Walks a file and arguments over one table.
 class DialectReader {
@@ -54,7 +67,8 @@ class DialectReader {
       const DialectKey* const key = find_key(table_, path);
       if (key == nullptr) {
         unknown(place_at(document, member.key_offset), path, formatted("unknown key \"{}\" in {}", path, table_.what));
-      } else if (!member.value.is(Value::Kind::Null) && !overridden_.contains(path)) {
+      } else if ((!member.value.is(Value::Kind::Null) || key->reading == Reading::Rewards) &&
+                 !overridden_.contains(path)) {
         take(document, *key, path, member.value);
       }
     }
@@ -153,6 +167,7 @@ class DialectReader {
 
   void unknown(const Place& place, const std::string& path, std::string message) {
     std::string hint = did_you_mean(called_otherwise(path));
+    if (hint.empty()) hint = own_key_hint(path);
     if (hint.empty()) hint = did_you_mean(nearest_key(table_, path));
     if (path.find("ALLOC_CONF") != std::string::npos || path == "allocator_conf" || path == "alloc_conf") {
       hint = "the allocator is told by --alloc-conf, or by PYTORCH_CUDA_ALLOC_CONF=... before the command after --";
@@ -217,7 +232,7 @@ const Vote& winner_of(const std::vector<Vote>& votes) {
 [[noreturn]] void refuse_unknown_file(const Document& document) {
   Diagnostics faults;
   for (const Member& member : document.root.members) {
-    std::string hint;
+    std::string hint = own_key_hint(member.key);
     for (const DialectTable& table : dialects()) {
       const std::string_view near = nearest_key(table, member.key);
       if (hint.empty() && !near.empty()) hint = formatted("{} has \"{}\"", table.name, near);
@@ -343,6 +358,7 @@ Said with_launch_file(Said said) {
 
 Said read_training_document(const Document& document) {
   expect_object(document, "a training file");
+  refuse_other_slot(document, Slot::Training);
   if (document.root.find("dsplan") != nullptr) return {read_training_file(document), {}};
   if (!is_deepspeed_json(document)) {
     const DialectTable& table = recognise(document);

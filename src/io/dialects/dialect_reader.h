@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "core/dialects/dialects.h"
 #include "core/document.h"
@@ -53,8 +54,9 @@ class DialectValues {
   ForeignInput& foreign_;
   bool launcher_;
   Diagnostics& faults_;
-  std::optional<Place> packs_;  // adapter: qlora
-  std::optional<Place> older_;  // A key that transformers 4 alone has.
+  std::optional<Place> packs_;                  // adapter: qlora
+  std::optional<Place> older_;                  // A key that transformers 4 alone has.
+  std::optional<Place> length_, older_length_;  // TRL's max_length, and what it was called.
   // accelerate's DeepSpeedPlugin, which becomes a configuration where no file is named.
   std::optional<DeepSpeedInput> plugin_;
   Place plugin_place_;  // Of its first key.
@@ -68,8 +70,12 @@ void finish_plugin(DeepSpeedInput plugin, Request& request);
 // torchtitan names a model in two words: they become ForeignInput::model, or what is not modelled.
 void name_torchtitan_model(ForeignInput& foreign, Request& request);
 
+// A fault where a value is not of its key's type.
+void judge_type(const Spoken& said, Diagnostics& faults);
+
 // What the readers of values share: the value as a person would write it, "a|b" as a list, and a fault.
 [[nodiscard]] std::string text_of(const Value& value);
+[[nodiscard]] std::vector<std::string_view> listed(std::string_view choices);
 [[nodiscard]] bool one_of(std::string_view text, std::string_view choices);
 void wrong(const Spoken& said, std::string_view wanted, Diagnostics& faults);
 

@@ -34,8 +34,6 @@ void wrong(const Spoken& said, std::string_view wanted, Diagnostics& faults) {
   faults.add(said.place.says(formatted("\"{}\" must be {}, not {}", said.written, wanted, got)));
 }
 
-namespace {
-
 std::vector<std::string_view> listed(std::string_view choices) {
   std::vector<std::string_view> all;
   while (!choices.empty()) {
@@ -45,6 +43,8 @@ std::vector<std::string_view> listed(std::string_view choices) {
   }
   return all;
 }
+
+namespace {
 
 bool is_text(const Value& value) { return value.is(Value::Kind::String); }
 
@@ -114,9 +114,10 @@ struct Putter {
     }
     *into = {static_cast<std::int64_t>(*number), said.place};
   }
-  // A rate such as 2e-5 is a text to PyYAML, and the frameworks make a number of it.
+  // A rate such as 2e-5 is a text to PyYAML, and the frameworks make a number of it; of "1.0" in quotes they do not.
   void operator()(Setting<double>* into) const {
-    const std::optional<double> number = lax_number(said.value);
+    const bool quoted = is_text(said.value) && !said.text && said.value.string.find_first_of("eE") == std::string::npos;
+    const std::optional<double> number = quoted ? std::nullopt : lax_number(said.value);
     if (!number || *number < 0 || said.value.is(Value::Kind::Bool)) {
       return wrong(said, "a number of at least 0", faults);
     }
@@ -215,6 +216,12 @@ void take_preference(const Spoken& said, Said& into, Diagnostics& faults) {
            "\"{}\" is taken for DPO's; KTO, ORPO, CPO and others have it, too: a launch line says which, as `trl kto`",
            said.written),
        {}});
+}
+
+// RewardConfig alone has it (trl 1.16.0, trainer/reward_config.py).
+void take_rewards(const Spoken& said, ForeignInput& foreign, Diagnostics& faults) {
+  if (!foreign.trainer.given()) foreign.trainer = {"reward", said.place};
+  if (!said.value.is(Value::Kind::Null)) Putter{said, faults}(&foreign.centered);
 }
 
 void take_words(const Spoken& said, ForeignInput& foreign, Diagnostics& faults) {
@@ -316,6 +323,8 @@ void DialectValues::not_modelled(const Spoken& said, std::string feature) {
 void DialectValues::plain(const Spoken& said) {
   // A configuration that leaves it to the launch line (accelerate, commands/launch.py): it is not said then.
   if (said.key.path == "num_processes" && lax_number(said.value).value_or(0) == -1) return;
+  if (said.key.path == "max_length") length_ = said.place;
+  if (said.key.path == "max_seq_length") older_length_ = said.place;
   const Putter putter{said, faults_};
   const std::size_t before = faults_.count();
   if (said.key.field) std::visit(putter, said.key.field.of(request_));
@@ -448,10 +457,31 @@ void DialectValues::bits(const Spoken& said, std::int64_t count) {
   foreign_.bits = {*on ? count : 0, said.place};
 }
 
+namespace {
+
+// axolotl 0.19.0 packs 4 bits beside qlora alone and 8 beside lora alone (loaders/model.py, _set_quantization_config).
+// lora with load_in_4bit packs nothing, and prepare_model_for_kbit_training then casts every weight to fp32.
+void judge_axolotl_bits(const std::optional<Place>& qlora, const ForeignInput& foreign, Diagnostics& faults) {
+  const std::int64_t count = foreign.bits.value_or(0);
+  if (qlora && count != 4) {
+    return faults.add(qlora->says("adapter: qlora without load_in_4bit", "axolotl wants load_in_4bit: true"));
+  }
+  if (qlora || count != 4 || foreign.program.value_or("") != "axolotl" || !foreign.adapters.value_or(false)) return;
+  faults.add(foreign.bits.place.says(
+      "load_in_4bit with adapter: lora packs no weight in axolotl, which then casts all of them to fp32: not modelled",
+      "adapter: qlora packs them; load_in_4bit: false leaves them in 16 bits"));
+}
+
+}  // namespace
+
 void DialectValues::finish() {
   if (foreign_.program.value_or("") == "torchtitan") name_torchtitan_model(foreign_, request_);
-  if (packs_ && foreign_.bits.value_or(0) != 4) {
-    faults_.add(packs_->says("adapter: qlora without load_in_4bit", "axolotl wants load_in_4bit: true"));
+  judge_axolotl_bits(packs_, foreign_, faults_);
+  if (length_ && older_length_ && foreign_.program.value_or("") == "trl") {
+    faults_.add(
+        older_length_->says("max_seq_length beside max_length: TRL 1.16.0 has no max_seq_length, which is what "
+                            "releases before 0.20 called max_length",
+                            "leave it out"));
   }
   if (older_ && !request_.torch_dtype.given()) request_.torch_dtype = {"float32", *older_};
   if (foreign_.distribution.given()) distribute(foreign_, request_);
@@ -484,6 +514,7 @@ void DialectValues::honour(const Spoken& said) {
     case Reading::Kernels: return take_kernels(said, said_, faults_);
     case Reading::Liger: return take_liger(said, request_, faults_);
     case Reading::Preference: return take_preference(said, said_, faults_);
+    case Reading::Rewards: return take_rewards(said, foreign_, faults_);
     case Reading::Scalar: return take_words(said, foreign_, faults_);
     case Reading::Offloading: return take_offloading(said, request_, faults_);
     case Reading::Sides: return take_sides(said, foreign_, faults_);
@@ -502,6 +533,9 @@ void DialectValues::refuse(const Spoken& said) {
 }
 
 void DialectValues::inert(const Spoken& said) {
+  const std::size_t before = faults_.count();
+  judge_type(said, faults_);
+  if (faults_.count() != before) return;
   request_.notices.push_back(
       {Notice::Kind::Inert, said.place, formatted("\"{}\" has no effect here: {}", said.written, said.key.note), {}});
 }

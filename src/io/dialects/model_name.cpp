@@ -1,47 +1,22 @@
 #include "io/dialects/model_name.h"
 
 #include <algorithm>
-#include <array>
 #include <filesystem>
 #include <optional>
 
 #include "core/format.h"
-#include "core/text/letters.h"
 #include "io/dialects/dialect_reader.h"
 #include "io/locate.h"
 
 namespace dsplan {
 namespace {
 
-// "meta-llama/Meta-Llama-3.1-8B-Instruct" and "llama-3.1-8b" are llama318b: the owner, and what a checkpoint was
-// trained for, are no part of an architecture's name.
-std::string bare(std::string_view name) {
-  while (name.ends_with('/')) name.remove_suffix(1);
-  name.remove_prefix(name.rfind('/') + 1);
-  std::string word;
-  std::vector<std::string> words;
-  for (const char c : std::string(name) + "-") {
-    const char lower = in_lower_case(c);
-    const bool kept = (lower >= 'a' && lower <= 'z') || (lower >= '0' && lower <= '9');
-    if (kept || lower == '.') {
-      if (kept) word += lower;
-    } else if (!word.empty()) {
-      words.push_back(std::move(word));
-      word.clear();
-    }
-  }
-  constexpr std::array<std::string_view, 7> kAside = {"meta", "hf", "instruct", "chat", "it", "base", "json"};
-  std::string all;
-  for (const std::string& one : words) {
-    if (std::find(kAside.begin(), kAside.end(), one) == kAside.end()) all += one;
-  }
-  return all;
-}
-
 std::optional<std::string> bundled_called(const std::string& name) {
   if (is_bundled(Bundled::Model, name)) return name;
+  if (std::string by_id = model_of_the_hub(name); !by_id.empty()) return by_id;
+  const std::string words = words_of_model(name);
   for (const std::string& one : list_bundled(Bundled::Model)) {
-    if (bare(one) == bare(name)) return one;
+    if (words_of_model(one) == words) return one;
   }
   return std::nullopt;
 }
@@ -57,10 +32,45 @@ bool are_one(const std::string& a, const std::string& b) {
   if (bundled && bundled == bundled_called(b)) return true;
   std::error_code failed;
   if (is_here(a) && is_here(b)) return std::filesystem::equivalent(a, b, failed);
-  return bare(a) == bare(b);
+  return words_of_model(a) == words_of_model(b);
+}
+
+bool is_path(const std::string& name) {
+  return name.starts_with('/') || name.starts_with('.') || name.starts_with('~') ||
+         std::count(name.begin(), name.end(), '/') > 1;
+}
+
+bool are_two_models(const std::string& a, const std::string& b) {
+  const bool unseen = (is_path(a) && !is_here(a)) || (is_path(b) && !is_here(b));
+  return !unseen && !are_one(a, b);
+}
+
+void refuse_two(std::string_view what, const Setting<std::string>& below, const Setting<std::string>& above,
+                Diagnostics& faults) {
+  faults.add(above.place.says(formatted("this {} {}, and {} {}", what, *above, below.place.text(), *below),
+                              "name files of one job"));
 }
 
 }  // namespace
+
+Said of_one_job(const Said& below, const Said& above) {
+  Diagnostics faults;
+  const ForeignInput& under = below.foreign;
+  const ForeignInput& over = above.foreign;
+  const auto differ = [](const Setting<std::string>& a, const Setting<std::string>& b) {
+    return a.given() && b.given() && *a != *b;
+  };
+  if (under.model.given() && over.model.given() && are_two_models(*under.model, *over.model)) {
+    refuse_two("names the model", under.model, over.model, faults);
+  }
+  if (differ(under.program, over.program)) {
+    refuse_two("is for the program", under.program, over.program, faults);
+  } else if (differ(under.trainer, over.trainer)) {
+    refuse_two("asks for the trainer", under.trainer, over.trainer, faults);
+  }
+  faults.throw_if_any();
+  return overlay(below, above);
+}
 
 std::string agreed_model(const std::string& argument, const Setting<std::string>& named, std::vector<Notice>& notices) {
   if (argument.empty() && !named.given()) {
@@ -78,9 +88,7 @@ std::string agreed_model(const std::string& argument, const Setting<std::string>
     return bundled.value_or(*named);
   }
   if (!named.given() || are_one(argument, *named)) return argument;
-  const bool path = named->starts_with('/') || named->starts_with('.') || named->starts_with('~') ||
-                    std::count(named->begin(), named->end(), '/') > 1;
-  if (path && !is_here(*named)) {
+  if (is_path(*named) && !is_here(*named)) {
     notices.push_back({Notice::Kind::Announcement,
                        named.place,
                        formatted("\"{}\" is not here and cannot be compared; MODEL is {}", *named, argument),

@@ -13,4 +13,8 @@ namespace dsplan {
 [[nodiscard]] std::string agreed_model(const std::string& argument, const Setting<std::string>& named,
                                        std::vector<Notice>& notices);
 
+// `above`, which is the launch line's, over `below`, which is the training file's. Refused: they name two models, two
+// programs or two trainers, so that they are of two jobs. A model that is a path which is not here is not compared.
+[[nodiscard]] Said of_one_job(const Said& below, const Said& above);
+
 }  // namespace dsplan

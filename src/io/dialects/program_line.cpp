@@ -38,8 +38,10 @@ constexpr Known kPrograms[] = {
     {"axolotl.cli.train", "", Dialect::Axolotl, false},
     {"llamafactory-cli", "train", Dialect::LlamaFactory, true},
     {"lmf", "train", Dialect::LlamaFactory, true},
+    {"llamafactory.cli", "train", Dialect::LlamaFactory, true},
     {"llamafactory-cli", "sft", Dialect::LlamaFactoryV1, true},
     {"lmf", "sft", Dialect::LlamaFactoryV1, true},
+    {"llamafactory.cli", "sft", Dialect::LlamaFactoryV1, true},
     {"trl", "sft", Dialect::Trl, true, "sft"},
     {"trl", "dpo", Dialect::Trl, true, "dpo"},
     {"trl", "kto", Dialect::Trl, true, "kto"},
@@ -50,7 +52,7 @@ constexpr Known kPrograms[] = {
     {"trl.scripts.reward", "", Dialect::Trl, false, "reward"},
     {"torchtitan.train", "", Dialect::Torchtitan, false},
 };
-constexpr std::string_view kOnlyTrained[] = {"axolotl", "llamafactory-cli", "lmf", "trl"};
+constexpr std::string_view kOnlyTrained[] = {"axolotl", "llamafactory-cli", "lmf", "llamafactory.cli", "trl"};
 
 // Programs whose recipes and arguments no table knows.
 struct Stranger {
@@ -137,6 +139,15 @@ bool is_factory(const std::optional<Dialect>& dialect) {
   return dialect == Dialect::LlamaFactory || dialect == Dialect::LlamaFactoryV1;
 }
 
+// axolotl's and TRL's own programs start `accelerate launch` where no other launcher is named.
+void launch_usually(const std::optional<Dialect>& expected, ProgramLine& made) {
+  const bool theirs = expected == Dialect::Axolotl || expected == Dialect::Trl;
+  const bool named = !made.launcher.empty() && !made.launcher.front().starts_with("-");
+  if (theirs && made.takes_all_devices && !named) {
+    made.launcher.insert(made.launcher.begin(), {"accelerate", "launch"});
+  }
+}
+
 class ProgramReader {
  public:
   ProgramReader(const Words& words, const ReadNamed& read) : words_(words), read_(read) {}
@@ -158,6 +169,7 @@ class ProgramReader {
     notices.insert(notices.begin(), told.begin(), told.end());
     if (trainer_.given()) made_.said.foreign.trainer = trainer_;
     launch_file();
+    launch_usually(expected_, made_);
     if (script_of_adapters_) tell_of_adapters();
     return std::move(made_);
   }

@@ -28,13 +28,6 @@ std::string expanded(const std::string& path) {
   return path.starts_with("~/") ? environment("HOME") + path.substr(1) : path;
 }
 
-// Where huggingface_hub keeps what is no model: HF_HOME.
-std::string hub_home() {
-  if (const std::string home = environment("HF_HOME"); !home.empty()) return expanded(home);
-  if (const std::string cache = environment("XDG_CACHE_HOME"); !cache.empty()) return expanded(cache) + "/huggingface";
-  return environment("HOME") + "/.cache/huggingface";
-}
-
 bool says_yes(std::string_view said) {
   const std::string text = in_lower_case(said);
   return text == "1" || text == "true" || text == "yes" || text == "on";
@@ -170,6 +163,12 @@ void keep(const fs::path& folder, std::string_view name, const HubFile& file) {
 std::string environment(const char* name) {
   const char* value = std::getenv(name);
   return value == nullptr ? std::string() : std::string(value);
+}
+
+std::string hub_home() {
+  if (const std::string home = environment("HF_HOME"); !home.empty()) return expanded(home);
+  if (const std::string cache = environment("XDG_CACHE_HOME"); !cache.empty()) return expanded(cache) + "/huggingface";
+  return environment("HOME") + "/.cache/huggingface";
 }
 
 bool is_hub_id(std::string_view text) {

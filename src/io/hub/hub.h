@@ -13,6 +13,9 @@ struct HttpAnswer;
 // A variable of the environment; "" where it is not set.
 [[nodiscard]] std::string environment(const char* name);
 
+// Where Hugging Face's libraries keep what they keep: $HF_HOME, $XDG_CACHE_HOME/huggingface, ~/.cache/huggingface.
+[[nodiscard]] std::string hub_home();
+
 // `org/name`, of the characters that the hub allows: a part of paths and addresses.
 [[nodiscard]] bool is_hub_id(std::string_view text);
 

@@ -201,7 +201,9 @@ std::vector<Prediction> predict_ranks(const ModelSpec& model, const Job& job, De
       const std::int64_t model_ranks = job.parallelism.tp * job.parallelism.sp;
       const bool shards = is_fsdp(job.training.runtime);
       // The rank before loads for the others, or keeps the dict that is saved.
-      const bool first = job.training.model_init == ModelInit::Rank0 || job.training.fsdp.state_dict == "full";
+      const bool keeps = job.training.fsdp.state_dict == "full" ||
+                         (job.training.zero.stage == 3 && job.training.zero.gather_16bit_weights_on_model_save);
+      const bool first = job.training.model_init == ModelInit::Rank0 || keeps;
       if (rank > 0 && !(rank == 1 && first) &&
           (rank % model_ranks > 0 || (shards ? same_shards(model, job, rank - 1, rank) : alike))) {
         predictions.push_back(predictions.back());

@@ -226,6 +226,18 @@ void assume_mixer(Resolver& resolver) {
                    "");
 }
 
+// Beside packed weights norms are in fp32, and transformers casts queries, keys and values back for flash-attn
+// (integrations/flash_attention.py, get_target_dtype): to autocast's dtype, or without it to that of the configuration.
+void refuse_flash_in_fp32(Resolver& resolver, const Setting<std::string>& wished) {
+  if (*wished == "flash" || !packing_of(resolver.model)) {
+    return resolver.fault(wished.place, "flash attention with fp32", "the kernel takes fp16 and bf16 only");
+  }
+  resolver.fault(wished.place,
+                 "flash attention beside what prepare_model_for_kbit_training casts to fp32: transformers casts "
+                 "queries, keys and values for the kernel, which is modelled under autocast alone",
+                 "--autocast bf16, as the Trainer's bf16 is; or --kbit-prepare false");
+}
+
 void resolve_attention(Resolver& resolver) {
   assume_mixer(resolver);
   const Setting<std::string>& wished = resolver.request.attention;
@@ -280,9 +292,7 @@ void resolve_attention(Resolver& resolver) {
   }
   resolver.given("attention", std::string(name(training.attention)), wished.place, "--attention");
   if (text != "flash") return;
-  if (training.compute_dtype() == DType::Float32) {
-    resolver.fault(wished.place, "flash attention with fp32", "the kernel takes fp16 and bf16 only");
-  }
+  if (training.compute_dtype() == DType::Float32) refuse_flash_in_fp32(resolver, wished);
   if (before_ampere(resolver)) {
     resolver.fault(wished.place, formatted("flash attention on {}", resolver.hardware->name),
                    "the kernel needs sm_80 or newer");
@@ -601,14 +611,25 @@ CheckpointKind checkpoint_kind(Resolver& resolver) {
   return kind;
 }
 
+void assume_targets(Resolver& resolver) {
+  const std::string& family = resolver.model.family;
+  const std::vector<std::string> usual = usual_targets(family);
+  if (!usual.empty()) {
+    return resolver.assumed("lora_targets", formatted("{}", joined(usual, "+")),
+                            formatted("peft 0.21's own for {}", family), "--lora");
+  }
+  resolver.assumed("lora_targets", "all-linear", formatted("peft 0.21 knows none of its own for {}", family), "--lora");
+  resolver.announce(resolver.request.lora.place,
+                    formatted("LoRA without targets: peft 0.21 knows none of its own for {}, and stops; targets="
+                              "all-linear is taken, which LoraConfig has to say",
+                              family));
+}
+
 void resolve_lora(Resolver& resolver) {
   const Setting<std::string>& wished = resolver.request.lora;
   if (!wished.given()) return;
   resolver.given("lora", *wished, wished.place, "--lora");
-  if (parse_lora(wished).targets.empty()) {
-    resolver.assumed("lora_targets", formatted("{}", joined(usual_targets(resolver.model.family), "+")),
-                     formatted("peft 0.21's own for {}", resolver.model.family), "--lora");
-  }
+  if (parse_lora(wished).targets.empty()) assume_targets(resolver);
   if (!resolver.deepspeed() || !resolver.training().casts_parameters()) return;
   resolver.announce(wished.place, formatted("DeepSpeed casts the adapters to {}, as the whole model",
                                             name(resolver.job.training.dtype)));

@@ -182,17 +182,29 @@ bool autocasts(const Resolver& resolver) {
   return wished.given() ? *wished != "none" : mixed_precision(resolver) != nullptr || trainer_precision(resolver);
 }
 
-// The dtype of weights under autocast that nothing names: transformers 5 loads a model in the checkpoint's own, 4 in
-// fp32 (PreTrainedModel.from_pretrained, `dtype`).
-void loaded_under_autocast(Resolver& resolver) {
+// Whether weights whose dtype nothing names come from transformers: a script on a launch line, and whoever reads
+// TrainingArguments. A plain torch.autocast around a script of one's own is used with fp32 weights.
+bool loaded_by_transformers(const Resolver& resolver) {
+  const Request& request = resolver.request;
+  if (resolver.deepspeed()) return false;
+  if (mixed_precision(resolver) != nullptr || trainer_precision(resolver) != nullptr) return true;
+  return !autocasts(resolver) &&
+         (request.has_launch_line || request.training_arguments || request.mixed_precision.given());
+}
+
+// transformers 5 loads a model in the checkpoint's own dtype, as "auto" does in 4, which loads fp32 unless it is told
+// (PreTrainedModel.from_pretrained, `dtype`). A config.json that names none is of weights in fp32.
+void from_pretrained(Resolver& resolver) {
   Training& training = resolver.training();
-  const bool own = training.transformers >= Version{5, 0, 0} && resolver.model.stored_dtype.has_value();
-  const bool trainer = mixed_precision(resolver) != nullptr || trainer_precision(resolver) != nullptr;
-  training.dtype = own && trainer ? *resolver.model.stored_dtype : DType::Float32;
-  if (!trainer) return resolver.derived("dtype", "fp32", "autocast, whose use is with fp32 weights", "--dtype");
-  resolver.assumed("dtype", std::string(name(training.dtype)),
-                   own ? "from_pretrained loads a checkpoint in its own dtype" : "from_pretrained loads fp32",
-                   "--dtype");
+  const bool automatic = resolver.request.torch_dtype.value_or({}) == "auto";
+  const bool own = automatic || training.transformers >= Version{5, 0, 0};
+  const std::optional<DType> stored = resolver.model.stored_dtype;
+  training.dtype = own ? stored.value_or(DType::Float32) : DType::Float32;
+  constexpr std::string_view kOwn = "from_pretrained loads a checkpoint in its own dtype";
+  const std::string why = !own     ? "from_pretrained loads fp32"
+                          : stored ? std::string(kOwn)
+                                   : formatted("{}, and the config.json names none: fp32", kOwn);
+  resolver.assumed("dtype", std::string(name(training.dtype)), why, "--dtype");
 }
 
 // Without DeepSpeed, the weights keep the dtype in which the script loads them.
@@ -203,7 +215,11 @@ void loaded_dtype(Resolver& resolver) {
     resolver.training().dtype = *dtype;
     return resolver.given("dtype", std::string(name(*dtype)), loaded.place, "--dtype");
   }
-  if (autocasts(resolver)) return loaded_under_autocast(resolver);
+  if (loaded_by_transformers(resolver)) return from_pretrained(resolver);
+  if (autocasts(resolver)) {
+    resolver.training().dtype = DType::Float32;
+    return resolver.derived("dtype", "fp32", "autocast, whose use is with fp32 weights", "--dtype");
+  }
   resolver.assumed("dtype", "bf16", "no DeepSpeed JSON", "--dtype");
 }
 

@@ -85,6 +85,8 @@ class AdapterWriter {
     request_.lora = {formatted("r={}{},dtype={},dropout={},alpha={}{}", rank, named.empty() ? "" : ",targets=" + named,
                                dtype, dropout, alpha(std::stoll(rank)), more(packs)),
                      place};
+    const auto at = [](const auto& said) { return said.given() ? std::optional(said.place) : std::nullopt; };
+    request_.lora_places = {at(foreign_.lora_targets), at(foreign_.lora_saved)};
   }
 
  private:
@@ -137,7 +139,7 @@ class AdapterWriter {
       }
       return formatted("{}", joined(in_model(named), "+"));
     }
-    if (name_ == "trl") return {};
+    if (name_ == "trl") return usual_of_peft(on);
     faults_.add(on.says("adapters without names of modules", "say lora_target_modules"));
     return "all-linear";
   }
@@ -145,6 +147,17 @@ class AdapterWriter {
   [[nodiscard]] std::string every_linear() const {
     const bool one_by_one = name_ != "trl" && words_.base.dims.experts > 0;
     return one_by_one ? as_targets(words_.base, linear_modules()) : "all-linear";
+  }
+
+  // Empty: peft's own.
+  [[nodiscard]] std::string usual_of_peft(const Place& on) {
+    const std::string& family = words_.base.family;
+    if (usual_targets(family).empty()) {
+      faults_.add(
+          on.says(formatted("adapters without names of modules: peft 0.21 knows none for {}, and stops", family),
+                  "say lora_target_modules: all-linear"));
+    }
+    return {};
   }
 
   // axolotl's find_all_linear_names (loaders/adapter.py) and LLaMA-Factory's find_all_linear_modules name them one by

@@ -50,35 +50,89 @@ void take_offloading(const ForeignInput& foreign, Request& request) {
   request.checkpoint_impl = {"non_reentrant", place};
 }
 
+bool is_flash(const Request& request) {
+  const std::string attention = request.attention.value_or("sdpa");
+  return attention.starts_with("flash") || attention == "fa2" || attention == "fa3";
+}
+
+// A micro-batch in one row.
+void fold_rows(const Place& place, Request& request, std::int64_t usual_seq) {
+  const std::int64_t rows = request.micro_batch.value_or(1);
+  if (rows == 1) return;
+  request.seq = {checked_mul(rows, request.seq.value_or(usual_seq)), place};
+  request.micro_batch = {1, place};
+  if (request.training_arguments) request.training_arguments->per_device_train_batch_size = request.micro_batch;
+}
+
+void tell_of_packing(std::string_view key, const Place& place, std::string_view uncounted, Request& request) {
+  const std::int64_t rows = request.micro_batch.value_or(1);
+  request.notices.push_back(
+      {Notice::Kind::Announcement,
+       place,
+       formatted("{}: a micro-batch is {} of {} tokens, taken as full{}", key,
+                 rows == 1 ? "one row" : formatted("{} rows", rows), request.seq.value_or(512), uncounted),
+       {}});
+}
+
 // _create_multipack_sampler (core/trainers/base.py): flash attention keeps sequences of one row apart, so that a
 // micro-batch is one row; with other kernels rows stay rows, which sequences fill.
 void pack_rows(const ForeignInput& foreign, Request& request) {
   if (!foreign.packs.value_or(false)) return;
-  const std::int64_t rows = request.micro_batch.value_or(1);
-  const std::string attention = request.attention.value_or("sdpa");
-  const bool apart = attention.starts_with("flash") || attention == "fa2" || attention == "fa3";
   const Place& place = foreign.packs.place;
-  if (apart && rows > 1) {
-    request.seq = {checked_mul(rows, request.seq.value_or(512)), place};
-    request.micro_batch = {1, place};
-    if (request.training_arguments) request.training_arguments->per_device_train_batch_size = request.micro_batch;
-  }
-  request.notices.push_back(
-      {Notice::Kind::Announcement,
-       place,
-       formatted("sample_packing: a micro-batch is {} of {} tokens, taken as full; positions and the lengths of the "
-                 "sequences, 8 to 16 bytes a token beside the batch, are not counted",
-                 apart ? "one row" : formatted("{} rows", rows), request.seq.value_or(512)),
-       {}});
+  if (is_flash(request)) fold_rows(place, request, 512);
+  tell_of_packing("sample_packing", place,
+                  "; positions and the lengths of the sequences, 8 to 16 bytes a token beside the batch, are not "
+                  "counted",
+                  request);
 }
 
-// axolotl keeps sequences of one row apart in linear attention by flash-linear-attention's kernels, and stops where
-// they are not installed (monkeypatch/models/qwen3_5/modeling.py); transformers' own form is modelled.
-void judge_packed_mixers(const ForeignInput& foreign, const ModelSpec& base, Request& request) {
+// TRL 1.16.0, SFTTrainer: "wrapped" fills rows and leaves them as they are; the others fold a micro-batch into one row
+// (DataCollatorForLanguageModeling, padding_free), whose sequences flash attention keeps apart. For other kernels
+// transformers makes a mask of whole squares.
+void pack_for_trl(const ForeignInput& foreign, std::string_view trainer, Request& request, Diagnostics& faults) {
+  if (!foreign.packs.value_or(false)) return;
+  const Place& place = foreign.packs.place;
+  if (trainer != "sft") {
+    return faults.add(place.says(formatted("`trl {}` has no packing, which `trl sft` has", trainer)));
+  }
+  if (foreign.packing_strategy.value_or("bfd") == "wrapped") return tell_of_packing("packing", place, "", request);
+  if (!is_flash(request)) {
+    return faults.add(place.says(
+        "the mask that keeps packed sequences apart without flash attention is not modelled yet",
+        "attn_implementation: flash_attention_2 needs none; packing_strategy: wrapped does not keep them apart"));
+  }
+  fold_rows(place, request, 1024);
+  tell_of_packing("packing", place,
+                  "; positions and the lengths of the sequences, 12 bytes a token beside the batch, are not counted",
+                  request);
+}
+
+// LLaMA-Factory 0.9.5: supervised rows are padded to cutoff_len and bring positions; pretraining's are cut one shorter
+// (hparams/data_args.py, __post_init__; data/processor). What else packs nothing.
+void pack_for_factory(const ForeignInput& foreign, Request& request) {
+  if (!foreign.packs.value_or(false)) return;
+  const Place& place = foreign.packs.place;
+  const std::string stage = foreign.trainer.value_or("sft");
+  if (stage == "pt") {
+    request.seq = {request.seq.value_or(2048) - 1, place};
+    return tell_of_packing("packing", place, ", one less than cutoff_len", request);
+  }
+  if (stage == "sft") {
+    return tell_of_packing("packing", place, "; their positions, 8 bytes a token beside the batch, are not counted",
+                           request);
+  }
+  request.notices.push_back(
+      {Notice::Kind::Inert, place, formatted("\"packing\" has no effect here: stage {} packs nothing", stage), {}});
+}
+
+// Sequences of one row are kept apart in linear attention by flash-linear-attention's kernels alone: axolotl stops
+// where they are not installed (monkeypatch/models/qwen3_5/modeling.py), LLaMA-Factory too (model/patcher.py);
+// transformers' own form is modelled.
+void judge_packed_mixers(std::string_view key, const ForeignInput& foreign, const ModelSpec& base, Request& request) {
   if (!foreign.packs.value_or(false) || base.parts == nullptr || base.parts->delta.heads == 0) return;
   request.not_modelled.push_back(
-      {foreign.packs.place, When::Always, "sample_packing",
-       "flash-linear-attention's kernels, which axolotl wants for packed rows of linear attention"});
+      {foreign.packs.place, When::Always, std::string(key),
+       "flash-linear-attention's kernels, which keep sequences apart in packed rows of linear attention"});
 }
 
 // check_auto_enable_lora_kernels (utils/schemas/config.py).
@@ -459,7 +513,6 @@ class OfProgram {
   // Which of TRL's trainers: what the line says, or what keys say that only one of them has.
   [[nodiscard]] std::string kind_of_trainer() const {
     if (foreign_.trainer.given()) return *foreign_.trainer;
-    if (foreign_.centered.given()) return "reward";
     const std::vector<std::string> types = foreign_.loss_types.value_or({});
     if (!types.empty() && (types.front() == "kto" || types.front() == "apo_zero_unpaired")) return "kto";
     const bool pairs = !types.empty() && types.front() != "nll" && types.front() != "dft";
@@ -468,6 +521,9 @@ class OfProgram {
 
   void trl_loss() {
     const std::string which = kind_of_trainer();
+    pack_for_trl(foreign_, which, request_, faults_);
+    const bool apart = foreign_.packing_strategy.value_or("bfd") != "wrapped";
+    if (apart) judge_packed_mixers("packing", foreign_, base_, request_);
     const std::string_view plain = which == "sft" ? "nll" : which == "kto" ? "kto" : "sigmoid";
     for (const std::string& type : foreign_.loss_types.value_or({})) {
       if (type == plain || which == "reward") continue;
@@ -512,6 +568,8 @@ class OfProgram {
     take_factory_stage(foreign_, request_, faults_);
     judge_training(foreign_, own(), request_);
     expand_segments(foreign_, request_);
+    pack_for_factory(foreign_, request_);
+    if (foreign_.trainer.value_or("sft") == "sft") judge_packed_mixers("packing", foreign_, base_, request_);
     freeze_shown();
     checkpoint_trained(foreign_, base_, own(), request_);
     size_shown(foreign_, base_, own(), request_);
@@ -577,7 +635,7 @@ class OfProgram {
     }
     take_offloading(foreign_, request_);
     pack_rows(foreign_, request_);
-    judge_packed_mixers(foreign_, base_, request_);
+    judge_packed_mixers("sample_packing", foreign_, base_, request_);
     if (runs_deepspeed()) return;
     const bool half = arguments.fp16.value_or(false);
     const bool bf16 = arguments.bf16.value_or(false);

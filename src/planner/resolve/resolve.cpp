@@ -108,7 +108,7 @@ ModelSpec model_of(ModelSpec model, const Request& request) {
   if (request.lora.given()) {
     const Lora lora = parse_lora(request.lora);
     if (quantization) refuse_over_packed_weights(lora, request.lora.place);
-    model = with_adapters(model, lora, request.lora.place);
+    model = with_adapters(model, lora, request.lora.place, request.lora_places);
   }
   if (quantization) model = with_packed_weights(model, *quantization, request.quantization.place);
   const std::string kernels = request.lora_kernels.value_or("none");
