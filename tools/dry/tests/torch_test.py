@@ -63,6 +63,29 @@ class Torch(unittest.TestCase):
                 told = subprocess.run([binary, "compare", "--re-predict", str(path)], capture_output=True, text=True)
                 self.assertIn(f"{rank['memory']['peak']['reserved']:,}               0", told.stdout, told.stderr)
 
+    def test_a_compiled_model_is_measured_and_not_compared_with_an_eager_one(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder, "r.json")
+            ended = run("--receipt", str(path), script="train.py", given=("compiled",))
+            self.assertEqual(ended.returncode, 0, ended.stderr)
+            rank = receipt(path)
+            self.assertEqual([phase["name"] for phase in rank["memory"]["phases"]], ["init", "first_step", "steady"])
+            self.assertIn("inputs.compile", [row["what"] for row in rank["not_measured"]])
+            if binary := os.environ.get("DSPLAN_BINARY"):
+                told = subprocess.run([binary, "compare", "--re-predict", str(path)], capture_output=True, text=True)
+                self.assertEqual(told.returncode, 2)
+                self.assertIn("torch.compile runs the model", told.stderr)
+
+    def test_checkpoints_that_a_script_makes_itself_are_predicted(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder, "r.json")
+            ended = run("--receipt", str(path), script="train.py", given=("checkpointed",))
+            self.assertEqual(ended.returncode, 0, ended.stderr)
+            self.assertEqual(json.loads(path.read_text())["inputs"]["training"]["checkpoint"], "full")
+            if binary := os.environ.get("DSPLAN_BINARY"):
+                told = subprocess.run([binary, "compare", "--re-predict", str(path)], capture_output=True, text=True)
+                self.assertIn(f"{receipt(path)['memory']['peak']['reserved']:,}               0", told.stdout, told.stderr)
+
     def test_out_of_memory_is_pytorchs_own(self):
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder, "r.json")

@@ -1,7 +1,9 @@
 """A small training script as anybody might write it: it knows nothing of the dry device."""
+import functools
 import sys
 
 import torch
+import torch.utils.checkpoint
 from transformers import AutoConfig, AutoModelForCausalLM
 
 
@@ -35,6 +37,11 @@ def main(kind):
         trained = torch.nn.parallel.DistributedDataParallel(model().cuda(), device_ids=[torch.cuda.current_device()])
     else:
         trained = model().cuda()
+    if kind == "compiled":
+        trained = torch.compile(trained)
+    if kind == "checkpointed":
+        for layer in trained.model.layers:
+            layer.forward = functools.partial(torch.utils.checkpoint.checkpoint, layer.forward, use_reentrant=False)
     optimizer = torch.optim.AdamW(trained.parameters(), fused=True)
     for step in range(3):
         ids = torch.randint(0, 1000, (2, 256), device="cuda")
@@ -46,7 +53,7 @@ def main(kind):
         if kind == "ddp":  # What NCCL's watchdog holds it lets go of every 100 ms.
             import time
             time.sleep(.5)
-    if kind != "plain":
+    if kind in ("ddp", "fsdp"):
         torch.distributed.destroy_process_group()
 
 
