@@ -709,6 +709,9 @@ class receipt:
                 "attention": getattr(config, "_attn_implementation", None), "loss": self.seen.get("loss"),
                 "loop": self.seen.get("loop"), **checkpoints(self.model, self.regions, self.seen.get("use_cache")),
                 "freeze": [clean(name) for name, p in named if not p.requires_grad and not adapters]}
+        if any(name.endswith(".experts") for name, _ in self.model.named_modules()):
+            whole = getattr(config, "text_config", config)
+            told["experts"] = getattr(whole, "_experts_implementation", None)
         for lora in adapters:
             told["lora"] = {"r": lora.r, "targets": list(lora.target_modules), "dropout": lora.lora_dropout,
                             "dtype": next(SHORT[p.dtype] for name, p in named if "lora_" in name)}

@@ -10,6 +10,11 @@ ANSWERED = {}
 LIBRARIES = []  # What torch.library forgets where nobody holds it.
 
 
+def told(label, what):
+    """An answer that is given elsewhere, as a row; who gives it counts."""
+    return ANSWERED.setdefault(label, {"call": label, "count": 0, "guess": what})
+
+
 def answer(owner, name, what, replace):
     """owner.name becomes replace(old); `what` says for the receipt what is answered."""
     old = getattr(owner, name, None)
@@ -24,8 +29,7 @@ def answer(owner, name, what, replace):
     def counted(*args, **kwargs):
         if is_compiling():  # A count would be a guard of the graph, and each call would compile it anew.
             return new(*args, **kwargs)
-        entry = ANSWERED.setdefault(label, {"call": label, "count": 0, "guess": what})
-        entry["count"] += 1
+        told(label, what)["count"] += 1
         return new(*args, **kwargs)
 
     setattr(owner, name, counted)
@@ -107,7 +111,7 @@ def every_token_trains(_):
     if "aten::nonzero" in ANSWERED or LIBRARIES:  # Or whole numbers are followed, labels among them (values.py).
         return
 
-    entry = ANSWERED["aten::nonzero"] = {"call": "aten::nonzero", "count": 0, "guess": "every token counts"}
+    entry = told("aten::nonzero", "every token counts")
 
     def nonzero(flags):
         entry["count"] += 1
