@@ -127,7 +127,8 @@ void dsplan::dry::tell_missing_device(int ordinal) {
   const std::string path = file_for_launcher("ordinal");
   std::FILE* file = path.empty() ? nullptr : std::fopen(path.c_str(), "w");
   if (file == nullptr) return;
-  std::fprintf(file, "%d", ordinal);
+  const std::string text = std::to_string(ordinal);
+  std::fwrite(text.data(), 1, text.size(), file);
   std::fclose(file);
 }
 
