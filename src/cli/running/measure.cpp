@@ -409,7 +409,7 @@ std::string dry_lines(const Receipt& receipt, const RankFigures& rank, const std
 std::string known_to_part(const Receipt& receipt) {
   std::string text;
   for (const Absence& one : receipt.ranks.front().absent) {
-    const bool parts = one.what == "batch.labels" || one.what == "loop.loss";
+    const bool parts = one.what == "batch.labels" || one.what == "loop.loss" || one.what == "allocator.events";
     if (parts) text += wrapped("  ", "part by it: " + one.why, 2);
   }
   return text;

@@ -188,6 +188,9 @@ def make_class(base, torch):
                 value["inputs"]["options"] += ["--routing", FOUND["routed"]]
             if when := {"done": "immediate", "pending": "at-sync"}.get(device.setting("EVENTS")):
                 value["inputs"]["options"] += ["--stream-frees", when]
+            elif device.library():
+                missing["allocator.events"] = (f"--events {device.setting('EVENTS')} frees what other streams used between both ends "
+                                               "of --stream-frees, and a prediction's reserved bytes are those of its high end")
             rank["not_measured"] = [{"what": what, "why": why} for what, why in missing.items()]
             with open(self.path + ".part", "w") as file:
                 json.dump(value, file, indent=1)
