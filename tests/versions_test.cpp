@@ -261,6 +261,28 @@ TEST_CASE("a release that nobody measured, and one that is of no program here, a
   CHECK(said("2.6.0", "deepspeed").find(kInert) == std::string::npos);
 }
 
+TEST_CASE(
+    "a version that is not modelled is refused where nothing of the program runs, and so is another line of one") {
+  const ModelSpec model = lowered::bundled("gpt2");
+  const auto refused = [&](Setting<std::string> Request::*which, const char* version) -> std::string {
+    Request request;
+    request.*which = given(version);
+    try {
+      (void)resolve(model, request, nullptr, nullptr, nullptr);
+    } catch (const Refusal& refusal) {
+      return refusal.what();
+    }
+    return "answered";
+  };
+  CHECK(refused(&Request::deepspeed_version, "0.4.0").find("deepspeed 0.4.0 is not modelled") != std::string::npos);
+  CHECK(refused(&Request::deepspeed_version, "9.9").find("deepspeed 9.9.0 is not modelled") != std::string::npos);
+  CHECK(refused(&Request::deepspeed_version, "new").find("is no version") != std::string::npos);
+  CHECK(refused(&Request::deepspeed_version, "0.16.0") == "answered");
+  CHECK(refused(&Request::liger_version, "0.3.0").find("liger 0.3.0 is not modelled") != std::string::npos);
+  CHECK(refused(&Request::torch_version, "3.0").find("the newest that was measured is 2.11.0") != std::string::npos);
+  CHECK(refused(&Request::transformers_version, "6.0").find("transformers 6.0.0 is not modelled") != std::string::npos);
+}
+
 TEST_CASE("a release newer than what was measured is answered, and said to be") {
   const ModelSpec model = lowered::bundled("gpt2");
   const auto notes = [&](const char* torch) {

@@ -6,9 +6,10 @@
 
 It never fails the job. What cannot be seen is null, with its reason in `not_measured`; without a GPU that is all bytes.
 A step ends, and peaks are reset, where the next one's forward begins."""
-import json, math, os, sys, time, weakref  # noqa: E401
+import json, math, os, sys, time, typing, weakref  # noqa: E401
 
 import torch
+import torch.utils.checkpoint
 
 COUNTERS = ("requested", "allocated", "active", "reserved")
 SHORT = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
@@ -22,6 +23,15 @@ def bare(module):
 
 def clean(name):
     return name.replace("_fsdp_wrapped_module.", "").replace("_checkpoint_wrapped_module.", "")
+
+
+def compiles(module):
+    return type(module).__name__ == "OptimizedModule"
+
+
+def unwrapped(module):
+    """What is inside of DistributedDataParallel, or of what torch.compile has put around a module."""
+    return module._orig_mod if compiles(module) else getattr(module, "module", None)
 
 
 def flattens(module):
@@ -275,19 +285,241 @@ def replicas(wrapper):
     return told
 
 
-def checkpoints(model):
-    """checkpoint_wrapper around layers: which, and how."""
-    found = [(path, m) for path, m in model.named_modules() if "_checkpoint_wrapped_module" in m._modules]
-    if not found:
-        return {}
-    box, _, _ = found[0][0].removesuffix("._fsdp_wrapped_module").rpartition(".")
-    layers = [id(m._modules.get("_fsdp_wrapped_module", m)) for m in model.get_submodule(box).children()]
-    at, told = [layers.index(id(m)) for _, m in found if id(m) in layers], found[0][1].checkpoint_fn.keywords
-    if len(at) != len(found) or "context_fn" in told:
-        raise ValueError("checkpoint_wrapper around other modules than layers, or with a choice of operators")
-    form = "reentrant" if told.get("use_reentrant") else "non_reentrant"
-    which = "full" if len(at) == len(layers) else "groups:" + ",".join(map(str, at))
-    return {"checkpoint": which, "checkpoint_impl": form, "preserve_rng_state": told.get("preserve_rng_state", True)}
+def compiled(model):
+    """Modules that torch.compile runs, by their paths."""
+    return [path or "the model" for path, m in model.named_modules()
+            if compiles(m) or getattr(m, "_compiled_call_impl", None) is not None]
+
+
+class Region(typing.NamedTuple):
+    """A call of a checkpoint function: which modules run again in backward, and how."""
+    form: str  # As --checkpoint-impl has it.
+    rng: bool  # preserve_rng_state
+    kept: tuple  # Operators whose results stay, as --checkpoint has them.
+    modules: tuple  # Their ids, in order.
+    other: str  # What else it is around.
+
+
+KEPT = {"linear": {"aten.mm.default", "aten.addmm.default"}}
+ATTENTION = "aten._scaled_dot_product_"
+
+
+def kept_operators(context):
+    """The words of --checkpoint for what a context_fn keeps; None: it keeps by a rule of its own."""
+    if getattr(context, "__name__", "") == "noop_context_fn":
+        return ()
+    called = getattr(getattr(context, "func", None), "__name__", "")
+    if called != "create_selective_checkpoint_contexts" or len(context.args) != 1 or not isinstance(context.args[0], list):
+        return None
+    left, words = set(map(str, context.args[0])), []
+    for word, names in KEPT.items():
+        if names <= left:
+            words, left = [*words, word], left - names
+    if left and all(name.startswith(ATTENTION) for name in left):
+        words, left = [*words, "scaled_dot_product_attention"], set()
+    return None if left or not words else tuple(words)
+
+
+CORE = "core_attn"  # transformers' attention function, which is no module.
+
+
+def called_modules(function):
+    """Whom a function runs: a module, its forward or __call__ with arguments put in, or dsplan's own run of layers."""
+    while hasattr(function, "func") and hasattr(function, "keywords"):
+        function = function.func
+    owner, name = getattr(function, "__self__", function), getattr(function, "__name__", "")
+    if isinstance(owner, torch.nn.Module):
+        called = owner is function or name in ("forward", "__call__", "_call_impl", "_wrapped_call_impl")
+        return [bare(owner)] if called else []
+    if name == "sdpa_attention_forward" and function.__module__.startswith("transformers."):
+        return [CORE]
+    cells = dict(zip(getattr(getattr(function, "__code__", None), "co_freevars", ()), getattr(function, "__closure__", None) or ()))
+    inside = getattr(function, "__qualname__", "")
+    if inside == "CheckpointWrapper.forward.<locals>.my_function":
+        return [bare(cells["self"].cell_contents)]
+    run = cells["self"].cell_contents if inside == "Run.__call__.<locals>.forward" else None
+    ours = (type(run).__doc__ or "").startswith("Neighbouring layers as one checkpoint.")  # dsplan emit --format checkpointing
+    return [bare(m) for m in run.layers] if ours else []
+
+
+def replaced(owner, name, new, undo):
+    """`undo` takes it back, unless somebody else has put a function of theirs over it."""
+    own, old = name in vars(owner), getattr(owner, name)
+    setattr(owner, name, new)
+
+    def back():
+        if vars(owner).get(name) is new:
+            setattr(owner, name, old) if own else delattr(owner, name)
+    undo.append(back)
+
+
+class Regions:
+    """Calls of the checkpoint functions of torch and DeepSpeed while forward runs, whoever makes them. Both look for the
+    function that is replaced here when they are called, so that it does not matter when a script imported them."""
+
+    def __init__(self):
+        self.seen, self.now, self.whole, self.depth, self.undo = set(), None, False, 0, []
+        self.watch_generator(torch.utils.checkpoint)
+        self.watch_function(torch.utils.checkpoint.CheckpointFunction, "reentrant")
+        engine = sys.modules.get("deepspeed.runtime.activation_checkpointing.checkpointing")
+        if engine:
+            self.watch_function(engine.CheckpointFunction, "deepspeed")
+
+    def begin_forward(self):
+        self.seen, self.now, self.whole = self.forwards(), [], False
+
+    def end_forward(self):
+        self.whole = True
+
+    def forwards(self):
+        """What each made, once. What comes before the next begins, as a script's own loss, is of the last."""
+        return self.seen | ({tuple(self.now)} if self.whole else set())
+
+    def end(self):
+        while self.undo:
+            self.undo.pop()()
+
+    def note(self, form, function, rng, context=None):
+        backward = torch._C._current_graph_task_id() != -1  # What runs again there was counted in forward.
+        if backward or self.now is None or not (torch.is_grad_enabled() or self.depth):
+            return
+        modules, kept = called_modules(function), kept_operators(context) if context else ()
+        other = "" if modules else getattr(getattr(function, "func", function), "__qualname__", type(function).__name__)
+        if self.depth:
+            other = other or "modules of what is a reentrant checkpoint already"
+        if kept is None:
+            other = "a choice of operators that --checkpoint has no words for"
+        ids = tuple(one if one is CORE else id(one) for one in modules)
+        self.now.append(Region(form, bool(rng), kept or (), ids, other))
+
+    def watch_generator(self, owner):
+        name = "_checkpoint_without_reentrant_generator"
+        made = getattr(owner, name)
+
+        def counted(function, *args, **kwargs):
+            told = dict(zip(("preserve_rng_state", "context_fn"), args), **kwargs)
+            self.note("non_reentrant", function, told.get("preserve_rng_state", True), told.get("context_fn"))
+            return made(function, *args, **kwargs)
+
+        replaced(owner, name, counted, self.undo)
+
+    def watch_function(self, owner, form):
+        apply = owner.apply
+
+        def counted(function, second, *args):
+            self.note(form, function, second if form == "reentrant" else True)
+            self.depth += 1
+            try:
+                return apply(function, second, *args)
+            finally:
+                self.depth -= 1
+
+        replaced(owner, "apply", staticmethod(counted), self.undo)
+
+    def words(self, model):
+        """In a training file's. Empty: nothing runs again. Raises where its words do not say what was seen."""
+        forwards = self.forwards()
+        if forwards <= {()}:
+            return {}
+        if len(forwards) > 1:
+            raise ValueError("checkpoints that are not the same in each forward are not stated")
+        calls, names = forwards.pop(), {id(bare(m)): clean(path) for path, m in reversed(list(model.named_modules()))}
+        strange = next((call for call in calls if call.other or set(call.modules) - set(names) - {CORE}), None)
+        if strange:
+            raise unstated([strange.other or "modules that are none of the model"])
+        if nested := self.nested(model, calls):
+            return nested
+        if len({call.rng for call in calls}) > 1:
+            raise ValueError("checkpoints with preserve_rng_state beside others without are not stated")
+        told = {"preserve_rng_state": calls[0].rng, "checkpoint": of_layers(model, calls) or of_modules(model, calls, names)}
+        if len({call.form for call in calls}) == 1:
+            told["checkpoint_impl"] = calls[0].form
+        return told
+
+    def nested(self, model, calls):
+        """Each layer, and each module within it, as accelerate 1.13 has it."""
+        layers = [m for box in layers_of(model) for m in box]
+        inner = {id(bare(m)) for layer in layers for m in layer.children()}
+        outer = {call.rng for call in calls if call.modules[0] not in inner}
+        plain = all(call.form == "non_reentrant" and not call.kept and len(call.modules) == 1 for call in calls)
+        within = not any(call.rng for call in calls if call.modules[0] in inner)
+        if {call.modules[0] for call in calls} != inner | set(map(id, layers)) or not plain or not within or len(outer) != 1:
+            return {}
+        return {"checkpoint": "nested", "checkpoint_impl": "non_reentrant", "preserve_rng_state": outer.pop()}
+
+
+def unstated(what):
+    more = ", ..." if what[3:] else ""
+    return ValueError(f"checkpoints around {', '.join(what[:3])}{more}: how they recompute is not stated")
+
+
+def of_layers(model, calls):
+    """Which layers, in the words of --checkpoint; None: what runs again is no layer."""
+    boxes = layers_of(model)
+    at = {id(m): n for box in boxes for n, m in enumerate(box)}
+    every = [one for call in calls for one in call.modules]
+    if set(every) - set(at):
+        return None
+    alike = len({(call.form, call.kept) for call in calls}) == 1
+    if set(every) == set(at) and alike and all(len(call.modules) == 1 for call in calls):
+        return "keep:" + "+".join(calls[0].kept) if calls[0].kept else "full"
+    if len(boxes) > 1 or len(set(every)) < len(every):
+        raise ValueError("checkpoints around some layers of a model that has several lists of them, or around one twice, are not stated")
+    words = []
+    for call in calls:
+        first, last = at[call.modules[0]], at[call.modules[-1]]
+        if [at[one] for one in call.modules] != list(range(first, last + 1)):
+            raise ValueError("a checkpoint around layers that are no neighbours is not stated")
+        mode = "=keep+" + "+".join(call.kept) if call.kept else "" if alike else "=" + call.form
+        words.append((f"{first}-{last}" if last > first else str(first)) + mode)
+    return "groups:" + ",".join(words)
+
+
+def of_modules(model, calls, names):
+    """As `dsplan emit --checkpoint modules:` puts them: every module of a layer that has one of some names, outermost ones."""
+    taken, layers = {one for call in calls for one in call.modules}, [m for box in layers_of(model) for m in box]
+    leaf, meant = {names[one].rpartition(".")[2] for one in taken - {CORE}}, set()
+    for layer in layers:
+        done = ()
+        for path, m in layer.named_modules():
+            if path.rpartition(".")[2] in leaf and not (done and path.startswith(done)):
+                meant.add(id(bare(m)))
+                done += (path + ".",)
+    cores = sum(call.modules == (CORE,) for call in calls)
+    plain = all(call.form == "non_reentrant" and not call.kept and len(call.modules) == 1 for call in calls)
+    if taken - {CORE} != meant or not plain or cores not in (0, len(layers)):
+        raise unstated(sorted(names.get(one, CORE) for one in taken))
+    return "modules:" + "+".join(sorted(leaf) + [CORE] * (cores > 0))
+
+
+def layers_of(model):
+    """The layers in each of the outermost lists of one class."""
+    boxes, inside = [], set()
+    for box in model.modules():
+        if isinstance(box, torch.nn.ModuleList) and len(box) and id(box) not in inside:
+            layers = [bare(m) for m in box._modules.values()]
+            if len({own_class(m) for m in layers}) == 1:
+                inside.update(id(m) for layer in layers for m in layer.modules())
+                boxes.append(layers)
+    return boxes
+
+
+def checkpoints(model, regions, cached):
+    """What runs again in backward: the calls that were seen, as far as is known who makes them."""
+    told = regions.words(model)
+    flagged = [m for m in model.modules() if getattr(m, "gradient_checkpointing", False)]
+    for way in {getattr(m, "_gradient_checkpointing_func", None) for m in flagged} - {None}:
+        way = getattr(way, "func", way)
+        known = (way.__module__, way.__name__) == ("torch.utils.checkpoint", "checkpoint") or "activation_checkpointing" in way.__module__
+        if not known:
+            raise ValueError(f"layers are checkpointed by {way.__module__}.{way.__qualname__}: how they recompute is not stated")
+    if told and cached:
+        raise ValueError("checkpoints beside a cache of keys and values, which is filled a second time, are not stated: use_cache=False")
+    usual = flagged or told.get("checkpoint", "").startswith("modules:") or any("_checkpoint_wrapped_module" in m._modules for m in model.modules())
+    hooked = getattr(model, "_require_grads_hook", None) or getattr(model, "_require_grads_hooks", None)
+    if told and not usual and not hooked and any(not p.requires_grad and p.is_floating_point() for p in model.parameters()):
+        raise ValueError("checkpoints of the script's own beside frozen parameters: whether their input requires a gradient is not stated")
+    return told or {"checkpoint": "none"}
 
 
 def finite(value):
@@ -303,6 +535,8 @@ def finite(value):
 
 def quiet(method):
     def wrapper(self, *args, **kwargs):
+        if torch.compiler.is_compiling():  # What was seen would be a guard of the graph.
+            return None
         try:
             return method(self, *args, **kwargs)
         except Exception as error:
@@ -321,8 +555,9 @@ class receipt:
         self.path, self.engine, self.config, self.args = str(path), engine, config, training_args
         self.model, self.optimizer = getattr(engine, "module", model), getattr(engine, "optimizer", optimizer)
         self.wrapper, self.outputs, self.flats, self.loss, self.labels = None, None, None, None, None
-        while isinstance(getattr(self.model, "module", None), torch.nn.Module):  # DistributedDataParallel's.
-            self.wrapper, self.model = self.model, self.model.module
+        outer = self.model
+        while isinstance(inner := unwrapped(self.model), torch.nn.Module):
+            self.wrapper, self.model = (self.wrapper if compiles(self.model) else self.model), inner
         if flattens(self.wrapper):
             self.flats = Flats(self.wrapper)
         while hasattr(self.optimizer, "optimizer"):  # DeepSpeed's and accelerate's hold the one that steps.
@@ -331,14 +566,31 @@ class receipt:
         self.rank, self.world = (ranks.get_rank(), ranks.get_world_size()) if ranks else (0, 1)
         self.path = "{0}.rank{2}{1}".format(*os.path.splitext(self.path), self.rank) if self.rank else self.path
         self.save()
-        outer = self.model if self.wrapper is None else self.wrapper
-        outer.register_forward_pre_hook(self.before_forward, prepend=True, with_kwargs=True)  # Before ZeRO-3 gathers.
-        self.model.register_forward_hook(self.after_forward)
+        self.regions, inside = Regions(), compiled(outer)
+        self.watch_forward(outer, outer if inside else self.model)
+        if inside:
+            more = f" and {len(inside) - 1} more" if inside[1:] else ""
+            self.missing["inputs.compile"] = f"torch.compile runs {inside[0]}{more}: its kernels, and what it computes again, are not modelled"
         inner = next((m for m in self.model.modules() if isinstance(m, torch.nn.Embedding)), None)
         if inner is not None and not any(map(sharded, self.model.modules())):
             inner.register_forward_pre_hook(self.inside_forward)
         self.optimizer.register_step_pre_hook(lambda *_: None if self.stepped else self.mark("before step"))
         self.optimizer.register_step_post_hook(lambda *_: setattr(self, "stepped", True))
+
+    def watch_forward(self, outer, inner):
+        """Compiled in place, a module's hooks are in its graph: they belong around what is compiled."""
+        real = getattr(outer, "_compiled_call_impl", None)
+        if real is None:
+            outer.register_forward_pre_hook(self.before_forward, prepend=True, with_kwargs=True)  # Before ZeRO-3 gathers.
+            inner.register_forward_hook(self.after_forward)
+            return
+
+        def call(*args, **kwargs):
+            self.before_forward(outer, args, kwargs)
+            output = real(*args, **kwargs)
+            self.after_forward(outer, args, output)
+            return output
+        outer._compiled_call_impl = call
 
     def counters(self, kind):
         stats = torch.cuda.memory_stats() if self.cuda else {}
@@ -361,6 +613,7 @@ class receipt:
 
     @quiet
     def after_forward(self, module, args, output):
+        torch.is_grad_enabled() and self.regions.end_forward()
         logits = getattr(output, "logits", None)
         self.outputs = weakref.ref(logits) if isinstance(logits, torch.Tensor) else None
         self.loss = weakref.ref(output.loss) if isinstance(getattr(output, "loss", None), torch.Tensor) else None
@@ -396,6 +649,7 @@ class receipt:
     def before_forward(self, module, args, kwargs):
         if torch.is_grad_enabled() and not self.closed and (self.stepped or not self.phases):
             self.turn()
+        torch.is_grad_enabled() and self.regions.begin_forward()
         ids = kwargs["input_ids"] if "input_ids" in kwargs else args[0]
         if kwargs.get("labels") is ids and torch.is_grad_enabled():
             self.seen["labels_are_ids"] = True
@@ -414,10 +668,11 @@ class receipt:
         quiet(lambda self: self.stepped and not error and not self.closed and self.turn())(self)  # The job's last step.
         self.closed = True
         self.save(error)
+        quiet(lambda self: self.regions.end())(self)
 
     def parallel(self):
         """What is laid around the model, beside DeepSpeed. Where it cannot be said, nothing is to be predicted from it."""
-        told, distributed = checkpoints(self.model), type(self.wrapper).__name__ == "DistributedDataParallel"
+        told, distributed = {}, type(self.wrapper).__name__ == "DistributedDataParallel"
         if distributed and replicas(self.wrapper):
             told["ddp"] = replicas(self.wrapper)
         if any(map(sharded, self.model.modules())):
@@ -448,16 +703,15 @@ class receipt:
     def training(self, config, deepspeed):
         optimizer = getattr(self.optimizer, "optim", self.optimizer)  # ZeroRedundancyOptimizer's own.
         named, chosen = list(self.model.named_parameters()), getattr(optimizer, "defaults", {})
-        ways = [m._gradient_checkpointing_func for m in self.model.modules() if getattr(m, "gradient_checkpointing", 0)]
         adapters = list(getattr(self.model, "peft_config", {}).values())[:1]
         around, packs = {} if deepspeed else self.parallel(), lambda p: not p.is_floating_point()
         told = {"dsplan": 1, "kind": "training", "source": "python/dsplan/receipt.py", "seq": self.shape[-1] or None,
                 "attention": getattr(config, "_attn_implementation", None), "loss": self.seen.get("loss"),
-                "loop": self.seen.get("loop"),
-                "checkpoint": "full" if ways else "none",
+                "loop": self.seen.get("loop"), **checkpoints(self.model, self.regions, self.seen.get("use_cache")),
                 "freeze": [clean(name) for name, p in named if not p.requires_grad and not adapters]}
-        if ways:
-            told["checkpoint_impl"] = "reentrant" if ways[0].keywords.get("use_reentrant") else "non_reentrant"
+        if any(name.endswith(".experts") for name, _ in self.model.named_modules()):
+            whole = getattr(config, "text_config", config)
+            told["experts"] = getattr(whole, "_experts_implementation", None)
         for lora in adapters:
             told["lora"] = {"r": lora.r, "targets": list(lora.target_modules), "dropout": lora.lora_dropout,
                             "dtype": next(SHORT[p.dtype] for name, p in named if "lora_" in name)}

@@ -84,7 +84,11 @@ void take_environment(const Receipt& receipt, Request& request) {
   if (environment.torch) lay(request.torch_version, released(*environment.torch), "environment.torch");
   if (environment.transformers)
     lay(request.transformers_version, released(*environment.transformers), "environment.transformers");
-  if (environment.deepspeed) lay(request.deepspeed_version, released(*environment.deepspeed), "environment.deepspeed");
+  // Others import it as well, accelerate for one, and its version is then nobody's.
+  const bool runs =
+      receipt.inputs.deepspeed || request.zero_stage.given() || request.runtime.value_or("") == "deepspeed";
+  if (environment.deepspeed && runs)
+    lay(request.deepspeed_version, released(*environment.deepspeed), "environment.deepspeed");
   if (!environment.allocator_conf.empty() && !request.alloc_conf.given()) {
     lay(request.alloc_conf, environment.allocator_conf, "environment.allocator_conf");
   }

@@ -90,6 +90,7 @@ DSPLAN_DRY_CALL Result cudaGetDevice(int* ordinal) {
   return kSuccess;
 }
 DSPLAN_DRY_CALL Result cudaSetDevice(int ordinal) {
+  if (ordinal >= device().count) tell_missing_device(ordinal);
   if (ordinal < 0 || ordinal >= device().count) return say(kInvalidDevice);
   current_device() = ordinal;
   return kSuccess;

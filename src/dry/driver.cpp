@@ -36,6 +36,12 @@ void* new_kernel(void* module, const char* name) {
 
 }  // namespace
 
+// A map of a tensor for the device's copying unit, which a kernel would read. None runs: it says nothing.
+DSPLAN_DRY_CALL Result cuTensorMapEncodeTiled(void* map) {
+  constexpr std::size_t kBytes = 128;  // CUtensorMap of cuda.h.
+  std::memset(map, 0, kBytes);
+  return kSuccess;
+}
 DSPLAN_DRY_CALL Result cuInit(unsigned) { return device().count > 0 ? kSuccess : kNoDevice; }
 DSPLAN_DRY_CALL Result cuDriverGetVersion(int* version) {
   *version = kDriverVersion;

@@ -22,6 +22,12 @@ std::atomic<dsplan_dry_call*>& first_call() {
   return first;
 }
 
+// Where the launcher looks for what this process has to say; empty without one.
+std::string file_for_launcher(const char* kind) {
+  const char* folder = std::getenv("DSPLAN_DRY_LEDGERS");
+  return folder == nullptr ? std::string() : std::string(folder) + "/" + std::to_string(getpid()) + "." + kind;
+}
+
 }  // namespace
 
 extern "C" void dsplan_dry_called(dsplan_dry_call* call) {
@@ -117,6 +123,15 @@ std::string ledger() {
 
 }  // namespace dsplan::dry
 
+void dsplan::dry::tell_missing_device(int ordinal) {
+  const std::string path = file_for_launcher("ordinal");
+  std::FILE* file = path.empty() ? nullptr : std::fopen(path.c_str(), "w");
+  if (file == nullptr) return;
+  const std::string text = std::to_string(ordinal);
+  std::fwrite(text.data(), 1, text.size(), file);
+  std::fclose(file);
+}
+
 // For the program beside it: the ledger, valid until the same thread asks again.
 extern "C" const char* dsplan_dry_ledger() {
   thread_local std::string text;
@@ -127,11 +142,9 @@ extern "C" const char* dsplan_dry_ledger() {
 // A program that used the device leaves its ledger where the launcher looks, whatever language it is written in.
 __attribute__((destructor)) static void leave_the_ledger() {
   using dsplan::dry::Counted;
-  const char* folder = std::getenv("DSPLAN_DRY_LEDGERS");
-  if (folder == nullptr || first_call().load() == nullptr) {
-    if (folder == nullptr || dsplan::dry::counted(Counted::DeviceAllocations) == 0) return;
-  }
-  const std::string path = std::string(folder) + "/" + std::to_string(getpid()) + ".json";
+  const std::string path = file_for_launcher("json");
+  const bool used = first_call().load() != nullptr || dsplan::dry::counted(Counted::DeviceAllocations) > 0;
+  if (path.empty() || !used) return;
   std::FILE* file = std::fopen(path.c_str(), "w");
   if (file == nullptr) return;
   const std::string text = dsplan::dry::ledger();

@@ -40,6 +40,10 @@ struct CollectiveKind {
 // `again`: it belongs to the call before, as what a group of calls makes together.
 void count_collective(const CollectiveKind& kind, std::size_t payload, bool again);
 
+// A process asked for a device that it does not see. The launcher is told at once: such a process may end without a
+// word.
+void tell_missing_device(int ordinal);
+
 // All of it, as JSON.
 [[nodiscard]] std::string ledger();
 

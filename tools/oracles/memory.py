@@ -38,8 +38,8 @@ import adapter_kernels
 import known_values
 from memory_cases import CASES
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "dry"))
-from matrix.routing import tokens_of_experts
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "dry", "site"))
+from dsplan_dry.routing import tokens_of_experts
 
 DEVICE = torch.device("cuda:0")
 torch.utils._device._device_constructors()  # Keeps what they are: torch.tensor is given another function below.

@@ -38,7 +38,7 @@ constexpr const char* kMeasureFooter =
     "own; 2 where it never took an optimizer step.";
 
 struct MeasureWords {
-  std::optional<std::string> device, capacity, devices, events, world, rank, cuda, format, out;
+  std::optional<std::string> device, capacity, devices, events, world, rank, routing, cuda, format, out;
   bool snapshot = false;
   Words command;
 };
@@ -73,6 +73,7 @@ void check_numbers(const MeasureWords& said, Diagnostics& faults) {
     of_the_dry("--devices", said.devices);
     of_the_dry("--events", said.events);
     of_the_dry("--world", said.world);
+    of_the_dry("--routing", said.routing);
     of_the_dry("--cuda", said.cuda);
   }
   const std::optional<std::int64_t> world = said.world ? whole_number(*said.world) : std::nullopt;
@@ -95,6 +96,8 @@ MeasureWords parse_measure(const Words& words) {
   line.option("--events", "WHEN", "Work is complete: done, pending, timed, or N launches later", said.events);
   line.option("--world", "W", "One process as one rank of W, whose peers mirror it", said.world);
   line.option("--rank", "R", "Which rank that is", said.rank);
+  line.option("--routing", "RULE", "Tokens of experts in a loop: balanced, worst, capacity:F, counts:N,N",
+              said.routing);
   line.option("--cuda", "12|13", "Instead of the CUDA that the command's PyTorch has", said.cuda);
   line.flag("--snapshot", "Each rank keeps PyTorch's memory snapshot", said.snapshot);
   line.option("--out", "FILE", "Receipt of rank 0, receipt.json by default; rank R: FILE.rankR.json", said.out);
@@ -142,6 +145,7 @@ Words launcher_words(const MeasureWords& said, const std::string& receipt) {
   pass("--events", said.events);
   pass("--world", said.world);
   pass("--rank", said.rank);
+  pass("--routing", said.routing);
   pass("--cuda", said.cuda);
   if (said.snapshot) words.emplace_back("--snapshot");
   words.emplace_back("--");
@@ -243,17 +247,18 @@ int carry_out(const Words& words) {
 
 using Written = std::vector<std::pair<std::string, fs::file_time_type>>;
 
-// FILE.json, FILE.rank1.json, ..., and when each was written.
+// FILE.json, FILE.rank1.json, FILE.process2.json, ..., and when each was written.
 Written files_beside(const std::string& path) {
   const fs::path first(path);
   const fs::path folder = first.has_parent_path() ? first.parent_path() : fs::path(".");
-  const std::string stem = first.stem().string() + ".rank";
+  const std::string stem = first.stem().string();
   Written found;
   std::error_code none;
   if (fs::exists(first, none)) found.emplace_back(first.string(), fs::last_write_time(first, none));
   for (const auto& entry : fs::directory_iterator(folder, none)) {
     const std::string name = entry.path().filename().string();
-    const bool other = name.starts_with(stem) && entry.path().extension() == first.extension();
+    const bool other = (name.starts_with(stem + ".rank") || name.starts_with(stem + ".process")) &&
+                       entry.path().extension() == first.extension();
     if (other && name.find(".dry.") == std::string::npos) {
       found.emplace_back(entry.path().string(), fs::last_write_time(entry.path(), none));
     }
@@ -404,7 +409,7 @@ std::string dry_lines(const Receipt& receipt, const RankFigures& rank, const std
 std::string known_to_part(const Receipt& receipt) {
   std::string text;
   for (const Absence& one : receipt.ranks.front().absent) {
-    const bool parts = one.what == "batch.labels" || one.what == "loop.loss";
+    const bool parts = one.what == "batch.labels" || one.what == "loop.loss" || one.what == "allocator.events";
     if (parts) text += wrapped("  ", "part by it: " + one.why, 2);
   }
   return text;

@@ -486,6 +486,11 @@ constexpr UnreadKeys kUnread[] = {
      kOldField},
     {"bart mbart plbart blenderbot marian m2m_100 pegasus", "force_bos_token_to_be_generated", kGeneration},
     {"bart", "save_step", kOwnTraining},
+    {"deepseek_v2 deepseek_v3 glm4_moe_lite minicpm3 mistral4 youtu", "qk_head_dim",
+     "the class adds it up, of qk_nope_head_dim and qk_rope_head_dim"},
+    {"deepseek_v3 youtu", "head_dim", "the rotated part of a head, as qk_rope_head_dim says"},
+    {"gpt_bigcode", "num_key_value_heads", "multi_query says it"},
+    {"mistral3", "vocab_size", "text_config says it"},
     {"whisper", "forced_decoder_ids lang_ids max_initial_timestamp_index alignment_heads", kGeneration},
 };
 
@@ -538,7 +543,8 @@ const std::vector<ConfigKey>& picture_keys() {
       {"clip", "logit_scale_init_value", kInert, "", kValues},
       {"clip", "text_config_dict", kInert, "", "an older form of text_config"},
       {"clip", "vision_config_dict", kInert, "", "an older form of vision_config"},
-      {"clip_vision_model llava llava_next paligemma", "vocab_size", kInert, "", "text_config says it"},
+      {"clip_vision_model siglip_vision_model llava llava_next paligemma", "vocab_size", kInert, "",
+       "text_config says it"},
       {"llava llava_next", "image_seq_length", kInert, "",
        "the processor's: a picture has as many tokens as places of the tower"},
       {"llava llava_next paligemma", "ignore_index", kInert, "", kOldField},

@@ -155,9 +155,12 @@ std::optional<std::int64_t> ConfigReader::maybe_size(std::string_view key, std::
   return read ? read : fallback;
 }
 
-std::int64_t ConfigReader::count(std::string_view key, std::int64_t fallback) {
-  refuse_null(key, "an integer");
-  return integer(key, 0, INT64_MAX).value_or(fallback);
+std::int64_t ConfigReader::count(std::string_view key, std::int64_t fallback, std::string_view alias) {
+  const std::string_view there = spelled(key, alias);
+  refuse_null(there, "an integer");
+  const std::int64_t read = integer(there, 0, INT64_MAX).value_or(fallback);
+  if (there != key && !sound(there)) faulty_.emplace_back(key);
+  return read;
 }
 
 bool ConfigReader::flag(std::string_view key, bool fallback) {

@@ -38,8 +38,8 @@ class ConfigReader {
   [[nodiscard]] std::int64_t size(std::string_view key, std::int64_t fallback, std::string_view alias = {});
   // Like size, for attributes that may be None: nullopt where the key is null (or absent without a fallback).
   [[nodiscard]] std::optional<std::int64_t> maybe_size(std::string_view key, std::optional<std::int64_t> fallback = {});
-  // A count that may be 0.
-  [[nodiscard]] std::int64_t count(std::string_view key, std::int64_t fallback);
+  // A count that may be 0; `alias` as in size.
+  [[nodiscard]] std::int64_t count(std::string_view key, std::int64_t fallback, std::string_view alias = {});
   [[nodiscard]] bool flag(std::string_view key, bool fallback);
   // A dropout rate: from 0 to 1.
   [[nodiscard]] double probability(std::string_view key, double fallback);

@@ -397,11 +397,13 @@ Decoder read_decoder(ConfigReader& config, std::string_view prefix, const Decode
   d.kv_heads = config.maybe_size("num_key_value_heads", maybe(defaults.kv_heads)).value_or(d.heads);
   if (!defaults.head_dim_may_be_null) config.refuse_null("head_dim", "an integer");
   const std::optional<std::int64_t> head_dim = config.maybe_size("head_dim", maybe(defaults.head_dim));
-  if (!head_dim) config.require_divides("num_attention_heads", d.heads, "hidden_size", d.hidden);
+  if (!head_dim && defaults.heads_divide)
+    config.require_divides("num_attention_heads", d.heads, "hidden_size", d.hidden);
   if (config.sound("num_attention_heads")) {
     config.require_divides("num_key_value_heads", d.kv_heads, "num_attention_heads", d.heads);
   }
   d.head_dim = head_dim.value_or(d.hidden / d.heads);
+  if (d.head_dim == 0) config.fault("num_attention_heads", "more heads than \"hidden_size\" has elements");
   d.max_positions = config.size("max_position_embeddings", defaults.positions);
   d.attention_dropout = config.probability("attention_dropout", 0);
   d.activation = config.activation(defaults.activation_key, defaults.activation);

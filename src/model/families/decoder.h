@@ -68,6 +68,7 @@ struct DecoderDefaults {
   bool tied = false;
   bool kv_heads_may_be_null = false;
   bool head_dim_may_be_null = false;
+  bool heads_divide = true;   // Where no head_dim is given; else a head is as wide as the quotient's whole part.
   bool ffn_by_layer = false;  // `ffn` is what was read of intermediate_size already.
 };
 // gemma.cpp: Gemma2Config's, and those of the configurations that were made after it.

@@ -1,5 +1,6 @@
 // glm, glm4, glm4_moe, and solar_open and dots1, which have its experts. glm4: a norm on each side of attention and
 // MLP, half of each head turned by pairs, gate and up in one product.
+#include "model/families/builder.h"
 #include "model/families/decoder.h"
 #include "model/families/family.h"
 
@@ -73,11 +74,21 @@ ModelSpec build_glm4(ConfigReader& config) {
 
 // glm4_moe: Llama's shape with half of each head turned, and deepseek_v3's experts behind the first layers.
 ModelSpec build_glm4_moe(ConfigReader& config) {
-  Decoder decoder = read_decoder(
-      config, "Glm4Moe",
-      {.vocab = 151552, .hidden = 4096, .ffn = 10944, .layers = 46, .heads = 96, .kv_heads = 8, .positions = 131072});
+  Decoder decoder = read_decoder(config, "Glm4Moe",
+                                 {.vocab = 151552,
+                                  .hidden = 4096,
+                                  .ffn = 10944,
+                                  .layers = 46,
+                                  .heads = 96,
+                                  .kv_heads = 8,
+                                  .positions = 131072,
+                                  .heads_divide = false});
   Dimensions& d = decoder.dims;
   d.rotary_fraction = config.rotary_share("partial_rotary_factor", 0.5);
+  // The tables are of pairs: as wide as twice their number, which is what forward turns.
+  if (const std::int64_t turned = rotated(d); turned % 2 == 1) {
+    d.rotary_fraction = (static_cast<double>(turned) + 1.5) / static_cast<double>(d.head_dim);
+  }
   decoder.qkv_bias = config.flag("attention_bias", false);
   DecoderParts& parts = decoder.parts;
   if (config.flag("use_qk_norm", false)) parts.head_norm = HeadNorm::BehindByToken;

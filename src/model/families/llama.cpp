@@ -11,7 +11,9 @@ namespace {
 using SlidingLayer = bool (*)(std::int64_t layer, std::int64_t bound);
 void read_qwen_window(ConfigReader& config, Decoder& decoder, SlidingLayer slides) {
   const bool used = config.flag("use_sliding_window", false);
-  const std::int64_t window = config.maybe_size("sliding_window", 4096).value_or(0);
+  // Where none is used, the classes of transformers 5 write null or 0 in the place of what the file had.
+  if (!used) (void)config.find("sliding_window");
+  const std::int64_t window = used ? config.maybe_size("sliding_window", 4096).value_or(0) : 0;
   const std::int64_t bound = config.count("max_window_layers", 28);
   decoder.dims.sliding_window = used ? window : 0;
   std::vector<LayerKind>& kinds = decoder.parts.kinds;
@@ -216,7 +218,7 @@ ModelSpec build_qwen3_moe(ConfigReader& config) {
     decoder.dims.sliding_window = config.maybe_size("sliding_window", 4096).value_or(0);
   }
   read_qwen_experts(config, decoder, 768, 0);
-  const std::int64_t experts = config.count("num_experts", 128);
+  const std::int64_t experts = config.count("num_experts", 128, "num_local_experts");
   decoder.experts = {.count = experts,
                      .per_token = config.size("num_experts_per_tok", 8),
                      .router_first = false,

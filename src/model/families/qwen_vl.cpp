@@ -268,7 +268,7 @@ Decoder read_qwen3_vl_moe_text(ConfigReader& text, std::string_view prefix) {
                                      .tied = true,
                                      .kv_heads_may_be_null = true,
                                      .head_dim_may_be_null = true});
-  const std::int64_t experts = text.count("num_experts", 60);
+  const std::int64_t experts = text.count("num_experts", 60, "num_local_experts");
   decoder.parts.experts.router = Router::Softmax;
   decoder.parts.experts.ffn = text.size("moe_intermediate_size", 1408);
   decoder.experts = {.count = experts,

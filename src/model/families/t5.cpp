@@ -66,6 +66,8 @@ T5 read_t5(ConfigReader& config, const T5Defaults& usual) {
   read_feed_forward(config, t5, usual.feed_forward);
   const bool tied = config.find("tie_word_embeddings") == nullptr || config.flag("tie_word_embeddings", true);
   d.scaled_output = usual.scales && tied;
+  // T5Config of transformers 5 reads it off tie_word_embeddings, ties in any case, and writes down what it has read.
+  if (usual.scales) d.scaled_output = config.flag("scale_decoder_outputs", d.scaled_output);
   config.throw_if_any();
   return t5;
 }

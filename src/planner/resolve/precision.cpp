@@ -36,40 +36,61 @@ constexpr Modelled kModelledTorchtitan{{0, 1, 0},
                                        "measured were 0.2.0 to 0.2.2; 0.1.0 was read",
                                        "its configurations are Python since 0.3.0"};
 
-Version resolve_version(Resolver& resolver, std::string_view what, const Setting<std::string>& setting,
-                        const char* released, const Modelled& modelled) {
-  const std::string option = formatted("--{}-version", what);
-  std::optional<Version> version = Version::parse(setting.value_or(released));
+// Refused: what is no version, is older than what is known, or begins a line that nobody has seen.
+Version version_of(Resolver& resolver, std::string_view what, const Setting<std::string>& setting, const char* released,
+                   const Modelled& modelled) {
+  const std::optional<Version> version = Version::parse(setting.value_or(released));
   if (!version) {
     resolver.fault(setting.place, formatted("\"{}\" is no version", *setting), "write it like 2.11.0, 2.11 or 2");
-    version = Version::parse(released);
+    return modelled.newest;
   }
   if (*version < modelled.least) {
     resolver.fault(setting.place,
                    formatted("{} {} is not modelled; the oldest is {}", what, version->text(), modelled.least.text()),
                    modelled.why);
-  }
-  if (*version < modelled.measured && !(*version < modelled.least)) {
-    resolver.announce(setting.place, formatted("{} {} is older than {}, the oldest that was measured", what,
-                                               version->text(), modelled.measured.text()));
-  }
-  if (modelled.newest < *version && modelled.closed != nullptr) {
+  } else if (version->major > modelled.newest.major) {
     resolver.fault(setting.place,
-                   formatted("{} {} is not modelled; the newest is {}", what, version->text(), modelled.newest.text()),
+                   formatted("{} {} is not modelled; the newest that was measured is {}", what, version->text(),
+                             modelled.newest.text()),
+                   formatted("{}.x may do anything else; a newer {}.x is answered, with a note", version->major,
+                             modelled.newest.major));
+  }
+  return *version;
+}
+
+// Where nothing of the program runs.
+void note_unused(Resolver& resolver, std::string_view what, const Setting<std::string>& setting, const char* released,
+                 const Modelled& modelled, std::string why) {
+  if (!setting.given()) return;
+  (void)version_of(resolver, what, setting, released, modelled);
+  resolver.notice(Notice::Kind::Inert, setting.place, std::move(why));
+}
+
+Version resolve_version(Resolver& resolver, std::string_view what, const Setting<std::string>& setting,
+                        const char* released, const Modelled& modelled) {
+  const std::string option = formatted("--{}-version", what);
+  const Version version = version_of(resolver, what, setting, released, modelled);
+  if (version < modelled.measured && !(version < modelled.least)) {
+    resolver.announce(setting.place, formatted("{} {} is older than {}, the oldest that was measured", what,
+                                               version.text(), modelled.measured.text()));
+  }
+  if (modelled.newest < version && modelled.closed != nullptr) {
+    resolver.fault(setting.place,
+                   formatted("{} {} is not modelled; the newest is {}", what, version.text(), modelled.newest.text()),
                    modelled.closed);
-  } else if (modelled.newest < *version) {
+  } else if (modelled.newest < version && version.major == modelled.newest.major) {
     resolver.announce(
         setting.place,
         formatted("{} {} is newer than {}, the newest that was measured; what has changed since is not known here",
-                  what, version->text(), modelled.newest.text()));
+                  what, version.text(), modelled.newest.text()));
   }
   const std::string name = formatted("{} version", what);
   if (setting.given()) {
-    resolver.given(name, version->text(), setting.place, option);
+    resolver.given(name, version.text(), setting.place, option);
   } else {
-    resolver.assumed(name, version->text(), "the version behind the witness data", option);
+    resolver.assumed(name, version.text(), "the version behind the witness data", option);
   }
-  return *version;
+  return version;
 }
 
 // A bare "4" is the line in its most general form; a release is asked for by its minor number.
@@ -429,9 +450,8 @@ void resolve_deepspeed_version(Resolver& resolver) {
     return;
   }
   version = Version::parse(kDeepSpeedVersion).value_or(Version{});
-  if (!wished.given()) return;
-  resolver.notice(Notice::Kind::Inert, wished.place,
-                  "DeepSpeed's version has no effect: the runtime is not DeepSpeed's");
+  note_unused(resolver, "deepspeed", wished, kDeepSpeedVersion, kModelledDeepSpeed,
+              "DeepSpeed's version has no effect: the runtime is not DeepSpeed's");
 }
 
 }  // namespace
@@ -550,9 +570,9 @@ void resolve_liger(Resolver& resolver) {
   resolve_adapter_kernels(resolver);
   if (training.loss == Loss::Liger || training.liger_kernels.any()) {
     training.liger = resolve_version(resolver, "liger", wished, kLigerVersion, kModelledLiger);
-  } else if (wished.given()) {
-    resolver.notice(Notice::Kind::Inert, wished.place,
-                    "Liger's version has no effect: neither the loss nor any kernel is Liger's");
+  } else {
+    note_unused(resolver, "liger", wished, kLigerVersion, kModelledLiger,
+                "Liger's version has no effect: neither the loss nor any kernel is Liger's");
   }
 }
 
@@ -561,9 +581,9 @@ void resolve_torchtitan(Resolver& resolver) {
   Training& training = resolver.training();
   if (training.model_code == ModelCode::Torchtitan) {
     training.torchtitan = resolve_version(resolver, "torchtitan", wished, kTorchtitanVersion, kModelledTorchtitan);
-  } else if (wished.given()) {
-    resolver.notice(Notice::Kind::Inert, wished.place,
-                    "torchtitan's version has no effect: the model's code is transformers'");
+  } else {
+    note_unused(resolver, "torchtitan", wished, kTorchtitanVersion, kModelledTorchtitan,
+                "torchtitan's version has no effect: the model's code is transformers'");
   }
 }
 

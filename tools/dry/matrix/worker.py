@@ -14,7 +14,9 @@ import tempfile
 import time
 import traceback
 
-from . import model_config, pictures, routing
+from dsplan_dry import routing
+
+from . import model_config, pictures
 
 WHAT = ("requested", "allocated", "reserved", "active")
 KERNELS = {"flash": "flash", "cudnn": "cudnn", "mem-efficient": "mem_efficient", "math": "math"}

@@ -60,6 +60,46 @@ class Launcher(unittest.TestCase):
             ended = run("--", sys.executable, "-c", "", env={**os.environ, "PYTHONPATH": folder})
             self.assertIn("built for CUDA 14.1, and there are stand-ins for 12 and 13", ended.stderr)
 
+    def test_without_a_receipt_it_says_why(self):
+        for command in (["true"], [sys.executable, "-c", "print(1)"]):
+            self.assertIn("CUDA was not used: no process of the command imported PyTorch", run("--", *command).stderr)
+        with tempfile.TemporaryDirectory() as folder:
+            torch = pathlib.Path(folder) / "torch"
+            torch.mkdir()
+            (torch / "__init__.py").write_text("from . import version\n__version__ = version.__version__\n")
+            (torch / "version.py").write_text("__version__ = '2.11.0+cpu'\ncuda = None\n")
+            ended = run("--", "sh", "-c", f"{sys.executable} -c 'import torch'", env={**os.environ, "PYTHONPATH": folder})
+            self.assertIn("CUDA was not used: PyTorch 2.11.0+cpu of", ended.stderr)
+
+    def test_a_device_that_processes_do_not_see_is_named(self):
+        code = "import ctypes, sys; sys.exit(ctypes.CDLL(None).cudaSetDevice(1))"
+        for devices, told in ((("--devices", "2"), False), ((), True)):
+            ended = run(*devices, "--", sys.executable, "-c", code)
+            self.assertEqual("--devices 2" in ended.stderr, told, ended.stderr)
+
+    def test_a_killed_launchers_folder_is_swept(self):
+        with tempfile.TemporaryDirectory() as folder:
+            env = {**os.environ, "TMPDIR": folder}
+            dead = subprocess.Popen([sys.executable, RUN, "--", "sleep", "300"], env=env, stderr=subprocess.DEVNULL)
+            living = subprocess.Popen([sys.executable, RUN, "--", "sleep", "300"], env=env, stderr=subprocess.DEVNULL)
+            end = time.time() + 30
+            while time.time() < end and len(os.listdir(folder)) < 2:
+                time.sleep(.05)
+            dead.kill()
+            dead.wait()
+            while time.time() < end and len(os.listdir(folder)) > 1:
+                time.sleep(.2)
+                run("--", "true", env=env)
+            left = os.listdir(folder)
+            self.assertEqual(len(left), 1)
+            self.assertIn(f"dsplan-dry-{living.pid}-", left[0])
+            living.terminate()
+            living.wait()
+            self.assertEqual(os.listdir(folder), [])
+
+    def test_experts_are_routed_by_a_rule_that_is_known(self):
+        self.assertIn("balanced, worst, capacity:F", run("--routing", "fair", "--", "true").stderr)
+
     def test_what_was_there_before_is_found(self):
         """A sitecustomize of the user's, and what stood in PYTHONPATH and LD_PRELOAD."""
         with tempfile.TemporaryDirectory() as folder:

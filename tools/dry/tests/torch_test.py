@@ -63,6 +63,56 @@ class Torch(unittest.TestCase):
                 told = subprocess.run([binary, "compare", "--re-predict", str(path)], capture_output=True, text=True)
                 self.assertIn(f"{rank['memory']['peak']['reserved']:,}               0", told.stdout, told.stderr)
 
+    def test_a_compiled_model_is_measured_and_not_compared_with_an_eager_one(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder, "r.json")
+            ended = run("--receipt", str(path), script="train.py", given=("compiled",))
+            self.assertEqual(ended.returncode, 0, ended.stderr)
+            rank = receipt(path)
+            self.assertEqual([phase["name"] for phase in rank["memory"]["phases"]], ["init", "first_step", "steady"])
+            self.assertIn("inputs.compile", [row["what"] for row in rank["not_measured"]])
+            if binary := os.environ.get("DSPLAN_BINARY"):
+                told = subprocess.run([binary, "compare", "--re-predict", str(path)], capture_output=True, text=True)
+                self.assertEqual(told.returncode, 2)
+                self.assertIn("torch.compile runs the model", told.stderr)
+
+    def test_checkpoints_that_a_script_makes_itself_are_predicted(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder, "r.json")
+            ended = run("--receipt", str(path), script="train.py", given=("checkpointed",))
+            self.assertEqual(ended.returncode, 0, ended.stderr)
+            self.assertEqual(json.loads(path.read_text())["inputs"]["training"]["checkpoint"], "full")
+            if binary := os.environ.get("DSPLAN_BINARY"):
+                told = subprocess.run([binary, "compare", "--re-predict", str(path)], capture_output=True, text=True)
+                self.assertIn(f"{receipt(path)['memory']['peak']['reserved']:,}               0", told.stdout, told.stderr)
+
+    def test_processes_that_train_as_the_same_rank_each_have_a_receipt(self):
+        with tempfile.TemporaryDirectory() as folder:
+            ended = run("--world", "4", "--receipt", folder + "/r.json", script="train.py", given=("forked",))
+            self.assertEqual(ended.returncode, 0, ended.stderr)
+            self.assertIn("the others' receipts are r.process2.json", ended.stderr)
+            self.assertIn("--world 4 without effect", ended.stderr)
+            found = [receipt(pathlib.Path(folder, name)) for name in ("r.json", "r.process2.json")]
+            self.assertEqual(found[0]["memory"], found[1]["memory"])
+
+    def test_experts_in_a_loop_are_routed(self):
+        phases = {}
+        for rule in ("balanced", "worst"):
+            with tempfile.TemporaryDirectory() as folder:
+                path = pathlib.Path(folder, "r.json")
+                ended = run("--routing", rule, "--receipt", str(path), script="train.py", given=("experts",))
+                self.assertEqual(ended.returncode, 0, ended.stderr)
+                value = json.loads(path.read_text())
+                at = value["inputs"]["options"].index("--routing")
+                self.assertEqual(value["inputs"]["options"][at + 1], rule)
+                self.assertEqual(value["inputs"]["training"]["experts"], "eager")
+                phases[rule] = value["ranks"][0]["memory"]["phases"]
+                peak = value["ranks"][0]["memory"]["peak"]["requested"]
+                if binary := os.environ.get("DSPLAN_BINARY"):
+                    told = subprocess.run([binary, "compare", "--re-predict", str(path)], capture_output=True, text=True)
+                    self.assertIn(f"{peak:,}               0", told.stdout, told.stderr)
+        self.assertNotEqual(phases["balanced"], phases["worst"])
+
     def test_out_of_memory_is_pytorchs_own(self):
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder, "r.json")

@@ -1,9 +1,12 @@
 """python/dsplan/receipt.py around a loop of its own and around transformers' Trainer, on the CPU: valid receipts, from
 which dsplan predicts. Needs torch and transformers; accelerate for the Trainer, DSPLAN_BINARY for the prediction."""
 
+import functools
 import importlib.util
+import inspect
 import json
 import os
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -16,6 +19,7 @@ if any(importlib.util.find_spec(package) is None for package in ("torch", "trans
 
 import torch
 import transformers
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from common import predict
 from common.configuration import Configuration, model_config
@@ -104,8 +108,7 @@ class Recording(unittest.TestCase):
                 model(input_ids=ids, labels=ids, use_cache=False).loss.backward()
                 optimizer.step()
                 optimizer.zero_grad()
-        missing = {row["what"]: row["why"] for row in self.written()["ranks"][0]["not_measured"]}
-        self.assertIn(f"{ids.nbytes:,} bytes", missing["batch.labels"])
+        self.assertTrue(self.written()["inputs"]["training"]["labels_are_ids"])
 
     def test_what_the_loop_holds_and_a_prediction_does_not(self):
         model = tiny()
@@ -117,8 +120,9 @@ class Recording(unittest.TestCase):
                 loss.backward()
                 optimizer.step()
                 optimizer.zero_grad()
-        missing = {row["what"]: row["why"] for row in self.written()["ranks"][0]["not_measured"]}
-        self.assertIn("still holds the last step's loss: 4 bytes", missing["loop.loss"])
+        value = self.written()
+        missing = {row["what"]: row["why"] for row in value["ranks"][0]["not_measured"]}
+        self.assertEqual(value["inputs"]["training"]["loop"], "loss")
         self.assertIn("gone before the step", missing["batch.labels"])
 
     def test_infinities_are_numbers_of_json(self):
@@ -147,6 +151,85 @@ class Recording(unittest.TestCase):
         model.forward = torch.autocast("cpu", dtype=torch.bfloat16)(model.forward)
         value = self.recorded(model, 2)
         self.assertEqual(value["inputs"]["training"]["autocast"], "bf16")
+
+    def checkpointed(self, put, **more):
+        """What a training file says of checkpoints that `put` lays around a model, or why it says nothing."""
+        model = tiny()
+        put(model)
+        value = self.recorded(model, 2, **more)
+        missing = {row["what"]: row["why"] for row in value["ranks"][0]["not_measured"]}
+        training = value["inputs"]["training"] or {}
+        return training.get("checkpoint"), training.get("checkpoint_impl"), missing.get("inputs.training")
+
+    def test_checkpoints_of_the_scripts_own(self):
+        def around(layer, run, **how):
+            layer.forward = functools.partial(checkpoint, run, **how)
+
+        def each(model):
+            for layer in model.model.layers:
+                around(layer, layer.forward, use_reentrant=False)
+
+        def last(model):
+            around(model.model.layers[-1], model.model.layers[-1].forward, use_reentrant=False)
+
+        def mlps(model):
+            for layer in model.model.layers:
+                around(layer.mlp, layer.mlp.forward, use_reentrant=True)
+
+        def hidden(model):
+            forward = model.model.layers[0].forward
+            around(model.model.layers[0], lambda *args, **more: forward(*args, **more), use_reentrant=False)
+
+        self.assertEqual(self.checkpointed(each, accumulate=2), ("full", "non_reentrant", None))
+        at = len(tiny().model.layers) - 1
+        self.assertEqual(self.checkpointed(last), (f"groups:{at}", "non_reentrant", None))
+        self.assertIn("mlp", self.checkpointed(mlps)[2])
+        self.assertIn("how they recompute is not stated", self.checkpointed(hidden)[2])
+
+    def test_checkpoints_of_transformers(self):
+        linear = functools.partial(create_selective_checkpoint_contexts, [torch.ops.aten.mm.default, torch.ops.aten.addmm.default])
+        softmax = functools.partial(create_selective_checkpoint_contexts, [torch.ops.aten._softmax.default])
+
+        def enable(**how):
+            return lambda model: model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=how)
+
+        self.assertEqual(self.checkpointed(enable(use_reentrant=True)), ("full", "reentrant", None))
+        self.assertEqual(self.checkpointed(enable(use_reentrant=False, context_fn=linear)), ("keep:linear", "non_reentrant", None))
+        self.assertIn("a choice of operators", self.checkpointed(enable(use_reentrant=False, context_fn=softmax))[2])
+        self.assertEqual(self.checkpointed(lambda model: (enable(use_reentrant=False)(model), model.eval()))[0], "none")
+        if "offload" in inspect.signature(transformers.PreTrainedModel.gradient_checkpointing_enable).parameters:
+            offload = self.checkpointed(lambda model: model.gradient_checkpointing_enable(offload=True))
+            self.assertIn("checkpoint_func", offload[2])
+
+    @unittest.skipUnless(os.environ.get("DSPLAN_BINARY"), "needs DSPLAN_BINARY")
+    def test_the_lines_that_dsplan_emits(self):
+        """Whatever words made them, the recorder says the same checkpoints."""
+        layers = len(tiny().model.layers)
+        folder = os.path.dirname(self.path)
+        with open(os.path.join(folder, "config.json"), "w") as file:
+            json.dump(model_config("tiny-llama"), file)
+        for words, seen in (("every:2", "groups:" + ",".join(f"{n}-{n + 1}" for n in range(0, layers - 1, 2))),
+                            ("groups:0=reentrant,1=keep+linear", "groups:0=reentrant,1=keep+linear"),
+                            ("modules:mlp", "modules:mlp"), ("nested", "nested"), ("keep:linear", "keep:linear")):
+            with self.subTest(words=words):
+                lines = subprocess.run([os.environ["DSPLAN_BINARY"], "emit", folder, "--checkpoint", words, "--seq", "16",
+                                        "--format", "checkpointing"], capture_output=True, text=True, check=True).stdout
+                self.assertEqual(self.checkpointed(lambda model: exec(lines, {"model": model}))[::2], (seen, None))
+
+    def test_functions_that_were_replaced_are_put_back(self):
+        module = torch.utils.checkpoint
+        before = module._checkpoint_without_reentrant_generator
+        self.recorded(tiny(), 2)
+        self.assertIs(module._checkpoint_without_reentrant_generator, before)
+        self.assertNotIn("apply", vars(module.CheckpointFunction))
+
+    def test_what_is_compiled_is_recorded_and_named(self):
+        for compiling in (lambda model: torch.compile(model, backend="aot_eager"), lambda model: model.compile(backend="aot_eager") or model):
+            value = self.recorded(compiling(tiny()), 2)
+            missing = {row["what"]: row["why"] for row in value["ranks"][0]["not_measured"]}
+            self.assertIn("torch.compile runs the model", missing["inputs.compile"])
+            self.assertTrue(value["complete"])
+            self.assertEqual(value["inputs"]["model"]["model_type"], "llama")
 
     def test_one_step_is_not_complete(self):
         value = self.recorded(tiny(), 1)

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "core/format.h"
+#include "core/text/whole_numbers.h"
 #include "model/families/decoder.h"
 #include "model/families/family.h"
 
@@ -32,6 +33,13 @@ OwnHeads own_heads(ConfigReader& config, const Value& layer, const Dimensions& u
   return own;
 }
 
+// transformers pads the numbers of layers with zeros to one length.
+const Value* of_layer(const Value& layers, std::size_t number) {
+  const auto here = [&](const Member& one) { return whole_number(one.key) == static_cast<std::int64_t>(number); };
+  const auto at = std::find_if(layers.members.begin(), layers.members.end(), here);
+  return at == layers.members.end() ? nullptr : &at->value;
+}
+
 // What transformers 5.17 writes in the place of global_head_dim and num_global_key_value_heads: here all layers of
 // full_attention have the same.
 void read_own_heads(ConfigReader& config, Decoder& decoder) {
@@ -41,7 +49,7 @@ void read_own_heads(ConfigReader& config, Decoder& decoder) {
   std::size_t named = 0;
   std::optional<OwnHeads> all;
   for (std::size_t i = 0; i < decoder.parts.kinds.size(); ++i) {
-    const Value* layer = layers->find(std::to_string(i));
+    const Value* layer = of_layer(*layers, i);
     const bool wide = decoder.parts.kinds[i] == LayerKind::Full;
     if (layer == nullptr && !wide) continue;
     if (layer == nullptr) return config.fault(*layers, formatted("layer {}, of full_attention, is not among them", i));

@@ -6,6 +6,20 @@
 #include "model/parts.h"
 
 namespace dsplan {
+namespace {
+
+// The class lets what stands before the answer see itself, and writes that into the text's part, where gemma's own
+// reader takes it for another model. Only false makes another one.
+void judge_prefix(ConfigReader& config) {
+  constexpr std::string_view kSees = "use_bidirectional_attention";
+  std::erase_if(config.gaps, [&](const ConfigGap& gap) { return gap.key == kSees; });
+  const Value* sees = part_of(config, "text_config").root.find(kSees);
+  if (sees == nullptr || sees->is(Value::Kind::Null)) return;
+  if (!sees->is(Value::Kind::Bool)) return config.fault(*sees, formatted("\"{}\" must be true or false", kSees));
+  if (!sees->boolean) config.gaps.push_back({sees, std::string(kSees), "a prefix that is read in order"});
+}
+
+}  // namespace
 
 ModelSpec build_paligemma(ConfigReader& config) {
   if (config.find("vision_config") == nullptr) {
@@ -13,6 +27,7 @@ ModelSpec build_paligemma(ConfigReader& config) {
   }
   const ModelSpec vision = build_part(config, "vision_config", "siglip_vision_model", {"siglip_vision_model"});
   const ModelSpec text = build_part(config, "text_config", "gemma", {"gemma", "gemma2"});
+  judge_prefix(config);
   TowerParts tower = *vision.parts->tower;
   tower.tokens = tower.dims.max_positions;
   tower.read_layers = tower.dims.layers;

@@ -10,6 +10,11 @@ ANSWERED = {}
 LIBRARIES = []  # What torch.library forgets where nobody holds it.
 
 
+def told(label, what):
+    """An answer that is given elsewhere, as a row; who gives it counts."""
+    return ANSWERED.setdefault(label, {"call": label, "count": 0, "guess": what})
+
+
 def answer(owner, name, what, replace):
     """owner.name becomes replace(old); `what` says for the receipt what is answered."""
     old = getattr(owner, name, None)
@@ -18,10 +23,13 @@ def answer(owner, name, what, replace):
     new = replace(old)
     label = f"{getattr(owner, '__qualname__', getattr(owner, '__name__', owner))}.{name}"
 
+    from torch.compiler import is_compiling
+
     @functools.wraps(old)
     def counted(*args, **kwargs):
-        entry = ANSWERED.setdefault(label, {"call": label, "count": 0, "guess": what})
-        entry["count"] += 1
+        if is_compiling():  # A count would be a guard of the graph, and each call would compile it anew.
+            return new(*args, **kwargs)
+        told(label, what)["count"] += 1
         return new(*args, **kwargs)
 
     setattr(owner, name, counted)
@@ -103,7 +111,7 @@ def every_token_trains(_):
     if "aten::nonzero" in ANSWERED or LIBRARIES:  # Or whole numbers are followed, labels among them (values.py).
         return
 
-    entry = ANSWERED["aten::nonzero"] = {"call": "aten::nonzero", "count": 0, "guess": "every token counts"}
+    entry = told("aten::nonzero", "every token counts")
 
     def nonzero(flags):
         entry["count"] += 1

@@ -31,9 +31,11 @@ def watch(owner, name, on_device):
     if real is None:
         return
 
+    from torch.compiler import is_compiling
+
     @functools.wraps(real)
     def call(*args, **kwargs):
-        if on_device(args):
+        if not is_compiling() and on_device(args):
             note(name.strip("_"))
         return real(*args, **kwargs)
 

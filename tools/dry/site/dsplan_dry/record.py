@@ -4,6 +4,7 @@ The first module that is called with gradients on, and holds parameters of an op
 python/dsplan/receipt.py that records; here are the marks that it cannot see from outside, and what the dry device adds:
 collectives, pinned memory, and a second file with every step and every guess (dsplan.dry/1)."""
 import atexit
+import contextlib
 import functools
 import importlib.util
 import json
@@ -12,10 +13,10 @@ import sys
 import time
 import weakref
 
-from . import answers, device, imports, reads
+from . import answers, device, imports, reads, routing
 
 FOUND = {"optimizers": [], "training_arguments": None, "engine": None, "receipt": None, "backward": False,
-         "clipped": None, "norm": None, "sharded_on": None, "synced": False, "moved": False, "cast": False, "peaks": {}}
+         "clipped": None, "norm": None, "sharded_on": None, "synced": False, "moved": False, "cast": False, "peaks": {}, "routed": None}
 STEPS = []  # A row for each mark of every step.
 
 
@@ -24,6 +25,7 @@ def load_receipts():
                         "receipt.py")
     spec = importlib.util.spec_from_file_location("dsplan_receipt", os.path.abspath(path))
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # torch.compile looks for the module of whatever it traces.
     spec.loader.exec_module(module)
     return module
 
@@ -182,8 +184,13 @@ def make_class(base, torch):
                 value["inputs"]["options"] += ["--gpus", "1"]
             if device.setting("DEVICE_NAME"):
                 value["inputs"]["options"] += ["--hardware", device.setting("DEVICE_NAME")]
+            if FOUND["routed"]:
+                value["inputs"]["options"] += ["--routing", FOUND["routed"]]
             if when := {"done": "immediate", "pending": "at-sync"}.get(device.setting("EVENTS")):
                 value["inputs"]["options"] += ["--stream-frees", when]
+            elif device.library():
+                missing["allocator.events"] = (f"--events {device.setting('EVENTS')} frees what other streams used between both ends "
+                                               "of --stream-frees, and a prediction's reserved bytes are those of its high end")
             rank["not_measured"] = [{"what": what, "why": why} for what, why in missing.items()]
             with open(self.path + ".part", "w") as file:
                 json.dump(value, file, indent=1)
@@ -208,6 +215,31 @@ def path_of_receipt():
     return device.setting("RECEIPT")
 
 
+def ledgers():
+    """Where processes leave notes for the launcher."""
+    return os.environ.get("DSPLAN_DRY_LEDGERS")
+
+
+def note(kind, text):
+    if ledgers():
+        with open(os.path.join(ledgers(), f"{os.getpid()}.{kind}"), "w") as file:
+            file.write(text)
+
+
+def own_path(torch):
+    """Of processes that train as the same rank each has a receipt: the first the usual one, the next FILE.process2.json."""
+    path, number = path_of_receipt(), 1
+    ranks = torch.distributed
+    rank = ranks.get_rank() if ranks.is_available() and ranks.is_initialized() else 0
+    while ledgers():
+        with contextlib.suppress(FileExistsError):
+            os.close(os.open(os.path.join(ledgers(), f"rank{rank}.process{number}"), os.O_CREAT | os.O_EXCL))
+            break
+        number += 1
+    stem, end = os.path.splitext(path)
+    return path if number == 1 else f"{stem}.process{number}{end}"
+
+
 def begin(module):
     """The model is found: record from here on. This very call runs the hooks that the recorder adds."""
     torch = sys.modules["torch"]
@@ -218,8 +250,12 @@ def begin(module):
         while hasattr(inner, "module") and isinstance(inner.module, torch.nn.Module):
             inner = inner.module
         given = {"model": module, "optimizer": owner_of(inner)}
+    rule = device.setting("ROUTING")
+    if rule and device.library() and (mixtures := routing.route(inner, rule)):
+        FOUND["routed"] = rule
+        answers.told("experts in a loop", f"tokens are routed {rule}")["count"] += mixtures
     cls = make_class(load_receipts(), torch)
-    FOUND["receipt"] = cls(path_of_receipt(), training_args=FOUND["training_arguments"], **given)
+    FOUND["receipt"] = cls(own_path(torch), training_args=FOUND["training_arguments"], **given)
 
 
 def trains(module):
@@ -238,6 +274,10 @@ def owner_of(module):
     return None
 
 
+def note_torch(torch):
+    note("torch", json.dumps({"version": torch.__version__, "cuda": torch.version.cuda, "python": sys.executable}))
+
+
 def hook_torch(torch):
     made = torch.optim.Optimizer.__init__
 
@@ -251,6 +291,8 @@ def hook_torch(torch):
     real = torch.nn.Module.__call__
 
     def __call__(self, *args, **kwargs):
+        if torch.compiler.is_compiling():  # A look at what was found would be a guard of somebody's graph.
+            return real(self, *args, **kwargs)
         if FOUND["receipt"] is None and torch.is_grad_enabled() and trains(self):
             torch.nn.Module.__call__ = real
             begin(self)
@@ -417,6 +459,13 @@ def hook_deepspeed(deepspeed):
     deepspeed.initialize = call
 
 
+def forget():
+    """A receipt is the process's that began it: what that process has forked writes none of the same name."""
+    if FOUND["receipt"]:
+        FOUND["receipt"].closed = True
+    FOUND["receipt"] = None
+
+
 def end():
     receipt = FOUND["receipt"]
     if receipt:
@@ -431,12 +480,12 @@ def install():
     imports.after("transformers.trainer", hook_trainer)
     imports.after("deepspeed", hook_deepspeed)
     atexit.register(end)
+    os.register_at_fork(after_in_child=forget)
     before = sys.excepthook
 
     def remember(kind, error, trace):
-        if kind.__name__ == "OutOfMemoryError" and os.environ.get("DSPLAN_DRY_LEDGERS"):
-            with open(os.path.join(os.environ["DSPLAN_DRY_LEDGERS"], f"{os.getpid()}.full"), "w") as file:
-                file.write(str(error))
+        if kind.__name__ == "OutOfMemoryError":
+            note("full", str(error))
         if FOUND["receipt"]:
             FOUND["receipt"].__exit__(kind, error, trace)
             FOUND["receipt"] = None

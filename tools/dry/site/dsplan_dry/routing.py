@@ -22,19 +22,28 @@ def tokens_of_experts(rule, tokens, each, experts, mixture=0):
 
 
 def route(model, rule):
-    """Each call of a mixture's experts finds the tokens that the rule gives them."""
+    """Each call of a mixture's experts, where transformers runs them in a loop, finds the tokens that the rule gives
+    them. Returns how many mixtures there are of which that is so; those that have a rule already keep it."""
+    found = [module for name, module in model.named_modules() if name.endswith(".experts") and in_a_loop(module)]
+    for at, experts in enumerate(found):
+        experts.forward = functools.partial(routed, experts.forward, rule, experts, at)
+    return len(found)
+
+
+def in_a_loop(experts):
+    way = getattr(getattr(experts, "config", None), "_experts_implementation", None)
+    routed_already = getattr(vars(experts).get("forward"), "func", None) is routed
+    return way == "eager" and hasattr(experts, "num_experts") and not routed_already
+
+
+def routed(forward, rule, experts, at, hidden, index, weights):
     import torch
 
-    found = [module for name, module in model.named_modules() if name.endswith(".experts")]
-    for at, experts in enumerate(found):
-        experts.forward = functools.partial(routed, experts.forward, torch, rule, experts, at)
-
-
-def routed(forward, torch, rule, experts, at, hidden, index, weights):
     counts = tokens_of_experts(rule, *index.shape, experts.num_experts, at)
     hits = [i for i, count in enumerate(counts) if count]
     following = iter([counts[i] for i in hits])
-    nonzero, where, truth = torch.Tensor.nonzero, torch.where, torch.Tensor.__bool__
+    watched = torch.Tensor.nonzero, torch.where, torch.Tensor.__bool__
+    nonzero, where, truth = (getattr(one, "__wrapped__", one) for one in watched)  # Nobody doubts what is said here.
 
     def count_is(number, device):
         block = torch.empty(1, dtype=torch.int32, device=device)
@@ -59,4 +68,4 @@ def routed(forward, torch, rule, experts, at, hidden, index, weights):
     try:
         return forward(hidden, index, weights)
     finally:
-        torch.Tensor.nonzero, torch.where, torch.Tensor.__bool__ = nonzero, where, truth
+        torch.Tensor.nonzero, torch.where, torch.Tensor.__bool__ = watched
