@@ -11,7 +11,7 @@ import statistics
 
 from . import tables
 from .published import predict
-from .published_rows import Case, No
+from .published_case import Case, No
 
 FILE = "tests/data/reference-memory.csv"
 FIGURES = {"torch_max_allocated": "allocated", "torch_max_reserved": "reserved"}
