@@ -50,10 +50,11 @@ def gpu_of(row):
 
 
 def peak_of(prediction, name):
-    """A peak of the prediction; of reserved bytes, where they depend on when streams are done, the expected one."""
+    """A peak of the prediction. Where it depends on when streams are done: of reserved bytes the expected one, of active
+    ones the low end."""
     peak = prediction["memory"]["peak"]
-    if name == "reserved" and isinstance(peak.get("reserved_expected"), int):
-        return peak["reserved_expected"]
+    if isinstance(peak.get("reserved_expected"), int):
+        name = {"reserved": "reserved_expected", "active": "allocated"}.get(name, name)
     return peak[name]
 
 

@@ -30,8 +30,9 @@ def mpt_case(row, model, label):
 
 
 def fsdp_qlora_training(packed, alone, on_host, seq, rows):
-    """fsdp_qlora's train.py with its defaults: rank 64 on a layer's products but attention's last, dropout,
-    bf16 throughout, each adapter and each layer a unit, layers checkpointed, clipped, outputs kept until the step is done."""
+    """fsdp_qlora's train.py with its defaults: rank 64 on a layer's products but attention's last, dropout, bf16
+    throughout, each adapter and each layer a unit, layers checkpointed, clipped, outputs kept until the step is done.
+    """
     fsdp = {"wrap": "adapters+layers", "use_orig_params": "false", "limit_all_gathers": "true"}
     if on_host:
         fsdp["cpu_offload"] = "true"
