@@ -7,6 +7,7 @@ holds both dsplan's and theirs. No constant is tuned on any of them.
 """
 
 import csv
+import functools
 import json
 import math
 import os
@@ -15,7 +16,7 @@ import subprocess
 import tempfile
 
 from . import tables
-from .published_case import No
+from .published_case import No, group_of
 from .published_rows import case_of, ran, stratum_of
 
 FILE = "tests/data/published-memory.csv"
@@ -58,22 +59,24 @@ def predict(dsplan, case):
     return prediction
 
 
+@functools.lru_cache(maxsize=None)
 def figures(root, dsplan, confidence):
-    """(figures, verdicts, reasons): rows of the two tables, and ids by reason."""
+    """(figures, verdicts, reasons): rows of the two tables, each with its runtime at the end, and ids by reason."""
     compared, verdicts, reasons = [], [], {}
     for row in measured_rows(root, confidence):
         try:
             case = case_of(row)
             prediction = predict(dsplan, case)
             if case.figure is None:
-                verdicts.append(verdict_row(row, case, prediction))
+                verdicts.append((*verdict_row(row, case, prediction), group_of(case)))
                 continue
             predicted = figure_of(case, prediction)
         except No as no:
             reasons.setdefault(str(no), []).append(row["id"])
             continue
         measured = float(row["value"]) * UNITS[row["unit"]]
-        compared.append((row["id"], case.label, stratum_of(row), row["quantity"], measured, predicted))
+        compared.append((row["id"], case.label, stratum_of(row), row["quantity"], measured, predicted,
+                         group_of(case)))
     return compared, verdicts, reasons
 
 
@@ -116,7 +119,7 @@ JUDGED = (">n", ">median error", ">nine in ten within", ">worst error")
 
 def summary_of(compared):
     strata = {}
-    for _, _, stratum, quantity, measured, predicted in compared:
+    for _, _, stratum, quantity, measured, predicted, _ in compared:
         strata.setdefault((stratum, quantity), []).append(error(measured, predicted))
     every = [one for errors in strata.values() for one in errors]
     rows = [(name, quantity, *judged(errors)) for (name, quantity), errors in sorted(strata.items())]
@@ -126,17 +129,18 @@ def summary_of(compared):
 def rows_of(compared):
     return [(row_id, label, stratum, quantity, f"{measured / 2**30:.2f}", f"{predicted / 2**30:.2f}",
              f"{error(measured, predicted):+.1f} %")
-            for row_id, label, stratum, quantity, measured, predicted in compared]
+            for row_id, label, stratum, quantity, measured, predicted, _ in compared]
 
 
 def verdicts_text(verdicts):
     if not verdicts:
         return ""
-    counts = {held: sum(one[-1] == held for one in verdicts) for held in ("agrees", "leaves it open", "contradicts")}
+    counts = {held: sum(one[5] == held for one in verdicts) for held in ("agrees", "leaves it open", "contradicts")}
     text = ("\nRows that say only that a batch ran, or that it ran out of memory, against the verdict on that device: "
             f"{counts['agrees']} agree,\n{counts['leaves it open']} leave it open, {counts['contradicts']} contradict. "
             "A verdict of `tight`, or of retries, leaves it open.\n\n")
-    return text + tables.table(("row", "model", "parallelism", "what happened", "verdict", ""), verdicts)
+    return text + tables.table(("row", "model", "parallelism", "what happened", "verdict", ""),
+                               [one[:6] for one in verdicts])
 
 
 def reasons_text(reasons):

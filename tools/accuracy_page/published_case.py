@@ -29,6 +29,21 @@ class Case:
         self.stratum = stratum
 
 
+def group_of(case):
+    """Which runtime a case is of: a row of the page's first table."""
+    if isinstance(case.model, dict) and case.model.get("kind") == "graph":
+        return "single operators"
+    training = case.training or {}
+    runtime = training.get("runtime")
+    if runtime in ("fsdp1", "fsdp2", "hsdp"):
+        return "FSDP1" if runtime == "fsdp1" else "FSDP2 and HSDP"
+    if case.deepspeed is not None:
+        return f"ZeRO-{case.deepspeed.get('zero_optimization', {}).get('stage', 0)}"
+    if "--gpus" in case.options and case.options[case.options.index("--gpus") + 1] != "1":
+        return "DDP"
+    return "one GPU, adapters" if "lora" in training else "one GPU, all weights"
+
+
 def whole(row, key):
     if not re.fullmatch(r"\d+", row[key]):
         raise No(f"no number of {'rows' if key == 'batch_per_gpu' else 'tokens'} is stated")
@@ -50,8 +65,8 @@ def gpu_of(row):
 
 
 def peak_of(prediction, name):
-    """A peak of the prediction. Where it depends on when streams are done: of reserved bytes the expected one, of active
-    ones the low end."""
+    """A peak of the prediction. Where it depends on when streams are done: of reserved bytes the expected one, of
+    active ones the low end."""
     peak = prediction["memory"]["peak"]
     if isinstance(peak.get("reserved_expected"), int):
         name = {"reserved": "reserved_expected", "active": "allocated"}.get(name, name)

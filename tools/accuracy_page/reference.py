@@ -7,13 +7,14 @@ as well is said as there, where ranks and settings stand that this collection le
 
 import collections
 import csv
+import functools
 import re
 import statistics
 
 from . import tables
 from . import published_rows, published_sharded
 from .published import FILE as PUBLISHED, UNITS, predict
-from .published_case import Case, No, peak_of
+from .published_case import Case, No, group_of, peak_of
 
 FILE = "tests/data/reference-memory.csv"
 FIGURES = {"torch_max_allocated": "allocated", "torch_max_reserved": "reserved", "torch_peak_active": "active",
@@ -157,8 +158,9 @@ def stratum_of(row):
     return FRAMEWORKS.get(row["framework"]) or ELSEWHERE[framework_of(row)][1]
 
 
+@functools.lru_cache(maxsize=None)
 def compared_rows(root, dsplan):
-    """([(row, model, figure, measured, predicted)], {reason: rows})."""
+    """([(row, model, figure, measured, predicted, runtime)], {reason: rows})."""
     compared, reasons = [], collections.Counter()
     with open(root / PUBLISHED, encoding="utf-8", newline="") as file:
         published = list(csv.DictReader(file))
@@ -172,7 +174,7 @@ def compared_rows(root, dsplan):
             except No as no:
                 reasons[str(no)] += 1
                 continue
-            compared += [(row, case.label, figure, measured, peak_of(prediction, figure) / 2**30)
+            compared += [(row, case.label, figure, measured, peak_of(prediction, figure) / 2**30, group_of(case))
                          for figure, measured in measured_of(row).items()]
     return compared, reasons
 
@@ -195,7 +197,7 @@ def section(root, dsplan):
             "forty projects. What runs\ntransformers' modules is predicted, and what litgpt and torchtitan run where "
             "published-memory.csv has the same run with its\nsettings; the rest is listed below by reason.\n\n")
     strata = collections.defaultdict(list)
-    for row, _, figure, measured, predicted in compared:
+    for row, _, figure, measured, predicted, _ in compared:
         strata[(stratum_of(row), figure)].append(error(measured, predicted))
     text += tables.table(("stratum", "figure", ">n", ">median error", ">worst error"),
                          [(name, figure, *judged(errors)) for (name, figure), errors in sorted(strata.items())])
@@ -204,7 +206,7 @@ def section(root, dsplan):
          ">error"),
         [(row["id"], label, row["peft"].split(" trainable")[0] or "all weights", row["seq_len"], row["micro_batch"],
           row["recompute"], figure, f"{measured:.2f}", f"{predicted:.2f}", f"{error(measured, predicted):+.2f} %")
-         for row, label, figure, measured, predicted in compared])
+         for row, label, figure, measured, predicted, _ in compared])
     missing = sorted(reasons.items(), key=lambda item: (-item[1], item[0]))
     text += f"\nNot expressed: {sum(reasons.values())} rows.\n\n"
     return text + tables.table(("why", ">rows"), missing)
