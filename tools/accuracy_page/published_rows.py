@@ -1,144 +1,45 @@
 """How a row of published-memory.csv is said in dsplan's words, or why it cannot be.
 
 A figure is compared as it is. A `max_batch` row says only that a batch ran, or that it ran out of memory: that is
-compared with the verdict.
+compared with the verdict. A mapping says what the published run did; what nobody states is a reason, not a guess.
 """
 
-import json
-import pathlib
 import re
 
-from . import published_ops
+from . import published_ops, published_sharded
+from .published_case import Case, No, checkpoint_of, gpu_of, peak_figure, phase, PEAKS, states, whole
+from .published_words import PARTS, deepspeed_of, lora_of, model_of, training_of
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-
-# Which figure of a prediction answers to which quantity.
-PEAKS = {"peak_allocated": "allocated", "peak_reserved": "reserved", "nvidia_smi": "process"}
-# Words of "model" with the bundled model of the same dimensions.
-MODELS = {
-    "meta-llama/Llama-2-7b-hf": "llama-2-7b", "meta-llama/Llama-2-13b-hf": "llama-2-13b",
-    "meta-llama/Meta-Llama-3-8B": "llama-3-8b", "meta-llama/Llama-3.1-8B": "llama-3.1-8b",
-    "meta-llama/Llama-3.2-1B": "llama-3.2-1b", "meta-llama/Llama-3.2-3B": "llama-3.2-3b",
-    "mistralai/Mistral-7B-v0.1": "mistral-7b", "unsloth/mistral-7b-v0.2 (7.24B, vocab 32000)": "mistral-7b",
-    "TinyLlama/TinyLlama-1.1B": "tinyllama-1.1b", "google/gemma-2-2b": "gemma-2-2b",
-    "google/gemma-2-9b": "gemma-2-9b", "gpt2-xl": "gpt2-xl", "huggyllama/llama-7b": "llama-7b",
-    "Qwen/Qwen2.5-0.5B": "qwen2.5-0.5b", "meta-llama/Meta-Llama-3-70B": "llama-3-70b",
-    "meta-llama/Llama-2-70b-hf": "llama-2-70b", "meta-llama/Llama-3.1-70B": "llama-3.1-70b",
-    "Llama-7B (32L h4096 32 heads ffn 11008 vocab 32000)": "llama-2-7b",
-}
-# GPT-2's shape with other dimensions; its vocabulary is padded to a multiple of 128 as Megatron pads it.
-GPT2 = re.compile(r"GPT-2 \S+ \((\d+)L h(\d+)(?: (\d+) heads)?|HF GPT2LMHeadModel \S+ \((\d+)L h(\d+)\) (\d+) heads")
-# Families that have parameters here but no operators.
-STATES_ONLY = re.compile(r"bert|phi|gemma-2b|gemma-7b|falcon|stablelm|ViT|timm", re.IGNORECASE)
-TARGETS = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "projection": "o_proj",
-           "mlp": "gate_proj up_proj down_proj", "head": "lm_head", "q": "q_proj", "v": "v_proj"}
-GPUS = {"V100-32GB": "v100-sxm2-32", "A100-40GB": "a100-sxm-40", "A10G-24GB": "a10g", "Titan RTX 24GB": "titanrtx",
-        "A100-SXM4-80GB": "a100-sxm-80"}
-REMARKS = ("compile", "inference", "offloading", "chunked", "packed +", "+ activation", "+ optimizer")
-
-
-class No(Exception):
-    """The row cannot be expressed; the text says why."""
-
-
-class Case:
-    """What dsplan is asked: `model` (a name, or the text of a file), a training file, a DeepSpeed JSON, options; and
-    `figure`, which takes the wanted bytes out of a prediction (None: the verdict is wanted)."""
-
-    def __init__(self, model, label, figure, training=None, deepspeed=None, options=()):
-        self.model, self.label, self.figure = model, label, figure
-        self.training, self.deepspeed, self.options = training, deepspeed, list(options)
-
-
-def whole(row, key):
-    if not re.fullmatch(r"\d+", row[key]):
-        raise No(f"no number of {'rows' if key == 'batch_per_gpu' else 'tokens'} is stated")
-    return int(row[key])
-
-
-def model_of(row):
-    """(what `dsplan simulate` takes, its name in the table)."""
-    text = row["model"]
-    if text in MODELS:
-        return MODELS[text], MODELS[text]
-    found = GPT2.match(text)
-    if found:
-        layers, hidden, heads = [int(part) for part in found.groups() if part]
-        return {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_layer": layers, "n_embd": hidden,
-                "n_head": heads, "n_positions": 1024, "vocab_size": 50304}, text.split(" (")[0]
-    if STATES_ONLY.search(text):
-        raise No("a family without an operator graph")
-    raise No("a model whose dimensions are not all stated, or that is not bundled")
-
-
-def lora_of(text):
-    if text == "none":
-        return None
-    if "bnb" in text or "nf4" in text:
-        raise No("quantized weights")
-    found = re.fullmatch(r"LoRA r(\d+) (\S+)", text)
-    words = re.split(r"[+,]", found.group(2)) if found else []
-    if not words or any(word not in TARGETS for word in words):
-        raise No(f'adapters "{text}"')
-    return {"r": int(found.group(1)), "targets": [name for word in words for name in TARGETS[word].split()],
-            "dtype": "model"}
-
-
-def training_of(row, tokens=True):
-    """The training file of a row without DeepSpeed, without its head."""
-    precision = row["precision"]
-    known = {"bf16-true": ("bf16", "none"), "bf16": ("bf16", "none"), "fp32": ("fp32", "none"),
-             "bf16 params, e4m3 matmul": ("bf16", "none"), "fp16 autocast (fp32 weights)": ("fp32", "fp16"),
-             "bf16 AMP (fp32 weights)": ("fp32", "bf16")}
-    if precision not in known:
-        raise No(f'precision "{precision}"')
-    optimizers = {"AdamW": "adamw", "AdamW fused": "adamw", "Adam": "adam", "Adafactor": "adafactor",
-                  "AdamW bf16 states": "adamw"}
-    if row["optimizer"] not in optimizers:
-        raise No("inference" if not row["optimizer"] else f'optimizer "{row["optimizer"]}"')
-    dtype, autocast = known[precision]
-    training = {"dtype": dtype, "autocast": autocast, "optimizer": {"name": optimizers[row["optimizer"]]},
-                "micro_batch": whole(row, "batch_per_gpu"), "seq": whole(row, "seq_len") if tokens else 512,
-                "checkpoint": checkpoint_of(row), "lora": lora_of(row["lora/quant"])}
-    return {key: value for key, value in training.items() if value is not None}
-
-
-def checkpoint_of(row):
-    if row["act_ckpt"] in ("no", "n/a", "block"):
-        return "none"
-    if row["act_ckpt"] in ("yes", "full"):
-        return "full"
-    raise No(f'checkpointing "{row["act_ckpt"]}"')
-
-
-def deepspeed_of(row):
-    """The DeepSpeed JSON of a row under ZeRO, or under Adam in fp16 without it."""
-    stage = re.match(r"zero(\d)", row["parallelism"])
-    zero = {"stage": int(stage.group(1)) if stage else 0}
-    for key, word in (("offload_optimizer", "optimizer"), ("offload_param", "param")):
-        if word in row["offload"]:
-            zero[key] = {"device": "cpu"}
-    if "SGD" in row["optimizer"]:
-        optimizer = {"type": "SGD", "params": {"lr": 1e-4}}
-    elif "Adam" in row["optimizer"]:
-        optimizer = {"type": "Adam", "params": {"lr": 1e-4}}
-    else:
-        raise No(f'optimizer "{row["optimizer"]}"')
-    return {"train_micro_batch_size_per_gpu": whole(row, "batch_per_gpu"), "fp16": {"enabled": True},
-            "zero_allow_untested_optimizer": True, "optimizer": optimizer, "zero_optimization": zero}
+REMARKS = {"inference": "inference", "generation script": "inference", "compile": "torch.compile",
+           "extra savings": "offload of activations"}
+LADDER = re.compile(r"cumulative techniques; (?!packed to)")
+# Products that litgpt adapts in part, and transformers' model has as one.
+AS_ONE = ("falcon-7b", "falcon-40b", "phi-3-mini")
 
 
 def bound_case(row):
     """A row that says that a batch ran, or did not."""
     if "max_model" in row["other"]:
         raise No("a largest model instead of a largest batch")
+    if row["unit"].startswith("tokens"):
+        raise No("a longest sequence, of positions that the model has not")
+    if "TensorFlow" in row["other"]:
+        raise No("TensorFlow")
+    if row["id"].startswith("MPT"):
+        return published_sharded.mpt_case(row, *model_of(row))
+    if row["id"].startswith("LITGPT") and "fsdp" in row["parallelism"]:
+        return litgpt_sharded(row, None)
     if "fsdp" in row["parallelism"]:
         return sharded_case(row, None)
-    if re.search(r"tp\d|pp\d", row["parallelism"]):
-        raise No("pipeline stages")
-    if not row["optimizer"]:
+    if re.search(r"[tp]p[2-9]|naive pp", row["parallelism"]):
+        raise No(stages_of(row))
+    if not row["optimizer"] or "inference" in row["parallelism"]:
         raise No("inference")
-    gpu = next((name for words, name in GPUS.items() if words in row["other"]), None)
+    if "transformer kernel" in row["other"]:
+        raise No("DeepSpeed's fused transformer kernel")
+    gpu = gpu_of(row)
+    if row["lora/quant"] != "none" and not row["id"].startswith("LITGPT"):
+        lora_of(row)
     model, label = model_of(row)
     if gpu is None:
         raise No("a device without a file of its own")
@@ -146,12 +47,17 @@ def bound_case(row):
     if row["precision"] == "fp16":
         training = {"seq": whole(row, "seq_len"), "attention": "eager", "checkpoint": checkpoint_of(row)}
         return Case(model, label, None, training, deepspeed_of(row), options)
+    if row["id"].startswith("LITGPT"):
+        return litgpt_case(row, model, label, None)
     return Case(model, label, None, training_of(row), None, options)
 
 
 def states_case(row):
     """Rows of states that somebody read off; what is arithmetic alone is no measurement."""
     at_init = {"allocated at init": lambda p: phase(p, "init")["marks"][-1]["allocated"]}
+    if row["id"].startswith("FQLORA"):
+        return published_sharded.fsdp_qlora_case(row, *model_of(row),
+                                                 lambda p: phase(p, "init")["peak_reserved"])
     for words, figure in at_init.items():
         if words in row["other"]:
             model, label = model_of(row)
@@ -160,41 +66,65 @@ def states_case(row):
         model, label = model_of(row)
         return Case(model, label, states("total"), {"seq": whole(row, "seq_len")}, deepspeed_of(row))
     if row["id"].startswith("LLMQ"):
+        if "weights" in row["other"]:
+            raise No("weights in 8 bits, or masters beside them")
         model, label = model_of(row)
         one = states("gradients") if "gradients" in row["other"] else states("optimizer", share=2)
         return Case(model, label, one, training_of(row))
     if row["parallelism"].startswith("fsdp") and "printed after init" in row["other"]:
         return sharded_case({**row, "act_ckpt": "no"}, at_init["allocated at init"])
-    if re.search(r"tp\d|pp\d|fsdp", row["parallelism"]):
-        raise No("states of pipeline or tensor parallel stages, or of FSDP")
+    if "see_memory_usage" in row["other"]:
+        raise No("DeepSpeed's memory before training, in 2021's form of ZeRO-3")
+    if re.search(r"[tp]p[1-9]|fsdp", row["parallelism"]):
+        raise No(stages_of(row))
     model_of(row)
     raise No("states by arithmetic, or of an optimizer that is not modelled")
+
+
+def stages_of(row):
+    """Why a row of Megatron's, or with stages, is not predicted."""
+    if re.search(r"[tp]p[2-9]|[tp]p\d\d|ep\d|tensor parallel|sequential|naive pp|fsdp", row["parallelism"]):
+        return "pipeline, tensor or expert parallel stages"
+    return "Megatron-Core's own model and optimizer"
 
 
 # What the configurations that torchtitan's figures were made with say: selective_ac_option = "op".
 BY_OPERATOR = "keep:linear/2+scaled_dot_product_attention"
 SELECTIVE = ("selective", "selective op", "selective (op)")
+# Not torchtitan's eager path with its own operators.
+TITANS_OTHERS = {"compile": "torch.compile", "graph_trainer": "graph_trainer, a compiler", "SimpleFSDP": "SimpleFSDP",
+                 "float8": "float8", "chunked cross-entropy loss": "torchtitan's loss in chunks",
+                 "SAC policy variant": "another policy of recomputation"}
 
 
 def resharding_of(row):
-    """fsdp_reshard_after_forward, where the remarks say it. Its default also kept the last layer, which no setting says."""
+    """fsdp_reshard_after_forward, where the remarks say it. Its default kept the last layer, which no setting says."""
     return {"reshard_after_forward": "false"} if "reshard_after_forward never" in row["other"] else {}
 
 
 def sharded_case(row, figure):
     """torchtitan's calls of fully_shard before July 2025: layers and the model; bf16 over fp32 shards, fp32 sums, each
-    micro-batch reduced, clipped, AdamW. Its own model code is not transformers'."""
-    if re.search(r"[ctp]p\d", row["parallelism"]):
-        raise No("FSDP with tensor, context or pipeline parallelism")
-    for word in ("compile", "float8", "chunked cross-entropy loss"):
+    micro-batch reduced, clipped, AdamW. Of Llama 3.1 its own model too; of Llama 2, which its version of today has no
+    more, transformers'."""
+    if re.search(r"[ctpe]p\d", row["parallelism"]):
+        raise No("FSDP with tensor, context, expert or pipeline parallelism")
+    for word, why in TITANS_OTHERS.items():
         if word in row["other"]:
-            raise No(f'"{word}" in the remarks')
+            raise No(why)
+    if row["other"] == "H100":
+        raise No("which of two programs ran is not stated")
+    if "2024-03 policy" in row["act_ckpt"]:
+        raise No("another policy of recomputation")
+    if not row["id"].startswith("TITAN"):
+        raise No("FSDP of a program whose settings are not stated")
     if "fp32 sharded" not in row["precision"]:
+        checkpoint_of(row)
         raise No(f'precision "{row["precision"]}" under FSDP')
     model, label = model_of(row)
     first = row["parallelism"].startswith("fsdp1 ")  # Whose clipping, which takes little, is not followed.
+    own = {"model_code": "torchtitan", "torchtitan_version": "0.1.0", "loop": "torchtitan"}
     training = {"runtime": "fsdp1" if first else "fsdp2", "dtype": "fp32", "optimizer": {"name": "adamw"},
-                **({} if first else {"max_grad_norm": 1.0}),
+                **({} if first else {"max_grad_norm": 1.0}), **(own if label.startswith("llama-3.1") else {}),
                 "micro_batch": whole(row, "batch_per_gpu"), "seq": whole(row, "seq_len"),
                 "checkpoint": BY_OPERATOR if row["act_ckpt"] in SELECTIVE else checkpoint_of(row),
                 "fsdp": {"wrap": "layers", "param_dtype": "bf16", "reduce_dtype": "fp32", "gradient_sync": "every",
@@ -208,25 +138,37 @@ def sharded_case(row, figure):
     return Case(model, label, figure, training, options=options)
 
 
-def states(name, share=1):
-    return lambda prediction: prediction["memory"]["states"][name] // share
-
-
-def phase(prediction, name):
-    return next(one for one in prediction["memory"]["phases"] if one["name"] == name)
-
-
 def operator_case(row):
     graph = published_ops.graph_of(row)
-    if graph is None:
-        raise No("an operator of Liger's that is not modelled")
-    gpu = next((name for words, name in GPUS.items() if words in row["other"]), None)
-    return Case(graph, row["model"].removeprefix("op ").split(" B=")[0].split(" H=")[0], peak_figure(row),
-                options=["--hardware", gpu] if gpu else [])
+    if isinstance(graph, str):
+        raise No(graph)
+    gpu = gpu_of(row)
+    label = re.split(" [A-Za-z_]+=", row["model"].removeprefix("op "))[0]
+    return Case(graph, label, peak_figure(row), options=["--hardware", gpu] if gpu else [])
 
 
-def peak_figure(row):
-    return lambda prediction: prediction["memory"]["peak"][PEAKS[row["quantity"]]]
+def elsewhere(row):
+    """Raises No for what no mapping below is made for."""
+    if row["quantity"] not in PEAKS:
+        raise No(f'quantity "{row["quantity"]}"')
+    if row["model"].startswith("none"):
+        raise No("a CUDA context alone")
+    if row["id"].startswith("COLOSS"):
+        raise No("ColossalAI's own ZeRO and Gemini, and trainers with a second model")
+    if re.match(r"MLM|MBRIDGE|MEGA|BLOOMP|BIGSCI", row["id"]) and "HF GPT2" not in row["model"]:
+        raise No(stages_of(row))
+    if "before optimizer init" in row["other"] or "after optimizer init" in row["other"]:
+        raise No("DeepSpeed's memory before training, in 2021's form of ZeRO-3")
+    if row["id"].startswith("LOMO"):
+        raise No("a sum of parts over several devices, some of them added by the authors")
+    if "percentile" in row["other"]:
+        raise No("a percentile over steps instead of the peak")
+    if "value at OOM" in row["other"]:
+        raise No("what was allocated when memory ran out")
+    if "upper bound" in row["other"]:
+        raise No("a device that the allocator's cache fills: an upper bound")
+    if row["parallelism"].startswith("cp"):
+        raise No("context parallelism")
 
 
 def case_of(row):
@@ -237,44 +179,88 @@ def case_of(row):
         return bound_case(row)
     if row["quantity"] == "model_states":
         return states_case(row)
-    if row["quantity"] not in PEAKS:
-        raise No(f'quantity "{row["quantity"]}"')
+    elsewhere(row)
+    figure = peak_figure(row)
+    if row["id"].startswith("FQLORA"):
+        return published_sharded.fsdp_qlora_case(row, *model_of(row), figure)
+    if row["id"].startswith("LITGPT") and row["parallelism"] == "fsdp":
+        return litgpt_sharded(row, figure)
+    if row["id"].startswith("PEFT"):
+        return peft_case(row, figure)
     if row["parallelism"].startswith("fsdp") and row["optimizer"]:
-        return sharded_case(row, peak_figure(row))
-    if row["parallelism"].startswith("cp"):
-        raise No("context parallelism")
+        return sharded_case(row, figure)
     if re.search(r"tp\d|pp\d|tensor parallel|sequential", row["parallelism"]):
-        raise No("pipeline or tensor parallel stages")
+        raise No("inference" if not row["optimizer"] or row["optimizer"] == "none" else stages_of(row))
     if row["parallelism"] != "none" or row["n_gpus"] != "1":
         model_of(row)
+        whole(row, "seq_len")
         raise No("parallelism: " + re.sub(r"\d+", "N", row["parallelism"]))
     if row["offload"] != "none":
         raise No("offload beside DeepSpeed")
-    if row["model"].startswith("none"):
-        raise No("a CUDA context alone")
-    for word in REMARKS:
+    for word, why in REMARKS.items():
         if word in row["other"]:
-            raise No(f'"{word.strip("+ ")}" in the remarks')
+            raise No(why)
+    if LADDER.search(row["other"]):
+        raise No("torch.compile, which that ladder's steps before had switched on")
     model, label = model_of(row)
     if row["id"].startswith("LITGPT"):
-        return litgpt_case(row, model, label)
+        return litgpt_case(row, model, label, figure)
     if row["quantity"] == "peak_reserved" and "at init" in row["other"]:
         return Case(model, label, lambda p: phase(p, "init")["peak_reserved"],
                     training_of({**row, "act_ckpt": "no"}, tokens=False))
-    return Case(model, label, peak_figure(row), training_of(row))
+    if row["id"].startswith("HFDOC"):
+        return trainer_case(row, model, label, figure)
+    return Case(model, label, figure, training_of(row))
 
 
-def litgpt_case(row, model, label):
-    """litgpt ties no weights, drops out in its adapters, steps with torch's AdamW as it is by default, and sums the
-    gradients of several micro-batches (litgpt: finetune/lora.py, finetune/full.py, config_hub/finetune)."""
-    training = training_of(row)
-    training["optimizer"] = {**training["optimizer"], "implementation": "foreach"}
-    training["grad_accum"] = 8
+def trainer_case(row, model, label, figure):
+    """transformers' Trainer of when BERT had no other attention; accumulation as the remarks say it."""
+    if row["optimizer"] == "none":
+        raise No("a CUDA context, or weights alone")
+    accumulated = re.search(r"gradient accumulation (\d+)", row["other"])
+    training = {**training_of(row), "loop": "trainer", "attention": "eager",
+                "grad_accum": int(accumulated.group(1)) if accumulated else 1}
+    return Case(model, label, figure, training, options=["--hardware", gpu_of(row)])
+
+
+def litgpt_case(row, model, label, figure):
+    """litgpt ties no weights, drops out in its adapters, steps with torch's AdamW as it is by default, sums the
+    gradients of several micro-batches, does not cast the logits to fp32 for the loss, and keeps them in a variable of
+    its loop (litgpt: finetune/lora.py, finetune/full.py, utils.py, config_hub/finetune)."""
+    if label in AS_ONE and lora_of(row):
+        raise No(PARTS)
+    return Case(published_sharded.untied(model), label, figure, published_sharded.litgpt_training(training_of(row)),
+                options=["--hardware", gpu] if (gpu := gpu_of(row)) else [])
+
+
+def litgpt_sharded(row, figure):
+    model, label = model_of(row)
+    if label in AS_ONE and lora_of(row):
+        raise No(PARTS)
+    return published_sharded.litgpt_case(row, model, label, training_of, figure)
+
+
+def peft_case(row, figure):
+    """peft's own comparison on an L40S: 768 tokens at most, four texts at a time (reference.py has the same runs); and
+    its documentation's DeepSpeed job."""
+    if row["parallelism"] == "zero3" and row["lora/quant"].startswith("LoRA r8 all-linear"):
+        zero = {"stage": 3}
+        names = "q_proj k_proj v_proj o_proj gate_proj up_proj down_proj"
+        adapters = {"r": 8, "targets": names.split(), "dtype": "model"}
+        json_of = {"train_micro_batch_size_per_gpu": whole(row, "batch_per_gpu"), "bf16": {"enabled": True},
+                   "zero_allow_untested_optimizer": True, "zero_optimization": zero,
+                   "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}}}
+        training = {"seq": whole(row, "seq_len"), "attention": "flash", "checkpoint": checkpoint_of(row),
+                    "lora": adapters}
+        return Case(*model_of(row), figure, training, json_of, ["--hardware", gpu_of(row), "--gpus", row["n_gpus"]])
+    if not row["seq_len"].startswith("<=768"):
+        whole(row, "seq_len")
+        lora_of(row)
+        raise No("parallelism: " + re.sub(r"\d+", "N", row["parallelism"]))
+    training = {**training_of({**row, "seq_len": "768"}), "loop": "script"}
     if "lora" in training:
-        training["lora"] = {**training["lora"], "dropout": 0.05}
-    config = {**json.loads((ROOT / "models" / f"{model}.json").read_text()), "tie_word_embeddings": False}
-    gpu = next((name for words, name in GPUS.items() if words in row["other"]), None)
-    return Case(config, label, peak_figure(row), training, options=["--hardware", gpu] if gpu else [])
+        training["lora"] = {**training["lora"], "dtype": "fp32"}
+    return Case(*model_of(row), figure, training, options=["--hardware", "l40s"])
 
 
 def ran(row):
@@ -285,11 +271,23 @@ def ran(row):
 def stratum_of(row):
     if row["model"].startswith("op "):
         return "single operators"
+    if row["id"].startswith("FQLORA"):
+        return "FSDP1 and LoRA, as fsdp_qlora calls them"
+    if row["id"].startswith("LITGPT") and row["parallelism"] == "fsdp":
+        return "FSDP1, as litgpt calls it"
     if row["parallelism"].startswith("fsdp"):
         return "FSDP, as torchtitan calls it"
     if row["quantity"] == "model_states":
         return "states"
-    parts = ["LoRA" if row["lora/quant"] != "none" else "all weights"]
-    if row["act_ckpt"] != "no":
+    if row["id"].startswith("LITGPT"):
+        return "litgpt, LoRA" if row["lora/quant"] != "none" else "litgpt, all weights"
+    if row["id"].startswith("PEFT-0") and row["parallelism"] == "none":
+        return "peft's own comparison"
+    if row["id"].startswith("HFDOC"):
+        return "the Trainer, and the context"
+    if row["parallelism"].startswith("zero"):
+        return "DeepSpeed"
+    parts = ["LoRA" if not row["lora/quant"].startswith("none") else "all weights"]
+    if row["act_ckpt"] not in ("no", "n/a"):
         parts.append("checkpointing")
     return ", ".join(parts)

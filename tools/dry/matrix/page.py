@@ -154,6 +154,37 @@ def counted(rows):
         yield f"| {stratum} | {len(mine):,} | {equal:,} of {len(judged):,} | " + " | ".join(cells) + " |"
 
 
+GROUPS = ("one GPU, all weights", "one GPU, adapters", "DDP", "ZeRO-0", "ZeRO-1", "ZeRO-2", "ZeRO-3", "FSDP2 and HSDP", "FSDP1")
+
+
+def group_of(job):
+    """The runtime of a job, and whether it has adapters: a row of the page's first table."""
+    training = job["training"]
+    if training.get("runtime") in ("fsdp1", "fsdp2", "hsdp"):
+        return "FSDP1" if training["runtime"] == "fsdp1" else "FSDP2 and HSDP"
+    if "deepspeed" in job:
+        return f"ZeRO-{job['deepspeed'].get('zero_optimization', {}).get('stage', 0)}"
+    if job.get("world", 1) > 1:
+        return "DDP"
+    return "one GPU, adapters" if training.get("lora") or training.get("quantization") else "one GPU, all weights"
+
+
+def by_runtime(rows):
+    """Rows that are equal by runtime, and the median and the worst error of all of them."""
+    yield "| runtime | jobs | rows | requested: equal | median, worst | allocated: equal | median, worst | reserved: equal | median, worst |"
+    yield "|---|---|---|---|---|---|---|---|---|"
+    for group in GROUPS:
+        mine = [values for row in rows if "timed" not in row and group_of(row["job"]) == group for values in row["phases"].values()]
+        jobs = sum("timed" not in row and bool(row["phases"]) and group_of(row["job"]) == group for row in rows)
+        cells = []
+        for what in COMPARED:
+            errors = [100 * (ours - measured) / measured for measured, ours in (values[what] for values in mine) if measured]
+            equal = sum(values[what][0] == values[what][1] for values in mine)
+            worst = max(errors, key=abs, default=0)
+            cells += [f"{equal:,}", f"{statistics.median(errors) if errors else 0:.2g} %, {worst:+.2g} %"]
+        yield f"| {group} | {jobs:,} | {len(mine):,} | " + " | ".join(cells) + " |"
+
+
 def explained(rows):
     found = {}
     for row in rows:
@@ -190,7 +221,7 @@ def between(rows):
 
 def text(rows):
     left = [row for row in rows if row["status"] == "not predicted"]
-    lines = [BEGINS, "", *counted(rows), "", pinned(rows), "", "What parts in requested or allocated bytes, or in reserved ones by more than a thousandth, by name:", "", *explained(rows)]
+    lines = [BEGINS, "", *counted(rows), "", "By runtime:", "", *by_runtime(rows), "", pinned(rows), "", "What parts in requested or allocated bytes, or in reserved ones by more than a thousandth, by name:", "", *explained(rows)]
     lines += ["", "Not predicted, as the prediction says: " + ", ".join(sorted(f"`{r['name']}`" for r in left)) + ".", ""]
     lines += ["Reserved bytes with `--events timed`, and what `reserved_expected` and the two ends say:", "", *between(rows)]
     return "\n".join([*lines, "", ENDS])
