@@ -450,7 +450,7 @@ struct Training {
     const auto lengths = static_cast<std::int64_t>(seq_list.size());
     const bool ddp_runs = runtime == Runtime::PyTorch;
     const std::int64_t settled = 1 + (ddp_runs && ddp.static_graph ? 1 : 0) + (ddp_runs && ddp.comm_hook ? 1 : 0);
-    return settled + std::max<std::int64_t>(1, (lengths + grad_accum - 1) / grad_accum);
+    return settled + std::max<std::int64_t>(1, div_ceil(lengths, grad_accum));
   }
   // DeepSpeed casts the whole model; since 0.19.2 not one that was made under zero.Init, to which peft has added its
   // adapters since (engine.py, _cast_module_mixed_precision).

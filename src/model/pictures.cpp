@@ -63,7 +63,7 @@ std::int64_t whole_places(double places) { return static_cast<std::int64_t>(plac
 std::int64_t resized_side(const TowerParts& tower, std::int64_t pixels) {
   const std::int64_t step = tower.patch * tower.merge;
   const std::int64_t below = pixels / step;
-  if (tower.projection == ProjectorKind::Unfolded) return (pixels + step - 1) / step * step;  // Pixtral's processor.
+  if (tower.projection == ProjectorKind::Unfolded) return round_up(pixels, step);  // Pixtral's processor.
   const std::int64_t twice = 2 * (pixels - below * step);
   const bool up = twice > step || (twice == step && below % 2 != 0);
   return std::max(step, (below + (up ? 1 : 0)) * step);

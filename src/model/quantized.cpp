@@ -104,7 +104,7 @@ class Packer {
     Parameter& weight = spec_.parameter_at(spec_.parameter(module, "weight"));
     if (quantization_.eight_bits()) return pack_rows(module, weight);
     const std::int64_t values = weight.shape.elements().value();
-    const std::int64_t scales = (values + kQuantizedBlock - 1) / kQuantizedBlock;
+    const std::int64_t scales = div_ceil(values, kQuantizedBlock);
     weight.shape = Shape{(values + 1) / (2 * bytes_per_element(quantization_.storage)), 1};
     weight.dtype = quantization_.storage;
     weight.split = Split::Unknown;
@@ -117,7 +117,7 @@ class Packer {
     add(prefix + "quant_map", {16}, DType::Float32, module);
     if (!quantization_.nested) return;
     add(prefix + "offset", {}, DType::Float32, module);
-    add(prefix + "nested_absmax", {(scales + kNestedBlock - 1) / kNestedBlock}, DType::Float32, module);
+    add(prefix + "nested_absmax", {div_ceil(scales, kNestedBlock)}, DType::Float32, module);
     add(prefix + "nested_quant_map", {256}, DType::Float32, module);
   }
 

@@ -43,7 +43,7 @@ std::int64_t product(const Shape& shape, std::uint8_t first) {
 std::int64_t base_of(char letter, DType dtype, const Shape& image, const Shape& weight, const Shape& made) {
   const std::int64_t size = bytes_per_element(dtype);
   const std::int64_t few = 16 / size;
-  const std::int64_t channels = (weight.dims[1] + few - 1) / few * few;
+  const std::int64_t channels = round_up(weight.dims[1], few);
   const std::int64_t x = checked_mul(image.dims[0], checked_mul(channels, product(image, 2)));
   const std::int64_t w = checked_mul(weight.dims[0], checked_mul(channels, product(weight, 2)));
   switch (letter) {

@@ -8,9 +8,7 @@
 namespace dsplan::exec::rules {
 namespace {
 
-constexpr std::int64_t rounded(std::int64_t value, std::int64_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
+constexpr std::int64_t rounded(std::int64_t value, std::int64_t multiple) { return round_up(value, multiple); }
 
 bool wants(const Graph& graph, const Node& node, std::size_t i) {
   return graph.tensor(graph.input(node, i)).requires_grad;

@@ -243,7 +243,7 @@ std::uint8_t kernel_bytes(Writer& w, std::int64_t bytes) {
 
 // What counting so many flags takes.
 std::int64_t counting(std::int64_t flags) {
-  const std::int64_t parts = (flags + kCountedAtOnce - 1) / kCountedAtOnce;
+  const std::int64_t parts = div_ceil(flags, kCountedAtOnce);
   return parts < 2 ? 1 : 8 * parts;
 }
 

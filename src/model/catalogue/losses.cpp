@@ -440,8 +440,8 @@ Bytes sorted_numbers_scratch(std::int64_t count, const DeviceThreads& device) {
   const std::int64_t tile = device.capability >= 90 ? 5376 : 3072;
   std::int64_t all = kAligned - 1;
   for (const std::int64_t part :
-       {kPasses * kBins * 8, (count + tile - 1) / tile * kBins * 4, count * 4, count * 8, kPasses * 4}) {
-    all += (part + kAligned - 1) / kAligned * kAligned;
+       {kPasses * kBins * 8, div_ceil(count, tile) * kBins * 4, count * 4, count * 8, kPasses * 4}) {
+    all += round_up(part, kAligned);
   }
   return Bytes(all);
 }
@@ -456,8 +456,8 @@ void cut_cross_entropy(Writer& w) {
   constexpr std::int64_t kLockedWide = 64;
   const std::int64_t rows = w.in(3).shape.dims[0];
   const std::int64_t words = w.in(1).shape.dims[0];
-  const std::int64_t across = (w.in(1).shape.dims[1] + kLockedWide - 1) / kLockedWide;
-  const auto locks = [](std::int64_t of) { return (of + kLocked - 1) / kLocked; };
+  const std::int64_t across = div_ceil(w.in(1).shape.dims[1], kLockedWide);
+  const auto locks = [](std::int64_t of) { return div_ceil(of, kLocked); };
   const auto numbers = [](std::int64_t count, DType dtype) { return storage(Elements(count), dtype); };
   const Bytes means = numbers(words, DType::Float32);
   w.save_input(0, "_saved_tensors");

@@ -24,7 +24,7 @@ TensorId transposed(GraphBuilder& g, TensorId x) {
 class DeltaRule {
  public:
   DeltaRule(GraphBuilder& g, const DeltaParts& p)
-      : g_(g), p_(p), rows_(g.options().micro_batch), seq_(g.options().seq), chunks_((seq_ + kChunk - 1) / kChunk) {}
+      : g_(g), p_(p), rows_(g.options().micro_batch), seq_(g.options().seq), chunks_(div_ceil(seq_, kChunk)) {}
 
   // All by token; the caller keeps them.
   TensorId run(TensorId q, TensorId k, TensorId v, TensorId decay, TensorId beta) {

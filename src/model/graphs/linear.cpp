@@ -141,7 +141,7 @@ TensorId whole_weight(GraphBuilder& g, ModuleId base, Shape shape, DType to) {
     value = g.unary(Op::MulScalar, rows, 1.0 / 127);
     g.drop({rows});
   } else {
-    const std::int64_t blocks = (shape.elements().value() + kQuantizedBlock - 1) / kQuantizedBlock;
+    const std::int64_t blocks = div_ceil(shape.elements().value(), kQuantizedBlock);
     const TensorId scales =
         packing->nested ? g.make(Op::Cast, {blocks}, DType::Float32, {weight}, false) : TensorId(kNone);
     value = g.make(Op::Cast, shape, packing->loaded, {weight}, false);

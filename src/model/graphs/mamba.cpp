@@ -39,7 +39,7 @@ TensorId permuted(GraphBuilder& g, TensorId x, Swaps swaps) {
 class ChunkScan {
  public:
   ChunkScan(GraphBuilder& g, const MambaParts& p)
-      : g_(g), p_(p), rows_(g.options().micro_batch), seq_(g.options().seq), chunks_((seq_ + p.chunk - 1) / p.chunk) {}
+      : g_(g), p_(p), rows_(g.options().micro_batch), seq_(g.options().seq), chunks_(div_ceil(seq_, p.chunk)) {}
 
   // Uses up `x`, `b` and `c`, which its arguments alone hold.
   TensorId run(TensorId x, TensorId dt, TensorId a, TensorId b, TensorId c, ModuleId mixer) {

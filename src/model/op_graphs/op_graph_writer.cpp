@@ -71,14 +71,6 @@ bool view_strides(const Shape& from, const Strides& strides, const Shape& to, St
   return at == 0;
 }
 
-bool is_batched_matrix(const Shape& shape, const Strides& strides) {
-  const std::size_t row = shape.rank - 2U;
-  const std::size_t column = shape.rank - 1U;
-  const bool plain = strides[column] == 1 && strides[row] >= shape.dims[column];
-  const bool transposed = strides[row] == 1 && strides[column] >= shape.dims[row];
-  return plain || transposed;
-}
-
 TensorId OpGraphWriter::leaf(const std::string& name, const Shape& shape, DType dtype, bool requires_grad) {
   Parameter parameter;
   parameter.name = name;

@@ -1,5 +1,6 @@
 // Writes the nodes of an op-graph. Shapes and dtypes are the caller's; what is tracked here is where each tensor lies:
-// strides decide whether a view is one, and whether a product copies its operand. For src/model/op_graphs/op_graph*.cpp.
+// strides decide whether a view is one, and whether a product copies its operand. For
+// src/model/op_graphs/op_graph*.cpp.
 #pragma once
 
 #include <array>
@@ -23,8 +24,6 @@ using Strides = std::array<std::int64_t, Shape::kMostDims>;
 // The strides with which `from` is seen as `to` without a copy (aten/src/ATen/TensorUtils.cpp, computeStride_impl);
 // false where that takes one. Both have the same number of elements.
 [[nodiscard]] bool view_strides(const Shape& from, const Strides& strides, const Shape& to, Strides& result);
-// "outer x inner" view of the last two dimensions that BLAS takes as it is, transposed or not.
-[[nodiscard]] bool is_batched_matrix(const Shape& shape, const Strides& strides);
 
 class OpGraphWriter {
  public:

@@ -41,7 +41,7 @@ void lay_out(FlatUnit& unit, const ModelSpec& model, const Job& job, std::vector
     unit.total += elements;
   }
   if (training.fsdp.use_orig_params) pad_to(keeps_whole(job) ? job.parallelism.dp : ranks);
-  unit.shard = Elements((unit.total.value() + ranks - 1) / ranks);
+  unit.shard = div_ceil(unit.total, ranks);
   if (unit.trains && training.fsdp.widens_shards) unit.kept = training.master_dtype;
 }
 

@@ -257,7 +257,7 @@ class Managed {
 
 FsdpShard shard_on_dim0(const Shape& shape, std::int64_t ranks, std::int64_t rank) {
   const std::int64_t rows = shape.dims[0];
-  const std::int64_t most = (rows + ranks - 1) / ranks;
+  const std::int64_t most = div_ceil(rows, ranks);
   const std::int64_t begin = std::min(rows, checked_mul(most, rank));
   const std::int64_t row = shape.elements().value() / rows;
   FsdpShard shard;
@@ -271,7 +271,7 @@ FsdpShard shard_on_dim0(const Shape& shape, std::int64_t ranks, std::int64_t ran
 
 std::int64_t full_shards(const Shape& shape, std::int64_t ranks) {
   const std::int64_t rows = shape.dims[0];
-  return rows / ((rows + ranks - 1) / ranks);
+  return rows / div_ceil(rows, ranks);
 }
 
 std::optional<std::int64_t> least_wrapped(std::string_view word) {

@@ -63,7 +63,7 @@ GroupLinks lay(const Job& job, std::int64_t ranks, std::int64_t stride) {
   if (ranks <= 1) return group;
   const std::int64_t node = machine::ranks_of_node(job);
   group.per_node = std::clamp<std::int64_t>(node / stride, 1, ranks);
-  group.nodes = (ranks + group.per_node - 1) / group.per_node;
+  group.nodes = div_ceil(ranks, group.per_node);
   const Hardware& hardware = *job.hardware;
   if (group.per_node > 1) {
     const std::int64_t joined = machine::link_devices(hardware);

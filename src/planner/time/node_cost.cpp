@@ -136,7 +136,7 @@ class Coster {
     const std::int64_t k = x.dims[x.rank - 1U];
     const std::int64_t n = output().shape.dims[output().shape.rank - 1U];
     const std::int64_t rows = output().shape.elements().value() / std::max<std::int64_t>(n, 1);
-    const std::int64_t m = (rows + groups - 1) / groups;
+    const std::int64_t m = div_ceil(rows, groups);
     forward(product(groups, m, n, k, true));
     const auto flops = static_cast<double>(forward_flops(graph_, node_));
     cost_.forward_flops = flops;

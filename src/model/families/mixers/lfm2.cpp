@@ -14,7 +14,7 @@ std::int64_t adjusted_width(ConfigReader& config, std::int64_t ffn) {
   if (!config.flag("block_auto_adjust_ff_dim", true)) return ffn;
   const auto part = static_cast<std::int64_t>(factor * static_cast<double>(config.times(2, ffn) / 3));
   if (part < 1) config.fault("block_ffn_dim_multiplier", "a feed-forward of no width");
-  return config.times(block, (part + block - 1) / block);
+  return config.times(block, div_ceil(part, block));
 }
 
 void read_lfm2_experts(ConfigReader& config, Decoder& decoder) {

@@ -70,7 +70,7 @@ class TileTower {
  private:
   [[nodiscard]] std::int64_t patches_of_tile() const { return side_ * side_; }
   [[nodiscard]] std::int64_t places_of_tile() const { return patches_of_tile() + 1; }
-  [[nodiscard]] std::int64_t rows_of_tile() const { return (places_of_tile() + kEights - 1) / kEights * kEights; }
+  [[nodiscard]] std::int64_t rows_of_tile() const { return round_up(places_of_tile(), kEights); }
 
   // [pictures * tiles, patches, hidden]; a variable holds it until the tower returns.
   TensorId convolved(TensorId pixels) {

@@ -170,7 +170,7 @@ BufferId DeepSpeedCheckpoints::take_slot(BufferId part, std::size_t position) {
   }
   DSPLAN_CHECK(slots.taken < slots.buffers.size(), "more checkpoints than slots, which resolve refuses");
   const BufferId slot = slots.buffers[slots.taken++];
-  const std::int64_t pages = (emitter_.size(part).value() + kHostPage.value() - 1) / kHostPage.value();
+  const std::int64_t pages = div_ceil(emitter_.size(part).value(), kHostPage.value());
   Eager eager(emitter_);
   Variable index =
       eager.empty(kIndexBytes * pages, DType::Int64, {Role::Temporaries, "index of pages", kPartitions}, kNone, space);

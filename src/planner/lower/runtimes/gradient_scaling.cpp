@@ -37,7 +37,7 @@ Variable GradientClip::scalars(std::int64_t count, DType dtype, Label label, Bod
 // tensor; that of one without elements gives way to a zero. What all tensor-parallel ranks have alike counts once.
 void GradientClip::foreach_norm(std::span<const StepParameter> group, Variables& norms) {
   std::int64_t chunks = 0;
-  for (const StepParameter& p : group) chunks = std::max(chunks, (p.shape.elements().value() + kChunk - 1) / kChunk);
+  for (const StepParameter& p : group) chunks = std::max(chunks, div_ceil(p.shape.elements().value(), kChunk));
   const auto count = static_cast<std::int64_t>(group.size());
   Variable sums;
   if (level_ == Level::Kernel && chunks > 0 && sharded_.space == Space::Device) {

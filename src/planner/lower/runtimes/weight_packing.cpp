@@ -23,7 +23,7 @@ Variable WeightPacking::pack(ParameterId id, const std::function<Variable()>& ma
   const Quantization quantization = *packing_of(model_.module_at(parameter.module));
   const Elements values = unpacked_elements(parameter, quantization);
   if (quantization.eight_bits()) return pack_rows(parameter, quantization.loaded, make);
-  const Bytes scales = storage(Elements((values.value() + kQuantizedBlock - 1) / kQuantizedBlock), DType::Float32);
+  const Bytes scales = storage(div_ceil(values, kQuantizedBlock), DType::Float32);
   const Variable whole = passing(storage(values, quantization.loaded), quantization.loaded);
   Variable absmax;
   if (quantization.nested) {

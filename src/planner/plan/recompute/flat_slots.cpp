@@ -140,7 +140,7 @@ struct Slots {
 Slots slots_of(const ChainCosts& costs, std::int64_t capacity, std::int64_t slots) {
   const std::int64_t unit = unit_of(costs);
   if (capacity / unit <= slots) return {unit, true};
-  return {std::max<std::int64_t>((capacity + slots - 1) / slots, 1), false};
+  return {std::max<std::int64_t>(div_ceil(capacity, slots), 1), false};
 }
 
 template <class Real>
