@@ -176,7 +176,8 @@ on the dry device, takes 6,092.28 and 9,162.31 MiB (LIGER-020 and 021) and 1,294
 workspace that an earlier benchmark of the same process left.
 
 litgpt: as it runs, the loss takes logits in bf16, a variable keeps them, no weights are tied, and phi's gelu is one
-operator. What is left is in its layers, which are not transformers'.
+operator. What is left is in its layers, which are not transformers': [litgpt itself](#code-that-is-not-transformers), on
+the dry device, meets the published figures.
 
 FSDP as torchtitan calls it (FSDP1 in TITAN-052 and 053; else FSDP2), all from before July 2025, when layers and the
 model had groups, and the last layer did not reshard unless always was said. Llama 3.1 is torchtitan's own model
