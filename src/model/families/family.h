@@ -124,6 +124,7 @@ struct Family {
 [[nodiscard]] ModelSpec build_clip(ConfigReader& config);
 [[nodiscard]] ModelSpec build_siglip(ConfigReader& config);
 [[nodiscard]] ModelSpec build_llava(ConfigReader& config);
+[[nodiscard]] ModelSpec build_llava_of_pixtral(ConfigReader& config);  // pictures/mistral3.cpp: for build_llava.
 [[nodiscard]] ModelSpec build_llava_next(ConfigReader& config);
 [[nodiscard]] ModelSpec build_llama4(ConfigReader& config);
 [[nodiscard]] ModelSpec build_mllama(ConfigReader& config);

@@ -123,7 +123,13 @@ ModelSpec build_two_linears(ConfigReader& config, bool cuts) {
 
 }  // namespace
 
-ModelSpec build_llava(ConfigReader& config) { return build_two_linears(config, false); }
+ModelSpec build_llava(ConfigReader& config) {
+  const Value* const vision = config.find("vision_config");
+  const Value* const type = vision == nullptr ? nullptr : vision->find("model_type");
+  if (type != nullptr && type->is(Value::Kind::String) && type->string == "pixtral")
+    return build_llava_of_pixtral(config);
+  return build_two_linears(config, false);
+}
 ModelSpec build_llava_next(ConfigReader& config) { return build_two_linears(config, true); }
 
 ModelSpec build_gemma3(ConfigReader& config) {

@@ -93,16 +93,58 @@ ModelSpec build_pixtral(const ConfigReader& config, const TowerParts& tower) {
   return b.finish("patch_conv ln_pre patch_positional_embedding transformer(layers*)");
 }
 
+// What mistral3 and llava make of a file of pixtral's.
+struct Pixtral {
+  TowerParts tower;
+  ModelSpec spec;
+};
+Pixtral read_pixtral_part(ConfigReader& config, std::string_view family) {
+  ConfigReader vision(part_of(config, "vision_config"));
+  Pixtral made;
+  made.tower = read_pixtral(vision);
+  take_remarks(config, vision, family);
+  vision.throw_if_any();
+  made.spec = build_pixtral(vision, made.tower);
+  return made;
+}
+
 }  // namespace
+
+ModelSpec build_llava_of_pixtral(ConfigReader& config) {
+  Pixtral seen = read_pixtral_part(config, "mistral3");
+  TowerParts& tower = seen.tower;
+  const ModelSpec text = build_part(config, "text_config", "mistral", {"mistral", "llama"});
+  tower.merge = 1;
+  tower.projector_activation = config.activation("projector_hidden_act", "gelu");
+  tower.image_token = config.size("image_token_index", 32000, "image_token_id");
+  const Value* const layer = config.find("vision_feature_layer");
+  if (layer == nullptr || layer->integer != -1) {
+    config.fault("vision_feature_layer", "\"vision_feature_layer\" of a \"pixtral\" is -1: what its last layer gives");
+  }
+  if (config.maybe_string("vision_feature_select_strategy").value_or("default") != "full") {
+    config.fault("vision_feature_select_strategy",
+                 "\"vision_feature_select_strategy\" of a \"pixtral\" is \"full\": there is no class token");
+  }
+  const bool bias = config.flag("multimodal_projector_bias", true);
+  const bool tied = config.flag("tie_word_embeddings", false);
+  config.throw_if_any();
+  const std::int64_t width = text.dims.hidden;
+  const auto projector = [&](Composition& whole, ModuleId outer) {
+    const ModuleId first = whole.linear(outer, "linear_1", width, tower.dims.hidden, bias);
+    const ModuleId act = whole.module(outer, "act", activation_class(tower.projector_activation));
+    const ModuleId second = whole.linear(outer, "linear_2", width, width, bias);
+    return std::vector<ModuleId>{first, act, second};
+  };
+  return compose({"LlavaForConditionalGeneration", "LlavaModel", "LlavaMultiModalProjector", tied}, seen.spec, text,
+                 tower, projector);
+}
 
 ModelSpec build_mistral3(ConfigReader& config) {
   if (config.find("vision_config") == nullptr) {
     config.refuse("vision_config", "\"vision_config\" is missing: it describes the tower");
   }
-  ConfigReader vision(part_of(config, "vision_config"));
-  TowerParts tower = read_pixtral(vision);
-  take_remarks(config, vision, "mistral3");
-  vision.throw_if_any();
+  Pixtral seen = read_pixtral_part(config, "mistral3");
+  TowerParts& tower = seen.tower;
   const ModelSpec text = build_part(config, "text_config", "mistral", {"mistral", "ministral3"});
   tower.merge = config.size("spatial_merge_size", 2);
   tower.projector_activation = config.activation("projector_hidden_act", "gelu");
@@ -111,20 +153,20 @@ ModelSpec build_mistral3(ConfigReader& config) {
   const bool tied = config.flag("tie_word_embeddings", true);
   config.throw_if_any();
   const std::int64_t width = text.dims.hidden;
-  const std::int64_t seen = tower.dims.hidden;
-  const std::int64_t wide = config.times(seen, config.times(tower.merge, tower.merge));
+  const std::int64_t patch = tower.dims.hidden;
+  const std::int64_t wide = config.times(patch, config.times(tower.merge, tower.merge));
   const auto projector = [&](Composition& whole, ModuleId outer) {
     const ModuleId norm = whole.module(outer, "norm", "Mistral3RMSNorm");
-    whole.parameter(norm, "weight", {seen});
+    whole.parameter(norm, "weight", {patch});
     const ModuleId merger = whole.module(outer, "patch_merger", "Mistral3PatchMerger");
-    const ModuleId merging = whole.linear(merger, "merging_layer", seen, wide, false);
-    const ModuleId first = whole.linear(outer, "linear_1", width, seen, bias);
+    const ModuleId merging = whole.linear(merger, "merging_layer", patch, wide, false);
+    const ModuleId first = whole.linear(outer, "linear_1", width, patch, bias);
     const ModuleId act = whole.module(outer, "act", activation_class(tower.projector_activation));
     const ModuleId second = whole.linear(outer, "linear_2", width, width, bias);
     return std::vector<ModuleId>{norm, merger, merging, first, act, second};
   };
-  return compose({"Mistral3ForConditionalGeneration", "Mistral3Model", "Mistral3MultiModalProjector", tied},
-                 build_pixtral(vision, tower), text, tower, projector);
+  return compose({"Mistral3ForConditionalGeneration", "Mistral3Model", "Mistral3MultiModalProjector", tied}, seen.spec,
+                 text, tower, projector);
 }
 
 }  // namespace dsplan

@@ -183,6 +183,17 @@ TensorId projected(GraphBuilder& g, const TowerParts& tower, ModuleId module, Te
   return out;
 }
 
+// LlavaMultiModalProjector, of one row of patches.
+TensorId projected_row(GraphBuilder& g, const TowerParts& tower, ModuleId module, TensorId read) {
+  g.enter(module);
+  const TensorId wide = linear_module(g, g.child(module, "linear_1"), read, g.model().dims.hidden);
+  const TensorId made = second_linear(g, tower, module, wide);
+  g.exit(module);
+  const TensorId out = g.view(made, Shape{g.shape(made).dims[1], g.shape(made).dims[2]});
+  g.drop({made});
+  return out;
+}
+
 }  // namespace
 
 GridBatch pixtral_batch(GraphBuilder& g, const TowerParts& tower, std::int64_t pictures) {
@@ -203,8 +214,11 @@ Pictured show_pixtral(GraphBuilder& g, const TowerParts& tower, ModuleId body, c
     result = PixtralTower(g, tower, g.child(body, tower.module), grid, pictures).run(batch.pixels);
   }
   const TensorId read = result.last;
-  const TensorId seen = g.view(read, Shape{pictures * grid.patches(), tower.dims.hidden});
-  const TensorId whole = projected(g, tower, g.child(body, tower.projector), seen, pictures);
+  const bool merges = tower.merge > 1;  // mistral3's; llava takes the patches as they are.
+  const ModuleId projector = g.child(body, tower.projector);
+  const TensorId seen = merges ? g.view(read, Shape{pictures * grid.patches(), tower.dims.hidden}) : g.keep(read);
+  const TensorId whole =
+      merges ? projected(g, tower, projector, seen, pictures) : projected_row(g, tower, projector, seen);
   const TensorId areas = g.make(Op::FloorDivScalar, Shape{pictures, 2}, DType::Int64, {batch.grids});
   const TensorId tokens = g.make(Op::Prod, Shape{pictures}, DType::Int64, {areas});
   g.drop({areas, tokens}, tokens);
