@@ -47,10 +47,10 @@ def section(root, dsplan):
     summary = [(f"litgpt on the dry device against {name}", *published.judged(errors))
                for name, errors in sorted(strata.items())]
     summary.append(("dsplan, of transformers' model, against litgpt on the dry device", *published.judged(predicted)))
-    text = (f"## Code that is not transformers\n\nlitgpt itself on the dry device, by tools/dry/litgpt_jobs.py\n({versions}), "
-            "in the jobs of published rows:\npeaks of allocated bytes. What is left to the "
-            "published figure is litgpt's and PyTorch's change since, and how texts were\npadded. What dsplan says of "
-            "these rows is of transformers' model.\n\n")
+    text = ("## Code that is not transformers\n\nlitgpt itself on the dry device, by tools/dry/litgpt_jobs.py\n"
+            f"({versions}), in the jobs of published rows:\n"
+            "peaks of allocated bytes. What is left to the published figures was not traced: litgpt, PyTorch and "
+            "bitsandbytes have\nchanged since. What dsplan says of these rows is of transformers' model.\n\n")
     text += tables.table(("of", *published.JUDGED), summary) + "\n"
     text += tables.table(("row", "model", "trained", ">rows", ">seq", ">published GiB", ">dry device GiB", ">apart",
                           ">predicted, to the dry device"), table)
