@@ -94,6 +94,7 @@ inline Job job_of_witness(const Run& witness, const ModelSpec& model) {
     request.image_size = given(dsplan::formatted("{}x{}", size->items.at(0).integer, size->items.at(1).integer));
   }
   if (const Value* seq = keys.find("seq")) request.seq = given(std::int64_t{seq->integer});
+  if (const Value* images = keys.find("images")) request.images = given(std::int64_t{images->integer});
   if (const Value* globs = keys.find("freeze")) {
     std::vector<std::string> freeze;
     for (const Value& glob : globs->items) freeze.push_back(glob.string);

@@ -110,7 +110,7 @@ TEST_CASE("recorded modules equal real PyTorch to the byte") {
     CHECK_MESSAGE(difference.empty(), difference);
     ++compared;
   }
-  CHECK(compared == 9);
+  CHECK(compared == 10);
 }
 
 // Formulas and schedule agree: a prediction holds its persistent bytes against a second derivation. A device has
@@ -155,6 +155,25 @@ TEST_CASE("a recording of another shape, dtype or run is refused by name") {
   CHECK(reason([](Training& t) { t.dtype = DType::BFloat16; }) ==
         "bf16 for a module that was recorded in fp32: record it again with --dtype");
   CHECK(reason([](Training& t) { t.runtime = Runtime::Fsdp2; }) == "a recorded module under fully_shard");
+}
+
+// PyTorch's own attention reads a weight of a module that it does not call.
+TEST_CASE("a recording that does not say where a parameter is asked for is refused under ZeRO-3 alone") {
+  const std::string path = (kModules / "attention.json").string();
+  std::string text = read_file(path);
+  const ModelSpec model = recorded(path, text);
+  for (std::size_t at = text.find("    {\"ask\""); at != std::string::npos; at = text.find("    {\"ask\"")) {
+    text.erase(at, text.find('\n', at) + 1 - at);
+  }
+  const ModelSpec silent = recorded(path, text);
+  Training training = resolve(model, shape_of(model), nullptr, nullptr, nullptr).training;
+  CHECK(!graph_unsupported(silent, training, 1));
+  training.runtime = Runtime::DeepSpeed;
+  training.zero.stage = 3;
+  CHECK(!graph_unsupported(model, training, 1));
+  CHECK(graph_unsupported(silent, training, 1) ==
+        "blocks.0.attention.out_proj.weight, which a recorded module reads while nobody calls the module that has it, "
+        "under ZeRO-3: record it again");
 }
 
 TEST_CASE("a recording that was edited into nonsense is refused with its line") {

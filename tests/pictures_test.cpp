@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <string>
 
 #include "core/error.h"
@@ -196,6 +197,64 @@ TEST_CASE("pictures of all sizes: what has no schedule is refused by name") {
   lengths.seq_list = {"64,96", option("--seq-list")};
   CHECK(why(sized(), lengths) == "lengths in turn of a model that keeps how far its positions are");
   CHECK_THROWS_AS(sized(R"(, "text_config": {"hidden_size": 32, "num_attention_heads": 4})"), Refusal);
+}
+
+// Text alone: no part of a tower gets a gradient.
+TEST_CASE("pictures: none in a row, and a tower that is trained has no states of PyTorch's and those of ZeRO") {
+  const ModelSpec model = shown();
+  Request text = asked(96);
+  text.images = {0, option("--images")};
+  Request whole = text;
+  whole.freeze = {};
+  const auto states = [&](const Request& request) { return footprint(model, job_of(model, request)).states.optimizer; };
+  CHECK(states(whole) == states([&] {
+          Request frozen = text;
+          frozen.freeze = {{"model.vision_tower.*", "model.multi_modal_projector.*"}, option("--freeze")};
+          return frozen;
+        }()));
+  for (const std::int64_t stage : {1, 2, 3}) {
+    whole.zero_stage = {stage, option("--zero-stage")};
+    CHECK(states(whole) == Bytes(12) * (footprint(model, job_of(model, whole)).parameters_total.value()));
+    CHECK(why(model, whole) == "none");
+  }
+  whole.zero_stage = {};
+  whole.gpus = {2, option("--gpus")};
+  CHECK(why(model, whole).find("that no loss reaches:") != std::string::npos);
+  CHECK(refusal(model, [&] {
+          Request less = text;
+          less.images = {-1, option("--images")};
+          return less;
+        }()) == "--images: error: images -1; it is the number of pictures in a row, 0 or more\n");
+}
+
+// Each under one of the runtimes in turn.
+TEST_CASE("pictures: a bundled model trains on text alone, or says why not") {
+  std::vector<std::filesystem::path> paths;
+  for (const auto& entry : std::filesystem::directory_iterator(test_paths::source_dir() + std::string("/models"))) {
+    if (entry.path().extension() == ".json") paths.push_back(entry.path());
+  }
+  std::sort(paths.begin(), paths.end());
+  std::size_t tried = 0;
+  for (const std::filesystem::path& path : paths) {
+    const ModelSpec model = build_model(parse_json(path.string(), read_file(path.string())), path.stem().string());
+    if (model.parts == nullptr || model.parts->tower == nullptr || !model.parts->tower->beside_text()) continue;
+    Request request;
+    request.images = {0, option("--images")};
+    request.seq = {64, option("--seq")};
+    const std::size_t runtime = tried++ % 5;
+    CAPTURE(path.stem().string());
+    CAPTURE(runtime);
+    if (runtime > 0) request.gpus = {2, option("--gpus")};
+    if (runtime == 1 || runtime == 2) request.zero_stage = {runtime + 1, option("--zero-stage")};
+    if (runtime == 3) request.runtime = {"fsdp2", option("--runtime")};
+    if (runtime == 4) request.freeze = {{"*vi*"}, option("--freeze")};
+    try {
+      CHECK_NOTHROW(predict(model, job_of(model, request), 0));
+    } catch (const Refusal& refused) {
+      CHECK_MESSAGE(false, refused.what());
+    }
+  }
+  CHECK(tried >= 20);
 }
 
 TEST_CASE("pictures: what of a tower has no schedule is refused by name") {

@@ -22,14 +22,13 @@ import weakref
 from unittest import mock
 
 import torch
-from torch.autograd.function import BackwardCFunction
 from torch.nn.modules import module as hooks
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
-DEVICE = torch.device("cuda:0")
-aten = torch.ops.aten
+DEVICE, aten, tree_leaves = torch.device("cuda:0"), torch.ops.aten, torch.utils._pytree.tree_leaves
+# The forward, or one backward function: its lines, with "-N" where the N-th storage that it made ends.
+Stretch = type("Stretch", (list,), {"made": 0})
 # Backward formulas take the out-of-place form under a dispatch mode (at::isTensorSubclassLike); real tensors do not.
 IN_PLACE = {aten.index_put.default: aten.index_put_.default, aten.scatter_add.default: aten.scatter_add_.default,
             aten.scatter.src: aten.scatter_.src, aten.index_add.default: aten.index_add_.default}
@@ -59,17 +58,10 @@ class Stage3Linear(torch.autograd.Function):
                 gradient.sum(list(range(gradient.dim() - 1))) if wanted[2] else None)
 
 
-class Stretch(list):
-    """The forward, or one backward function: its lines, with "-N" where the N-th storage that it made ends."""
-    made = 0
-
-
 class Recording(TorchDispatchMode):
-    """The stream of one forward, with what its backward makes and lets go of.
-
-    A storage says which stretch made it, as which number. Autograd saves stand-ins, so that a storage ends where Python
-    lets go of it. What is known of autograd's nodes goes by their sequence numbers.
-    """
+    """The stream of one forward, with what its backward makes and lets go of. A storage says which stretch made it, as
+    which number. Autograd saves stand-ins, so that a storage ends where Python lets go of it. What is known of nodes of
+    autograd's goes by their sequence numbers."""
 
     def __init__(self, module, inputs, loss_of):
         super().__init__()
@@ -111,6 +103,8 @@ class Recording(TorchDispatchMode):
     def __torch_dispatch__(self, function, types, args=(), kwargs={}):
         if function is aten._local_scalar_dense.default:
             stop("the module asks for the value of a tensor, which a recording does not have")
+        if "cudnn_rnn" in function.name():
+            stop("nn.LSTM, nn.GRU, nn.RNN: one call of cuDNN's, whose backward PyTorch does not run on fake tensors")
         if function.name().startswith("prim::") or function is aten.detach.default:
             return function(*args, **kwargs)  # What a fake tensor is asked of itself, and hooks do.
         if self.now is not self.forward:
@@ -156,10 +150,19 @@ class Recording(TorchDispatchMode):
         return stand_in
 
     def run(self, module, inputs, loss_of):
-        def hook(word):
-            return lambda part, *_: self.forward.append({word: parts[part]}) if part in parts else None
-        parts = {part: at for at, part in enumerate(module.modules())}
-        with hooks.register_module_forward_pre_hook(hook("enter")), hooks.register_module_forward_hook(hook("exit")):
+        def passes(part, *given):  # Before its call arguments are given, behind it the result as well.
+            if part in parts:
+                word, note = ("enter", called.append) if len(given) == 1 else ("exit", called.remove)
+                note(part)
+                self.forward.append({word: parts[part]})
+        def asked(part, name):  # ZeRO-3 gathers what Python takes in hand outside of its own module's call.
+            found = getter(part, name)
+            if isinstance(found, torch.nn.Parameter) and part in parts and part not in called:
+                self.forward.append({"ask": self.number(found)})
+            return found
+        parts, called, getter = {part: at for at, part in enumerate(module.modules())}, [], torch.nn.Module.__getattr__
+        with hooks.register_module_forward_pre_hook(passes), hooks.register_module_forward_hook(passes), \
+                mock.patch.object(torch.nn.Module, "__getattr__", asked):
             out = module(**inputs) if isinstance(inputs, dict) else module(*inputs)
         loss = loss_of(out) if loss_of else getattr(out, "loss", out)
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or loss.grad_fn is None:
@@ -172,7 +175,7 @@ class Recording(TorchDispatchMode):
         self.lies[self.loss] = self.number(loss)
         used = {(to._sequence_nr(), nr) for node in nodes for to, nr in node.next_functions if to} | {self.loss}
         for node in nodes:
-            at, custom = node._sequence_nr(), isinstance(node, BackwardCFunction)
+            at, custom = node._sequence_nr(), isinstance(node, torch.autograd.function.BackwardCFunction)
             row = self.row_behind(at, node.name()) if custom or at not in self.of else self.of[at]
             row.update({"outs": [], "saves": [], "after": False, **self.saved.get(at, {}), "to": [], "back": Stretch()})
             row["after"] |= custom
@@ -276,11 +279,10 @@ def record(make):
 
 def text_of(graph):
     """JSON with a line for each row, by which faults are told."""
-    texts = []
-    for key, value in graph.items():
-        rows = ",\n    ".join(map(json.dumps, value)) if isinstance(value, list) else ""
-        texts.append(f'  "{key}": ' + (f"[\n    {rows}\n  ]" if rows else json.dumps(value)))
-    return "{\n" + ",\n".join(texts) + "\n}\n"
+    def rows(value):
+        lines = ",\n    ".join(map(json.dumps, value)) if isinstance(value, list) else ""
+        return f"[\n    {lines}\n  ]" if lines else json.dumps(value)
+    return "{\n" + ",\n".join(f'  "{key}": {rows(value)}' for key, value in graph.items()) + "\n}\n"
 
 
 def main():
@@ -291,8 +293,7 @@ def main():
     words = parser.parse_args()
     torch.set_default_dtype(getattr(torch, words.dtype))
     text = text_of(record(maker_of(words.module)))
-    with sys.stdout if words.out == "-" else open(words.out, "w") as file:
-        file.write(text)
+    (sys.stdout if words.out == "-" else open(words.out, "w")).write(text)
 
 
 if __name__ == "__main__":

@@ -46,9 +46,10 @@ struct RecordedOut {
 };
 
 struct RecordedOp {
-  enum class Kind : std::uint8_t { Run, Drop, Enter, Exit };
+  // Ask: Python takes a parameter in hand while the module that owns it is not called.
+  enum class Kind : std::uint8_t { Run, Drop, Enter, Exit, Ask };
   Kind kind = Kind::Run;
-  std::int32_t number = 0;  // Drop: a storage. Enter, Exit: a module.
+  std::int32_t number = 0;  // Drop: a storage. Enter, Exit: a module. Ask: a parameter.
   std::string name;         // Run: PyTorch's.
   std::vector<Bytes> makes;
   std::vector<std::int32_t> reads;  // Storages.

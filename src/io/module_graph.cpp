@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <optional>
 #include <set>
 
 #include "core/format.h"
@@ -38,6 +39,25 @@ std::int32_t find_named(const Items& items, NameOf name_of, const Value& value, 
   diagnostics.add(document.at(value.offset, formatted("no {} \"{}\"", what, value.string),
                               did_you_mean(nearest(value.string, names))));
   return kNone;
+}
+
+// Autograd lets go of what an operator saves when a gradient comes to it. The last operator, among those that have one,
+// to which none does.
+std::optional<std::size_t> last_unreached(const std::vector<RecordedOp>& ops, std::int32_t values, std::int32_t loss) {
+  std::vector<bool> reached(static_cast<std::size_t>(values), false);
+  reached[static_cast<std::size_t>(loss)] = true;
+  auto end = reached.end();
+  for (std::size_t at = ops.size(); at-- > 0;) {
+    const RecordedOp& op = ops[at];
+    const auto begin = end - static_cast<std::ptrdiff_t>(op.outs.size());
+    const bool comes = std::find(begin, end, true) != end;
+    end = begin;
+    if (op.differentiable && !comes) return at;
+    for (const RecordedGradient& gradient : op.gradients) {
+      if (gradient.to >= 0) reached[static_cast<std::size_t>(gradient.to)] = true;
+    }
+  }
+  return std::nullopt;
 }
 
 class ModuleGraphReader {
@@ -198,7 +218,8 @@ class ModuleGraphReader {
     lies_.clear();
     dropped_.clear();
     open_.clear();
-    for (const Value& item : list(reader, key)) {
+    const std::vector<Value>& items = list(reader, key);
+    for (const Value& item : items) {
       if (!item.is(Value::Kind::Object)) {
         fault(item, "a line of the stream is an object");
         continue;
@@ -210,6 +231,10 @@ class ModuleGraphReader {
                                   graph_.modules[static_cast<std::size_t>(open_.back())].path));
     }
     if (loss >= values_) return reader.fault(key, formatted("the loss is value {}, and there are {}", loss, values_));
+    if (const auto at = last_unreached(ops, values_, loss); at && ops.size() == items.size()) {
+      fault(items[*at], "no gradient comes to this operator, so that nothing lets go of what it saves",
+            "record it under no_grad, or detached from what autograd follows");
+    }
     // What Python still has when the forward is over, a cache of a module's, nothing ever lets go of.
     for (std::int32_t number = placed_; number < storages_; ++number) {
       if (number == lies_[static_cast<std::size_t>(loss)] || dropped_.contains(number)) continue;
@@ -235,6 +260,9 @@ class ModuleGraphReader {
       op.number = module(*exit);
       if (open_.empty() || open_.back() != op.number) fault(*exit, "it is not the module that was entered last");
       if (!open_.empty()) open_.pop_back();
+    } else if (const Value* ask = reader.find("ask")) {
+      op.kind = RecordedOp::Kind::Ask;
+      op.number = static_cast<std::int32_t>(integer(*ask, 0, static_cast<std::int64_t>(own_) - 1, "a parameter"));
     } else {
       read_run(reader, op);
     }
@@ -243,7 +271,8 @@ class ModuleGraphReader {
   }
 
   void read_run(ObjectReader& reader, RecordedOp& op) {
-    if (!reader.has("op")) reader.fault("op", "a line is an operator (\"op\"), \"enter\", \"exit\" or \"drop\"");
+    if (!reader.has("op"))
+      reader.fault("op", "a line is an operator (\"op\"), \"enter\", \"exit\", \"ask\" or \"drop\"");
     op.name = reader.string("op").value_or("");
     op.reads = storages(reader, "reads");
     for (const Value& made : list(reader, "makes")) {

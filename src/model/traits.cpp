@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <string_view>
 
+#include "core/format.h"
+#include "core/module_graph.h"
 #include "model/pictures.h"
 
 namespace dsplan {
@@ -37,8 +39,43 @@ std::span<const std::string_view> unread_ends(const ModelSpec& model) {
   return std::span(kAltup).subspan(model.parts->altup.scales ? 1 : 0);
 }
 
-std::vector<std::string> unreached_parameters(const ModelSpec& model, const std::vector<bool>& trained) {
+namespace {
+
+// By parameter; of tied ones the first speaks for all.
+std::vector<bool> receives_gradients(const ModuleGraph& recording) {
+  std::vector<bool> reached(recording.parameters.size(), false);
+  for (const RecordedOp& op : recording.ops) {
+    for (const RecordedGradient& gradient : op.gradients) {
+      if (gradient.to < 0) reached[static_cast<std::size_t>(-1 - gradient.to)] = true;
+    }
+  }
+  for (std::size_t at = 0; at < reached.size(); ++at) {
+    const std::int32_t first = recording.parameters[at].tied_to;
+    if (first != kNone) reached[at] = reached[static_cast<std::size_t>(first)];
+  }
+  return reached;
+}
+
+// What is in the names of parameters that no loss reaches.
+std::vector<std::string> unreached_parts(const TowerParts& tower, std::int64_t images) {
+  std::vector<std::string> parts = tower.unreached;
+  if (!tower.beside_text() || images > 0) return parts;
+  for (const std::string_view part : {tower.module, tower.projector}) parts.push_back(formatted("{}.", part));
+  parts.emplace_back("image_newline");
+  return parts;
+}
+
+}  // namespace
+
+std::vector<std::string> unreached_parameters(const ModelSpec& model, const std::vector<bool>& trained,
+                                              std::int64_t images) {
   std::vector<std::string> globs;
+  if (model.recording) {
+    const std::vector<bool> reached = receives_gradients(*model.recording);
+    for (std::size_t at = 0; at < reached.size(); ++at) {
+      if (trained[at] && !reached[at]) globs.push_back(model.parameters[at].name);
+    }
+  }
   for (const std::string_view end : unread_ends(model)) {
     for (std::size_t at = 0; at < model.parameters.size(); ++at) {
       if (!trained[at] || !model.parameters[at].name.ends_with(end)) continue;
@@ -47,7 +84,7 @@ std::vector<std::string> unreached_parameters(const ModelSpec& model, const std:
     }
   }
   if (model.parts == nullptr || model.parts->tower == nullptr) return globs;
-  for (const std::string& beginning : model.parts->tower->unreached) {
+  for (const std::string& beginning : unreached_parts(*model.parts->tower, images)) {
     for (std::size_t at = 0; at < model.parameters.size(); ++at) {
       const std::size_t found = model.parameters[at].name.find(beginning);
       if (!trained[at] || found == std::string::npos) continue;

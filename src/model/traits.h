@@ -70,8 +70,9 @@ namespace dsplan {
 [[nodiscard]] const Parameter* first_scalar(const ModelSpec& model);
 // How the names end of parameters that the forward of the family's class never reads.
 [[nodiscard]] std::span<const std::string_view> unread_ends(const ModelSpec& model);
-// Parameters that are trained though no loss reaches them get no gradient: those of a tower, given which are trained,
-// by ParameterId, as globs of --freeze. Empty: none.
-[[nodiscard]] std::vector<std::string> unreached_parameters(const ModelSpec& model, const std::vector<bool>& trained);
+// Parameters that are trained though no loss reaches them get no gradient: parts of a tower, or all of it where a row
+// has no pictures (`images`), given which are trained, by ParameterId, as globs of --freeze. Empty: none.
+[[nodiscard]] std::vector<std::string> unreached_parameters(const ModelSpec& model, const std::vector<bool>& trained,
+                                                            std::int64_t images);
 
 }  // namespace dsplan

@@ -119,7 +119,7 @@ MIXTURES = {"mixtral": MIXTRAL, "qwen3-moe": QWEN3_MOE, "qwen2-moe": QWEN2_MOE, 
             "gemma4-moe": GEMMA4_MOE}
 # Modules of module_graph_cases.py, which tests/witnesses/modules has recorded, and their rows.
 RECORDED = {"unet": 2, "nanogpt": 2, "resnet": 2, "mamba": 2, "graph-network": 12, "diffusion-transformer": 2,
-            "torchtitan-llama": 2, "hand-written-function": 4}
+            "torchtitan-llama": 2, "hand-written-function": 4, "attention": 2}
 # The tiny example: one group a=10, b=7, c=5. `tiny` is made by hand: y = x * sum(a) + sum(b) + sum(c).
 TINY = {"model_type": "tiny"}
 ADAM = {"type": "AdamW", "params": {"lr": 1e-3}}
@@ -161,6 +161,8 @@ TINY_BUCKET = {"reduce_bucket_size": 12}
 SHOWN = {"freeze": ["*vision_tower*"]}
 SHOWN_WHOLE = {"freeze": ["*vision_tower.encoder.layers.1.*", "*post_layernorm*", "*class_embedding"]}
 
+# Batches of text alone: no part of the tower gets a gradient.
+TEXT = {"images": 0}
 # Other towers, as memory_cases.py has them: rows of a picture and text.
 def shown(config, *freeze, **more):
     zero = z3(reduce_bucket_size=40000, stage3_prefetch_bucket_size=20000, stage3_param_persistence_threshold=40)
@@ -206,6 +208,25 @@ CASES = {
     "z3-llava": case(LLAVA, z3(), **SHOWN),
     "z3-llava-trained": case(LLAVA, z3(), **SHOWN_WHOLE),
     "z3-llava-checkpoint": case(LLAVA, z3(), checkpoint="non_reentrant", **SHOWN),
+    # Trained, and in no batch.
+    "z0-llava-text": case(LLAVA, {"stage": 0}, **TEXT),
+    "z0-llava-text-fp16": case(LLAVA, {"stage": 0}, dtype="fp16", **TEXT),
+    "z0-llava-text-fp32": case(LLAVA, {"stage": 0}, dtype="fp32", **TEXT),
+    "z1-llava-text": case(LLAVA, z1(), **TEXT),
+    "z1-llava-text-w4": case(LLAVA, z1(), world=4, **TEXT),
+    "z1-llava-text-accumulate": case(LLAVA, z1(), accumulation=2, **TEXT),
+    "z1-llava-text-sums-fp32": case(LLAVA, z1(), deepspeed=FP32_SUMS, **TEXT),
+    "z2-llava-text": case(LLAVA, z2(), **TEXT),
+    "z2-llava-text-w4": case(LLAVA, z2(), world=4, **TEXT),
+    "z2-llava-text-accumulate": case(LLAVA, z2(), accumulation=2, **TEXT),
+    "z2-llava-text-not-contiguous": case(LLAVA, z2(contiguous_gradients=False), **TEXT),
+    "z2-llava-text-sums-fp32": case(LLAVA, z2(), accumulation=2, deepspeed=FP32_SUMS, **TEXT),
+    "z2-llava-text-offload": case(LLAVA, z2(offload_optimizer={"device": "cpu"}), accumulation=2, **TEXT),
+    "z3-llava-text": case(LLAVA, z3(), steps=3, **TEXT),
+    "z3-llava-text-w4": case(LLAVA, z3(), world=4, **TEXT),
+    "z3-llava-text-accumulate": case(LLAVA, z3(), accumulation=2, **TEXT),
+    "z3-llava-text-frozen": case(LLAVA, z3(), freeze=["*vision_tower*"], **TEXT),
+    "z3-llava-text-offload": case(LLAVA, z3(offload_optimizer={"device": "cpu"}), **TEXT),
     # Without ZeRO.
     "z0-llama-bf16": case(LLAMA, {"stage": 0}),
     "z0-llama-bf16-accumulate": case(LLAMA, {"stage": 0}, accumulation=2),

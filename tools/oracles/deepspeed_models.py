@@ -119,11 +119,11 @@ def batch_of(case, rank):
         return {"x": torch.ones(4, dtype=dtype_of(case))}
     if case["model"]["model_type"] == "recorded":
         return [one.fill_(0.5) if one.is_floating_point() else one for one in recorded(case)[1]]
-    if "seq" in case:
+    if "seq" in case and "images" not in case:
         return with_picture(case)
     tokens = torch.arange(8).unsqueeze(0) + rank
     shown = case["model"].get("vision_config")
-    if shown:
+    if shown and "images" not in case:
         tokens[:, :(shown["image_size"] // shown["patch_size"]) ** 2] = case["model"]["image_token_index"]
         pixels = torch.ones(1, 3, shown["image_size"], shown["image_size"])
         return {"input_ids": tokens, "labels": tokens, "use_cache": False, "pixel_values": pixels}

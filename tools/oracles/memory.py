@@ -402,6 +402,8 @@ class Run:
             shapes = {"pixel_values": (shape[0], 3, size, size), "labels": shapes["labels"]}
         if kind in ("CLIPModel", "SiglipModel"):
             shapes = {"input_ids": shape, "pixel_values": (shape[0], 3, size, size)}
+        if self.training.get("images") == 0:  # What a tokenizer gives, and no processor of pictures.
+            return {name: torch.empty(of, dtype=torch.int64, device=DEVICE) for name, of in shapes.items()}
         if "images" in self.training and size is not None:
             shapes["pixel_values"] = (shape[0] * self.training["images"], 3, size, size)
         if kind.startswith("Mllama"):  # Tiles, the shape of each picture, which tiles it has, and which tokens see them.

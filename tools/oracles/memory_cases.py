@@ -1294,12 +1294,13 @@ def shown(name, config, tower, behind, text="model.language_model.", projector="
         f"{name}-autocast": case(config, **plain, dtype="fp32", autocast="bf16"),
         f"{name}-eager": case(config, **plain, attention="eager"),
         f"{name}-two": case(config, **{**plain, "images": 2, "seq": 2 * plain["seq"] - 85, "micro_batch": 3, "dtype": "fp16"}),
+        f"{name}-text": case(config, micro_batch=2, seq=96, images=0),
     }
 
 
 SHOWN = {
     **without(shown("mllama", MLLAMA, "model.vision_model.", [], projector="model.multi_modal_projector.", attending=(0, 2)),
-              "mllama-checkpoint-reentrant", "mllama-projector"),
+              "mllama-checkpoint-reentrant", "mllama-projector", "mllama-text"),
     "mllama-projector-eager": case(MLLAMA, micro_batch=2, seq=96, images=1, attention="eager",
                                    freeze=["model.vision_model.*", "model.language_model.*", "lm_head.*"]),
     "mllama-lora-all": case(MLLAMA, micro_batch=2, seq=96, images=1,
@@ -1338,7 +1339,7 @@ SHOWN = {
                                "vision_feature_select_strategy": "full"},
                               micro_batch=2, seq=170, images=1, image_size=[90, 40], freeze=[TOWER + "post_layernorm.*"]),
     # Siglip's hidden states lie column by column, which neither works with yet.
-    **without(shown("paligemma", PALIGEMMA, TOWER, []), "paligemma-checkpoint-reentrant", "paligemma-autocast"),
+    **without(shown("paligemma", PALIGEMMA, TOWER, []), "paligemma-checkpoint-reentrant", "paligemma-autocast", "paligemma-text"),
     "paligemma-2": case({**PALIGEMMA, "text_config": {**GEMMA2, "use_bidirectional_attention": None}}, micro_batch=2,
                         seq=96, images=1),
     "paligemma-2-window": case({**PALIGEMMA, "text_config": {**GEMMA2, "sliding_window": 32}}, micro_batch=2, seq=77,
@@ -1380,6 +1381,20 @@ SHOWN = {
     "internvl-one-accumulate": case(INTERNVL, seq=96, images=1, grad_accum=2),
     "internvl-one-checkpoint": case(INTERNVL, seq=96, images=1, checkpoint="full", dtype="fp32", autocast="bf16"),
     "llava-one": case(LLAVA, seq=96, images=1, freeze=BEHIND),
+    # Of text alone no part of a tower gets a gradient, trained or not.
+    "llava-text-checkpoint": case(LLAVA, micro_batch=2, seq=96, images=0, checkpoint="full"),
+    "llava-text-eager": case(LLAVA, micro_batch=2, seq=96, images=0, attention="eager"),
+    "gemma3-shown-text-accumulate": case(GEMMA3_SHOWN, micro_batch=2, seq=96, images=0, grad_accum=2),
+    "gemma3-shown-text-frozen": case(GEMMA3_SHOWN, micro_batch=2, seq=96, images=0, freeze=[TOWER + "*"]),
+    "gemma3-shown-text-eager": case(GEMMA3_SHOWN, micro_batch=2, seq=96, images=0, attention="eager"),
+    "qwen2-5-vl-text-checkpoint": case(QWEN25_VL, micro_batch=2, seq=96, images=0, checkpoint="full"),
+    "qwen2-5-vl-text-eager": case(QWEN25_VL, micro_batch=1, seq=77, images=0, attention="eager"),
+    "qwen3-vl-text-checkpoint": case(QWEN3_VL, micro_batch=1, seq=77, images=0, checkpoint="full"),
+    "qwen2-vl-text-lora": case(QWEN2_VL, micro_batch=2, seq=96, images=0, lora=LORA),
+    "llama4-vl-text-checkpoint": case(LLAMA4_VL, micro_batch=2, seq=96, images=0, checkpoint="full"),
+    "internvl-text-autocast": case(INTERNVL, micro_batch=2, seq=96, images=0, dtype="fp32", autocast="bf16"),
+    "gemma4-shown-text-checkpoint": case(GEMMA4_SHOWN, micro_batch=2, seq=96, images=0, checkpoint="full"),
+    "gemma4-shown-text-eager": case(GEMMA4_SHOWN, micro_batch=1, seq=77, images=0, attention="eager"),
     # As they come from the hub: what no loss reaches is trained, and gets no gradient.
     "llava-whole": case(LLAVA, micro_batch=2, seq=96, images=1),
     "llava-whole-checkpoint": case(LLAVA, micro_batch=2, seq=96, images=1, checkpoint="full"),

@@ -247,6 +247,22 @@ class HandWritten(nn.Module):
         return self.second(Swish.apply(self.first(x), 1.5)).square().mean()
 
 
+class Attending(nn.Module):
+    """PyTorch's own attention reads the weight of a module inside of it, which nobody calls."""
+
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.ModuleDict({"norm": nn.LayerNorm(32), "attention": nn.MultiheadAttention(
+            32, 4, batch_first=True), "feed": nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 32))}) for _ in range(2))
+
+    def forward(self, x):
+        for block in self.blocks:
+            normed = block["norm"](x)
+            x = x + block["attention"](normed, normed, normed, need_weights=False)[0]
+            x = x + block["feed"](x)
+        return x
+
+
 def numbers(*shape, most=8):
     return torch.randint(0, most, shape)
 
@@ -267,6 +283,7 @@ CASES = {
     "nanogpt": lambda: (NanoGPT(), (numbers(2, 16), numbers(2, 16))),
     "torchtitan-llama": lambda: (TitanLlama(), (numbers(2, 16),),
                                  lambda out: F.cross_entropy(out.flatten(0, 1).float(), numbers(2, 16).flatten())),
+    "attention": lambda: (Attending(), (torch.empty(2, 6, 32),), lambda out: out.square().mean()),
     "hand-written-function": lambda: (HandWritten(), (torch.empty(4, 16),)),
     "timm": timm_model,
 }

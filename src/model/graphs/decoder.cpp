@@ -1,5 +1,7 @@
 // Decoders as a choice of parts (model/parts.h). The functions follow transformers' modules one by one; a `drop` stands
 // where a Python variable or frame lets go of a tensor.
+#include <algorithm>
+
 #include "core/error.h"
 #include "model/graphs/attention.h"
 #include "model/graphs/by_family.h"
@@ -41,6 +43,14 @@ TensorId numbered_positions(GraphBuilder& g) {
   const TensorId row = g.view(range, Shape{1, g.options().seq});
   g.drop({range});
   return row;
+}
+
+// The same numbers along each of three axes.
+TensorId same_along_axes(GraphBuilder& g) {
+  const TensorId row = numbered_positions(g);
+  const TensorId same = g.view(row, Shape{3, g.options().micro_batch, g.options().seq}, Op::Expand);
+  g.drop({row});
+  return same;
 }
 
 // PaliGemmaModel's: one more than that.
@@ -170,6 +180,44 @@ TensorId multiplied(GraphBuilder& g, const DecoderParts& p, TensorId embedded) {
   return scaled;
 }
 
+// Layers that are not called have regions without arguments, so that those behind them have their own numbers.
+void number_behind_tower(const ModelSpec& model, Graph& graph) {
+  std::int32_t skipped = model.dims.layers > 0 ? static_cast<std::int32_t>(model.dims.layers) : 0;
+  for (const Instruction& one : graph.program) {
+    if (one.kind != Instruction::Kind::Enter) continue;
+    const std::int32_t layer = model.module_at(one.module()).layer;
+    if (layer != kNone) skipped = std::min(skipped, layer);
+  }
+  graph.regions.insert(graph.regions.begin(), static_cast<std::size_t>(skipped), Region{});
+  for (Instruction& one : graph.program) {
+    const bool region = one.kind == Instruction::Kind::RegionBegins || one.kind == Instruction::Kind::RegionEnds;
+    if (region) one = {one.kind, one.region() + skipped};
+  }
+}
+
+// By kind of layer: one mask for full attention, one for a sliding window. kNone where there is none of the kind.
+struct Masks {
+  TensorId full = kNone;
+  TensorId sliding = kNone;
+};
+Masks masks_of(GraphBuilder& g, const DecoderParts& p, TensorId position_ids, TensorId ones) {
+  // gpt_oss gives it none, so that nobody looks for packed sequences.
+  if (p.sinks || !p.tells_numbers) position_ids = kNone;
+  const std::int64_t window = g.dims().sliding_window;
+  Masks made;
+  const bool by_kind = !p.kinds.empty();
+  const bool slides = by_kind ? p.some_slide() || p.both_masks : window > 0;
+  if (by_kind || !slides) made.full = attention_mask(g, position_ids, ones);
+  if (!slides) return made;
+  if (p.chunked) {
+    made.sliding = chunk_mask(g, position_ids, window);
+    return made;
+  }
+  const bool has_window = window > 0 || p.empty_window;
+  made.sliding = attention_mask(g, position_ids, ones, has_window ? std::optional(window) : std::nullopt);
+  return made;
+}
+
 class DecoderGraph {
  public:
   DecoderGraph(const ModelSpec& model, const GraphOptions& options)
@@ -214,7 +262,9 @@ class DecoderGraph {
     std::erase(batch, kNone);
     g_.set_batch(batch);
     g_.enter_model({&shown.pixels, &labels});
-    TensorId hidden = shown.pixels == kNone ? body(ids, ones, {}) : shown_body(ids, shown);
+    TensorId hidden = p_.tower == nullptr     ? body(ids, ones, {})
+                      : shown.pixels == kNone ? unshown_body(ids, ones)
+                                              : shown_body(ids, shown);
     TensorId divided = kNone;  // By the body's outputs, a variable.
     if (p_.hidden_divisor > 0) {
       divided = hidden;
@@ -402,28 +452,6 @@ class DecoderGraph {
     return p_.multiplies_late ? out : multiplied(g_, p_, out);
   }
 
-  // By kind of layer: one mask for full attention, one for a sliding window. kNone where there is none of the kind.
-  struct Masks {
-    TensorId full = kNone;
-    TensorId sliding = kNone;
-  };
-  Masks masks(TensorId position_ids, TensorId ones) {
-    // gpt_oss gives it none, so that nobody looks for packed sequences.
-    if (p_.sinks || !p_.tells_numbers) position_ids = kNone;
-    Masks made;
-    const bool by_kind = !p_.kinds.empty();
-    const bool slides = by_kind ? p_.some_slide() || p_.both_masks : d_.sliding_window > 0;
-    if (by_kind || !slides) made.full = attention_mask(g_, position_ids, ones);
-    if (!slides) return made;
-    if (p_.chunked) {
-      made.sliding = chunk_mask(g_, position_ids, d_.sliding_window);
-      return made;
-    }
-    const bool has_window = d_.sliding_window > 0 || p_.empty_window;
-    made.sliding = attention_mask(g_, position_ids, ones, has_window ? std::optional(d_.sliding_window) : std::nullopt);
-    return made;
-  }
-
   // Layers are not told of numbers that have three axes.
   Positions turned(TensorId position_ids, TensorId along_axes) {
     Positions at;
@@ -520,6 +548,7 @@ class DecoderGraph {
     bool masked = false;
     TensorId numbers = kNone;  // Of tokens.
     TensorId own = kNone;      // What a second embedding gives each layer.
+    bool counts_axes = false;  // It numbers tokens itself, and along three axes (qwen2_vl without pictures).
   };
 
   // Gemma4Model, whose pictures' tokens are embedded as padding first.
@@ -535,19 +564,22 @@ class DecoderGraph {
       given.own = own_words(g_, p_, model_, words.ids);
       held.push_back(g_.keep(given.own));
     }
-    const PaddedShown shown = show_padded(g_, *p_.tower, outer, batch, words.shown, embedded);
-    held.push_back(shown.count);
-    held_.push_back(shown.features);
-    given.embedded = shown.merged;
+    given.embedded = embedded;
+    if (batch.pixels != kNone) {
+      const PaddedShown shown = show_padded(g_, *p_.tower, outer, batch, words.shown, embedded);
+      held.push_back(shown.count);
+      held_.push_back(shown.features);
+      given.embedded = shown.merged;
+    }
     given.numbers = numbered_positions(g_);
     given.masked = true;
-    if (p_.tower->sees_itself) {
+    if (batch.types != kNone && p_.tower->sees_itself) {
       const PictureMasks made = near_picture_masks(g_, batch.types, given.numbers, d_.sliding_window);
       given.full = made.full;
       given.sliding = made.sliding;
       held.push_back(made.blocks);
     } else {
-      const Masks made = masks(given.numbers, kNone);
+      const Masks made = masks_of(g_, p_, given.numbers, kNone);
       given.full = made.full;
       given.sliding = made.sliding;
     }
@@ -614,6 +646,35 @@ class DecoderGraph {
     return hidden;
   }
 
+  // The same of a batch without pictures: what holds both embeds the text all the same.
+  TensorId unshown_body(TensorId ids, TensorId ones) {
+    const TensorId embedded = is_inside(p_) ? embed(ids) : kNone;
+    if (is_inside(p_)) {
+      held_by_root_ = {g_.keep(embedded)};
+      g_.enter(g_.child(g_.causal(), "language_model"));
+      return body(ids, ones, {.embedded = embedded});
+    }
+    const ModuleId outer = g_.child(g_.causal(), p_.body);
+    g_.enter(outer);
+    TensorId hidden = kNone;
+    if (p_.tower->projection == ProjectorKind::Embedded) {
+      hidden = padded_body(outer, ids, {});
+    } else {
+      Given given;
+      given.embedded = embed(ids);
+      given.counts_axes = p_.rotary.three_axes && !p_.rotary.mixed_axes;
+      given.masked = p_.tower->sees_itself;  // Gemma3Model, which tells masks of no numbers.
+      if (given.masked) {
+        const Masks made = masks_of(g_, p_, kNone, ones);
+        given.full = made.full;
+        given.sliding = made.sliding;
+      }
+      hidden = body(ids, ones, given);
+    }
+    g_.exit(outer);
+    return hidden;
+  }
+
   TensorId body(TensorId ids, TensorId ones, const Given& given) {
     g_.enter(model_);
     TensorId embedded = given.embedded == kNone ? embed(ids) : given.embedded;
@@ -624,10 +685,11 @@ class DecoderGraph {
                                 : own_inputs(g_, p_.sharing, model_, words, embedded);
       held_by_body_.push_back(own);
     }
-    const TensorId position_ids = given.numbers != kNone     ? given.numbers
-                                  : given.positions == kNone ? numbered_positions(g_)
-                                                             : kNone;
-    const Masks masked = given.masked ? Masks{given.full, given.sliding} : masks(position_ids, ones);
+    const TensorId along_axes = given.counts_axes ? same_along_axes(g_) : given.positions;
+    const TensorId position_ids = given.numbers != kNone ? given.numbers
+                                  : along_axes == kNone  ? numbered_positions(g_)
+                                                         : kNone;
+    const Masks masked = given.masked ? Masks{given.full, given.sliding} : masks_of(g_, p_, position_ids, ones);
     if (p_.multiplies_late) embedded = multiplied(g_, p_, embedded);
     TensorId hidden = p_.inner_dropout ? g_.dropout(embedded, d_.embedding_dropout)
                                        : dropout_module(g_, named_child(g_, model_, p_.embedding_dropout), embedded,
@@ -638,8 +700,8 @@ class DecoderGraph {
     }
     Several several;
     if (p_.altup.inputs > 0) hidden = rebound(g_, hidden, several_of(g_, model_, embedded, several));
-    const Positions at = turned(position_ids, given.positions);
-    axes_ = told_of_axes(p_) ? given.positions : kNone;
+    const Positions at = turned(position_ids, along_axes);
+    axes_ = told_of_axes(p_) ? along_axes : kNone;
     if (p_.norms_embedding) hidden = rebound(g_, hidden, norm(model_, p_.final_norm, hidden));
     hidden = layers(hidden, own, at, masked);
     if (p_.altup.inputs > 0) hidden = one_of(g_, model_, hidden, several);
@@ -649,6 +711,7 @@ class DecoderGraph {
          {at.ids, embedded, masked.full, masked.sliding, at.waves.cos, at.waves.sin, at.sliding.cos, at.sliding.sin}) {
       if (one != kNone) g_.drop({one});
     }
+    if (given.counts_axes) g_.drop({along_axes});
     for (const Waves& one : at.tables) g_.drop({one.cos, one.sin});
     for (const TensorId one : held_by_body_) g_.drop({one});
     drop_several(g_, several);
@@ -681,7 +744,10 @@ class DecoderGraph {
 }  // namespace
 
 Graph build_decoder_graph(const ModelSpec& model, const GraphOptions& options) {
-  return DecoderGraph(model, options).build();
+  Graph graph = DecoderGraph(model, options).build();
+  const TowerParts* tower = model.parts->tower.get();
+  if (tower != nullptr && tower->beside_text() && options.images == 0) number_behind_tower(model, graph);
+  return graph;
 }
 
 }  // namespace dsplan

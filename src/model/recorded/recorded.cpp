@@ -88,6 +88,9 @@ class RecordedGraph {
       case RecordedOp::Kind::Drop:
         graph_.program.push_back({Instruction::Kind::Drop, storages_[static_cast<std::size_t>(op.number)]});
         break;
+      case RecordedOp::Kind::Ask:
+        graph_.program.push_back({Instruction::Kind::Read, storages_[static_cast<std::size_t>(op.number)]});
+        break;
       case RecordedOp::Kind::Run: run(op); break;
     }
   }
@@ -260,11 +263,61 @@ ModelSpec build_recorded_model(ModuleGraph recording, std::string name) {
   return model;
 }
 
+namespace {
+
+// Which parameters are there under ZeRO-3: those of modules that are called, and what Python has asked for.
+class GatheredParameters {
+ public:
+  explicit GatheredParameters(const ModuleGraph& recording) : recording_(recording) {}
+
+  void pass(const RecordedOp& op) {
+    const auto number = static_cast<std::size_t>(op.number);
+    if (op.kind == RecordedOp::Kind::Ask) asked_.insert(op.number);
+    if (op.kind == RecordedOp::Kind::Enter) open_.insert(recording_.modules[number].path);
+    if (op.kind == RecordedOp::Kind::Exit) open_.erase(recording_.modules[number].path);
+  }
+
+  // Of a storage's number; others than parameters always are.
+  [[nodiscard]] bool holds(std::int32_t storage) const {
+    const auto number = static_cast<std::size_t>(storage);
+    if (number >= recording_.parameters.size() || recording_.parameters[number].tied_to != kNone) return true;
+    if (asked_.contains(storage) || open_.contains(parent_path(recording_.parameters[number].name))) return true;
+    return std::any_of(recording_.parameters.begin(), recording_.parameters.end(), [&](const RecordedParameter& one) {
+      return one.tied_to == storage && open_.contains(parent_path(one.name));
+    });
+  }
+
+ private:
+  const ModuleGraph& recording_;
+  std::set<std::string_view> open_;
+  std::set<std::int32_t> asked_;
+};
+
+// Recordings made before export_graph.py wrote it down do not say where Python asks for one.
+std::optional<std::string> unasked_parameter(const ModuleGraph& recording) {
+  GatheredParameters there(recording);
+  for (const RecordedOp& op : recording.ops_stage3) {
+    there.pass(op);
+    for (const std::int32_t read : op.reads) {
+      if (!there.holds(read)) return recording.parameters[static_cast<std::size_t>(read)].name;
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
 std::optional<std::string> recorded_unsupported(const ModelSpec& model, const Training& training, std::int64_t tp) {
   const ModuleGraph& recording = *model.recording;
   const bool stage3 = training.runtime == Runtime::DeepSpeed && training.zero.stage == 3;
   if (stage3 && recording.ops_stage3.empty()) {
     return "a recorded module that keeps a view of a parameter for backward, under ZeRO-3";
+  }
+  if (const auto unasked = stage3 ? unasked_parameter(recording) : std::nullopt) {
+    return formatted(
+        "{}, which a recorded module reads while nobody calls the module that has it, under ZeRO-3: record "
+        "it again",
+        *unasked);
   }
   if (tp > 1) return "a recorded module under tensor parallelism";
   if (is_fsdp(training.runtime)) return "a recorded module under fully_shard";

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "core/error.h"
+#include "planner/lower/autograd/graph_facts.h"
 #include "planner/lower/loop.h"
 
 namespace dsplan {
@@ -33,6 +34,7 @@ void refuse_unreachable(const Graph& graph, const Checkpointing& checkpointing) 
   for (const CheckpointGroup& group : checkpointing.groups) {
     if (group.kind == CheckpointKind::NonReentrant) continue;
     const Region& region = graph.regions[static_cast<std::size_t>(group.first)];
+    if (is_skipped(region)) continue;
     const auto wants = [&](TensorId id) { return graph.tensor(id).requires_grad; };
     if (std::any_of(region.arguments.begin(), region.arguments.end(), wants)) continue;
     throw Refusal("--checkpoint-impl",

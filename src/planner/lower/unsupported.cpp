@@ -415,15 +415,19 @@ std::optional<std::string> sharded_tower_unsupported(const ModelSpec& model, con
   return "a tower of pictures of all sizes beside experts or mixers under fully_shard, not compared with PyTorch yet";
 }
 
-// Without a reducer parameters that no loss reaches keep no gradient, and the optimizer makes no state for them. DDP
-// waits for their gradients (find_unused_parameters), and engines were not compared.
-bool skips_unreached(const Job& job) { return job.training.runtime == Runtime::PyTorch && job.parallelism.dp == 1; }
+// Without a reducer parameters that no loss reaches keep no gradient, and the optimizer makes no state for them.
+// DeepSpeed's engine takes zeros in their place. DDP waits for their gradients (find_unused_parameters), and
+// fully_shard was not compared.
+bool skips_unreached(const Job& job) {
+  const Runtime runtime = job.training.runtime;
+  return runtime == Runtime::DeepSpeed || (runtime == Runtime::PyTorch && job.parallelism.dp == 1);
+}
 
-// dinov2's token of masked patches, which a classifier does not read.
-std::optional<std::string> masked_patches_unsupported(const ModelSpec& model, const Job& job) {
-  if (model.family != "dinov2" && model.family != "gemma3n_text") return std::nullopt;
+// dinov2's token of masked patches, which a classifier does not read; parameters that a recorded step did not read.
+std::optional<std::string> unread_unsupported(const ModelSpec& model, const Job& job) {
+  if (model.family != "dinov2" && model.family != "gemma3n_text" && !model.recording) return std::nullopt;
   const Training& training = job.training;
-  const std::vector<std::string> unreached = unreached_parameters(model, trained_parameters(model, training));
+  const std::vector<std::string> unreached = unreached_parameters(model, trained_parameters(model, training), 0);
   if (!skips_unreached(job) && !unreached.empty()) {
     return formatted("a parameter that is trained and that no loss reaches: --freeze '{}'", unreached.front());
   }
@@ -479,7 +483,7 @@ std::optional<std::string> tower_unsupported(const ModelSpec& model, const Job& 
       return "one picture at a time, whose trained class token takes its gradient as a part of another";
     }
   }
-  const std::vector<std::string> globs = unreached_parameters(model, trained);
+  const std::vector<std::string> globs = unreached_parameters(model, trained, training.images);
   if (!globs.empty() && !skips_unreached(job)) {
     std::string options;
     for (const std::string& glob : globs) options += formatted(" --freeze '{}'", glob);
@@ -573,7 +577,7 @@ std::optional<std::string> activation_offloading_unsupported(const ModelSpec& mo
 std::optional<std::string> unsupported(const ModelSpec& model, const Job& job) {
   const Training& training = job.training;
   if (const auto graph = graph_unsupported(model, training, job.parallelism.tp)) return graph;
-  if (const auto masked = masked_patches_unsupported(model, job)) return masked;
+  if (const auto unread = unread_unsupported(model, job)) return unread;
   if (const auto layers = shared_layers_unsupported(model, training)) return layers;
   if (const auto tower = tower_unsupported(model, job)) return tower;
   if (const auto adapters = adapters_unsupported(model, job)) return adapters;

@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "core/format.h"
+#include "core/module_graph.h"
 #include "core/text/whole_numbers.h"
 #include "model/traits.h"
 
@@ -121,6 +122,18 @@ std::optional<Pin> micro_batch_pin(const SearchInputs& inputs) {
   return std::nullopt;
 }
 
+// A recording has one shape, and parts that nobody cuts or runs again.
+std::optional<Pin> recorded_pin(Axis axis, const SearchInputs& inputs) {
+  if (!inputs.model.recording) return std::nullopt;
+  const auto says = [](std::string value) { return Pin{std::move(value), "the recording"}; };
+  switch (axis) {
+    case Axis::MicroBatch: return says(std::to_string(inputs.model.recording->micro_batch));
+    case Axis::TensorParallel: return says("1");
+    case Axis::Checkpoint: return says("none");
+    default: return std::nullopt;
+  }
+}
+
 bool brings_loss(const Request& request) { return request.model_code.value_or("") == "torchtitan"; }
 
 std::optional<Pin> pin(Axis axis, const SearchInputs& inputs, Objective objective) {
@@ -194,7 +207,9 @@ void take_list(const ListedAxis& listed, AxisValues& into, Diagnostics& faults) 
 }
 
 AxisValues unlisted(Axis axis, const SearchInputs& inputs, Objective objective) {
-  if (const std::optional<Pin> said = pin(axis, inputs, objective)) {
+  std::optional<Pin> said = pin(axis, inputs, objective);
+  if (!said) said = recorded_pin(axis, inputs);
+  if (said) {
     return {{said->value}, Origin::Given, said->where, true};
   }
   return {own_values(axis, inputs, objective), Origin::Assumed, "dsplan's own list", false};
@@ -263,8 +278,8 @@ bool stands_alone(const Hardware* hardware) {
 }
 
 // fully_shard beside ZeRO, unless the user's own configuration is DeepSpeed's; replicas where there are several nodes;
-// on one GPU also what `simulate` takes there, PyTorch alone, and on more of them its replicas where the others refuse a
-// parameter (clip's scale).
+// on one GPU also what `simulate` takes there, PyTorch alone, and on more of them its replicas where the others refuse
+// a parameter (clip's scale).
 std::vector<std::string> own_states(const SearchInputs& inputs, Objective objective) {
   std::vector<std::string> values = {"0", "1", "2", "3"};
   const Request& request = inputs.request;
@@ -272,6 +287,10 @@ std::vector<std::string> own_states(const SearchInputs& inputs, Objective object
   const bool deepspeed = inputs.deepspeed != nullptr || request.inline_deepspeed || request.deepspeed.given() ||
                          request.runtime.given() || request.deepspeed_version.given();
   if (deepspeed) return values;
+  if (inputs.model.recording) {  // fully_shard is not modelled there.
+    values.emplace_back("pytorch");
+    return values;
+  }
   values.emplace_back("fsdp2");
   const std::int64_t usual = objective != Objective::Gpus && stands_alone(inputs.hardware) ? 1 : kMostGpus;
   if (gpus_of(inputs).value_or(usual) == 1 || contrasts(inputs.model)) values.emplace_back("pytorch");
@@ -304,6 +323,10 @@ std::vector<std::string> own_values(Axis axis, const SearchInputs& inputs, Objec
 SearchSpace space_of(const SearchInputs& inputs, const ListedSpace& listed, Objective objective) {
   Diagnostics faults;
   SearchSpace space;
+  if (inputs.model.recording && objective == Objective::MicroBatch) {
+    throw Refusal("--maximize", formatted("the micro-batch is {}, as recorded: record the module again for another one",
+                                          inputs.model.recording->micro_batch));
+  }
   for (std::size_t i = 0; i < kAxes; ++i) space.axes[i] = unlisted(static_cast<Axis>(i), inputs, objective);
   std::array<bool, kAxes> seen{};
   for (const ListedAxis& axis : listed.axes) {

@@ -35,10 +35,27 @@ bool is_trained(const Parameter& parameter, const Training& training) {
   return true;
 }
 
+// Where rows have no pictures the forward calls the language model and its head alone.
+bool is_called(const ModelSpec& model, const Training& training, std::string_view name) {
+  const TowerParts* tower = model.parts == nullptr ? nullptr : model.parts->tower.get();
+  if (tower == nullptr || !tower->beside_text() || training.images > 0) return true;
+  const std::initializer_list<std::string_view> text{"language_model.", "text_model.", "lm_head"};
+  return std::any_of(text.begin(), text.end(),
+                     [&](std::string_view part) { return name.find(part) != std::string_view::npos; });
+}
+
 // What no loss reaches never has a gradient, and PyTorch's optimizers make no state for it: parts of towers, and in
 // masked language models of bert and roberta a bias beside their projection's, which nothing reads where the two share
 // no storage; of dinov2's classifier what stands for patches that are masked.
-bool is_read(const ModelSpec& model, const Parameter& parameter) {
+bool is_read(const ModelSpec& model, const Training& training, const Parameter& parameter) {
+  if (!is_called(model, training, parameter.name)) return false;
+  if (model.recording) {
+    const auto id = static_cast<std::int32_t>(&parameter - model.parameters.data());
+    return std::any_of(model.recording->ops.begin(), model.recording->ops.end(), [id](const RecordedOp& op) {
+      return std::any_of(op.gradients.begin(), op.gradients.end(),
+                         [id](const RecordedGradient& one) { return one.to == -1 - id; });
+    });
+  }
   if (model.parts != nullptr && model.parts->tower != nullptr) {
     const std::vector<std::string>& unreached = model.parts->tower->unreached;
     return std::none_of(unreached.begin(), unreached.end(), [&](const std::string& beginning) {
@@ -63,7 +80,8 @@ std::vector<CountedParameter> count(const ModelSpec& model, const Job& job) {
     if (parameter.tied_to != kNone) continue;
     const Shape local = local_shape(model, parameter, job.parallelism.tp);
     const bool in_layer = model.module_at(parameter.module).layer != kNone;
-    const bool trained = is_trained(parameter, job.training) && (!one_by_one || is_read(model, parameter));
+    const bool trained =
+        is_trained(parameter, job.training) && (!one_by_one || is_read(model, job.training, parameter));
     counted.push_back({local.elements().value(), local, trained,
                        in_layer && local.rank == 2 && parameter.split != Split::Vocabulary,
                        model.module_at(parameter.module).type == "Embedding", job.training.dtype_of(parameter),
@@ -430,6 +448,7 @@ std::vector<const Module*> biased_products(const ModelSpec& model, const Job& jo
     if (bias.shape.rank != 1 || bias.shape.dims[0] == 1 || !bias.name.ends_with(".bias")) continue;
     const Module& module = model.module_at(bias.module);
     if (module.path.find(".audio_tower.") != std::string::npos) continue;  // No batch has sound.
+    if (!is_called(model, t, module.path)) continue;
     if (module.type == "FalconLinear" || module.type.starts_with("Linear8bitLt")) continue;
     if (adds_in_function(model, t.lora_kernels, module)) continue;
     if (rows_only && !multiplies_rows(model, module)) continue;

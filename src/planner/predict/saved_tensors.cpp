@@ -24,6 +24,8 @@ class Lister {
     const CheckpointGroup* group = nullptr;
     auto next = checkpoint.groups.begin();
     for (const Instruction& instruction : graph_.program) {
+      while (next != checkpoint.groups.end() && is_skipped(graph_.regions.at(static_cast<std::size_t>(next->first))))
+        ++next;
       if (instruction.kind == Instruction::Kind::RegionBegins && next != checkpoint.groups.end() &&
           instruction.region() == next->first) {
         group = &*next++;

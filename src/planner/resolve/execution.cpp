@@ -521,7 +521,7 @@ std::int64_t marks_of(const TowerParts* tower, const Training& training) {
   return training.images * (by_row ? grid_of(*tower, training.image_size).height / tower->merge : 2);
 }
 
-// Pictures per row of a model that reads text besides. Without any its tower would take no part in the step.
+// Pictures per row of a model that reads text besides. Without any its tower takes no part in the step.
 void resolve_images(Resolver& resolver) {
   const Setting<std::int64_t>& wished = resolver.request.images;
   resolve_image_size(resolver);
@@ -533,6 +533,10 @@ void resolve_images(Resolver& resolver) {
         wished.place, formatted("images {} of {}, which reads no pictures beside text", *wished, resolver.model.name));
   }
   training.images = wished.value_or(1);
+  if (training.images < 0) {
+    return resolver.fault(wished.place,
+                          formatted("images {}; it is the number of pictures in a row, 0 or more", training.images));
+  }
   if (wished.given()) {
     resolver.given("images", std::to_string(*wished), wished.place, "--images");
   } else {

@@ -7,6 +7,7 @@
 #include "io/json_text.h"
 #include "io/own_file.h"
 #include "model/quantized.h"
+#include "model/traits.h"
 #include "report/export/write_deepspeed.h"
 
 namespace dsplan {
@@ -175,7 +176,7 @@ void add_execution(const ModelSpec& model, const Job& job, Json& json) {
     json.set("seq_list", t.seq_list);
   }
   if (t.target_seq > 0) json.set("target_seq", t.target_seq);
-  if (t.images > 0) json.set("images", t.images);
+  if (picture_tokens(model, t.image_size) > 0) json.set("images", t.images);
   if (!t.image_size.empty()) json.set("image_size", t.image_size);
   if (const ResolvedInput* lora = input_of(job, "lora")) json.set("lora", lora->value);
   if (const std::optional<Quantization> packing = packing_of(model)) add_packing(*packing, json);

@@ -46,13 +46,15 @@ void find_sharers(const GraphFacts& facts, std::vector<Checkpoint>& all) {
 
 Checkpoints::Checkpoints(TapeContext& on, const Checkpointing& checkpointing)
     : container(on, of_node_), on_(on), graph_(on.graph), emitter_(on.emitter), of_node_(on.graph.nodes.size(), -1) {
-  std::vector<std::uint32_t> begins;
-  std::vector<std::uint32_t> ends;
+  std::vector<std::uint32_t> begins(graph_.regions.size());
+  std::vector<std::uint32_t> ends(graph_.regions.size());
   for (std::uint32_t at = 0; at < graph_.program.size(); ++at) {
-    if (graph_.program[at].kind == Instruction::Kind::RegionBegins) begins.push_back(at);
-    if (graph_.program[at].kind == Instruction::Kind::RegionEnds) ends.push_back(at);
+    const Instruction& one = graph_.program[at];
+    if (one.kind == Instruction::Kind::RegionBegins) begins.at(static_cast<std::size_t>(one.region())) = at;
+    if (one.kind == Instruction::Kind::RegionEnds) ends.at(static_cast<std::size_t>(one.region())) = at;
   }
   for (const CheckpointGroup& group : checkpointing.groups) {
+    if (is_skipped(graph_.regions.at(static_cast<std::size_t>(group.first)))) continue;
     all_.push_back(
         found(group, begins.at(static_cast<std::size_t>(group.first)), ends.at(static_cast<std::size_t>(group.last))));
     if (!checkpointing.modules.empty()) all_.back().parts = parts_of_layer(on_, all_.back().begin, all_.back().end);

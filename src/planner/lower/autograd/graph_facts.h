@@ -13,6 +13,9 @@ namespace dsplan {
 // Whether a gradient of one of a node's outputs is wanted: it lies on a way from the loss, or an output, to a leaf.
 [[nodiscard]] Indexed<NodeId, bool> wanted_nodes(const Graph& graph);
 
+// A layer that this forward does not call: of a tower where rows have no pictures.
+[[nodiscard]] inline bool is_skipped(const Region& region) { return region.arguments.empty(); }
+
 class GraphFacts {
  public:
   // All references must outlive this.

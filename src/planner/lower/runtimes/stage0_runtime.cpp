@@ -384,10 +384,10 @@ class Stage0Runtime final : public RuntimeBase {
   // buffered_allreduce_fallback, of one rank as well.
   void backward_ends(bool boundary) override {
     if (!boundary) return;
+    fill_missing();
     std::vector<BufferId> bucket;
     std::int64_t filled = 0;
     for (const NamedParameter& p : trained_) {
-      if (!engine_.gradients.holds(p.id)) continue;
       bucket.push_back(engine_.gradients[p.id]);
       filled += p.elements;
       if (filled <= kReduceElements) continue;
@@ -401,6 +401,16 @@ class Stage0Runtime final : public RuntimeBase {
   }
 
  private:
+  // Other ranks may have a gradient where this one has none.
+  void fill_missing() {
+    constexpr What kZeros{Role::Gradients, "zero gradient", "engine.py, _get_gradients_for_reduction"};
+    for (const NamedParameter& p : trained_) {
+      if (engine_.gradients.holds(p.id)) continue;
+      Variable zeros = eager_.zeros(storage(Elements(p.elements), p.dtype), p.dtype, kZeros, "zero gradient");
+      engine_.gradients.accumulate(p.id, zeros.hand_over());
+    }
+  }
+
   // Concatenated, cast where the communication dtype differs, reduced, copied back. One gradient by itself is a view
   // (tensor_flatten.h, flatten_dense_tensors).
   void allreduce_and_copy(const std::vector<BufferId>& bucket, std::int64_t elements) {

@@ -99,6 +99,7 @@ void IpgBuckets::let_go(std::size_t parameter, Variable gradient) {
 void IpgBuckets::independent_gradient_partition_epilogue(bool boundary) {
   reduce_ipg_grads();
   wait_for_reductions();
+  partition_.fill_missing();
   if (boundary) partition_.pad();
   close_buckets();
   partition_.add_up();

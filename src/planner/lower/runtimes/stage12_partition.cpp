@@ -9,6 +9,59 @@ namespace {
 constexpr Source kConstructor = "zero/stage_1_and_2.py, DeepSpeedZeroOptimizer.__init__";
 constexpr Source kZeroStep = "zero/stage_1_and_2.py, step";
 
+std::vector<BufferId> ids_of(const std::vector<Variable>& parts) {
+  std::vector<BufferId> ids;
+  for (const Variable& part : parts) ids.push_back(part.id());
+  return ids;
+}
+
+// get_all_grad_tensors: zeros in the place of the partition's gradients that have not come, because no loss reaches the
+// parameter.
+class MissingGradients {
+ public:
+  MissingGradients(Emitter& emitter, const Stage12Facts& facts)
+      : zeros(facts.layout.order.size()), eager_(emitter), facts_(facts), came_(facts.layout.order.size(), false) {}
+
+  void came(std::size_t parameter) { came_[parameter] = true; }
+
+  // At the end of a backward. Those of a later one are added to the first. Where gradients are apart these are given
+  // back, to be kept among them.
+  std::vector<std::pair<std::size_t, Variable>> fill() {
+    constexpr What kZeros{Role::Gradients, "zero gradient", "zero/stage_1_and_2.py, get_all_grad_tensors"};
+    const DType type = facts_.training.grad_accum_dtype;
+    std::vector<std::pair<std::size_t, Variable>> apart;
+    for (std::size_t at = 0; at < came_.size(); ++at) {
+      if (came_[at] || !facts_.layout.is_mine(at)) continue;
+      const Bytes bytes = storage(Elements(facts_.layout.order[at].elements), type);
+      Variable made = eager_.zeros(bytes, type, kZeros, "zero gradient");
+      if (!facts_.zero().contiguous_gradients) {
+        apart.emplace_back(at, std::move(made));
+      } else if (!zeros[at]) {
+        zeros[at] = std::move(made);
+      } else {
+        eager_.add(zeros[at], made, "add gradients in partition");
+        added.append(std::move(made));
+      }
+    }
+    came_.assign(came_.size(), false);
+    return apart;
+  }
+
+  void append_to(std::vector<BufferId>& parts) const {
+    for (const Variable& one : zeros) {
+      if (one) parts.push_back(one.id());
+    }
+  }
+
+  std::vector<Variable> zeros;  // By index into the layout, to the step.
+  Variables added;              // What a later backward has added to them, to its end.
+
+ private:
+  Eager eager_;
+  const Stage12Facts& facts_;
+  std::vector<bool> came_;  // In this backward.
+};
+
 class PartitionOnDevice final : public OwnPartition {
  public:
   explicit PartitionOnDevice(const PartitionInputs& inputs)
@@ -20,6 +73,7 @@ class PartitionOnDevice final : public OwnPartition {
         norms_(inputs.norms),
         gradient_norms_(inputs.gradient_norms),
         optimizer_(inputs.emitter, inputs.facts.training, kConstructor),
+        missing_(inputs.emitter, inputs.facts),
         apart_(inputs.facts.layout.order.size()) {}
 
   void create_master(const Part& parameters) override {
@@ -47,6 +101,7 @@ class PartitionOnDevice final : public OwnPartition {
   // A parameter that touches this rank's partition leaves its whole gradient in grads_in_partition.
   void keep(std::size_t parameter, BufferId from, std::int64_t offset) override {
     if (!layout_.is_mine(parameter) || facts_.sums_partition) return;
+    missing_.came(parameter);
     if (filling_ == kNoBuffer) {
       Variable made(
           eager_.empty(facts_.in_model_dtype(layout_.kept), facts_.training.dtype,
@@ -61,7 +116,13 @@ class PartitionOnDevice final : public OwnPartition {
   }
 
   void keep_apart(std::size_t parameter, Variable gradient) override {
+    missing_.came(parameter);
     arrived_.emplace_back(parameter, std::move(gradient));
+  }
+
+  void fill_missing() override {
+    if (facts_.sums_partition) return;
+    for (auto& [parameter, zeros] : missing_.fill()) arrived_.emplace_back(parameter, std::move(zeros));
   }
 
   void pad() override {
@@ -86,6 +147,7 @@ class PartitionOnDevice final : public OwnPartition {
       gradient.reset();
     }
     arrived_.clear();
+    missing_.added.reset(Reason::GradientHeld);
     if (!later_) return;
     eager_.add(grads_in_partition_, later_, "add gradients in partition");
     later_.reset();
@@ -123,7 +185,8 @@ class PartitionOnDevice final : public OwnPartition {
           eager_.empty(storage(Elements(fragment.count), DType::Float64), DType::Float64,
                        {Role::Temporaries, "gradient in fp64", "zero/stage_1_and_2.py, get_grad_norm_direct"});
       Work work = eager_.work();
-      if (const BufferId flat = kept(); flat != kNoBuffer) work.read(flat);
+      const BufferId zeros = missing_.zeros[fragment.parameter].id();
+      if (const BufferId flat = zeros != kNoBuffer ? zeros : kept(); flat != kNoBuffer) work.read(flat);
       work.write(wide);
       if (n < ranges.size()) work.really_reads({ranges[n]});
       work.run(Body::Copy, "gradient in fp64");
@@ -162,10 +225,16 @@ class PartitionOnDevice final : public OwnPartition {
     for (Variable& gradient : apart_) take(std::move(gradient));
     filling_ = kNoBuffer;
     const bool view = facts_.sums_partition || layout_.fragments.size() + (layout_.padding() > 0 ? 1U : 0U) == 1;
-    if (parts.empty()) parts.push_back(flatten({}));  // No gradient arrived: zeros.
-    Variable flat = view ? std::move(parts.front()) : flatten(ids_of(parts));
+    for (Variable& zeros : missing_.zeros) {
+      if (view) take(std::move(zeros));
+    }
+    std::vector<BufferId> ids = ids_of(parts);
+    missing_.append_to(ids);
+    if (ids.empty()) parts.push_back(flatten({}));  // The partition is of no parameter: zeros.
+    Variable flat = view ? std::move(parts.front()) : flatten(ids);
     if (facts_.training.master_dtype != eager_.emitter().dtype(flat.id())) flat = cast_to_master(flat);
     for (Variable& part : parts) part.reset(Reason::GradientHeld);
+    for (Variable& zeros : missing_.zeros) zeros.reset(Reason::GradientHeld);
     return flat;
   }
 
@@ -192,18 +261,13 @@ class PartitionOnDevice final : public OwnPartition {
     return cast;
   }
 
-  [[nodiscard]] static std::vector<BufferId> ids_of(const std::vector<Variable>& parts) {
-    std::vector<BufferId> ids;
-    for (const Variable& part : parts) ids.push_back(part.id());
-    return ids;
-  }
-
   [[nodiscard]] std::vector<BufferId> sources() const {
     std::vector<BufferId> parts;
     if (kept() != kNoBuffer) parts.push_back(kept());
     for (const Variable& gradient : apart_) {
       if (gradient) parts.push_back(gradient.id());
     }
+    missing_.append_to(parts);
     return parts;
   }
 
@@ -218,6 +282,10 @@ class PartitionOnDevice final : public OwnPartition {
     const std::size_t count = layout_.fragments.size();
     for (std::size_t n = 0; n < count; ++n) {
       const FlatLayout::Fragment& fragment = layout_.fragments[n];
+      if (const BufferId zeros = missing_.zeros[fragment.parameter].id(); zeros != kNoBuffer) {
+        ranges.push_back({zeros, storage(Elements(fragment.source), type), storage(Elements(fragment.count), type)});
+        continue;
+      }
       const std::int64_t begin = facts_.sums_partition ? fragment.target
                                  : apart               ? fragment.source
                                                        : layout_.kept_offset[fragment.parameter] + fragment.source;
@@ -251,8 +319,9 @@ class PartitionOnDevice final : public OwnPartition {
   Variable grads_in_partition_;   // That the step will take.
   Variable later_;                // That a later backward fills.
   BufferId filling_ = kNoBuffer;  // The one of the two that this backward fills.
-  Variable padding_;              // Zeros behind the last fragment, from the boundary to the step.
-  std::vector<Variable> apart_;   // contiguous_gradients off, by index into the layout: that the step will take;
+  MissingGradients missing_;
+  Variable padding_;             // Zeros behind the last fragment, from the boundary to the step.
+  std::vector<Variable> apart_;  // contiguous_gradients off, by index into the layout: that the step will take;
   std::vector<std::pair<std::size_t, Variable>> arrived_;  // and those of this backward.
 };
 

@@ -29,6 +29,8 @@ class OwnPartition {
   virtual void keep_apart(std::size_t /*parameter*/, Variable /*gradient*/) {}
   // `.grad` of a parameter stays to the end of the backward even where it has been kept.
   [[nodiscard]] virtual bool stays(std::size_t /*parameter*/) const { return false; }
+  // get_all_grad_tensors, at the end of a backward: zeros in the place of gradients that have not come.
+  virtual void fill_missing() {}
   // Before and after buckets are let go of at the end of a backward.
   virtual void pad() {}
   virtual void add_up() {}
