@@ -167,7 +167,7 @@ TEST_CASE("hub: the id of a bundled model finds it, without asking anybody") {
 
 TEST_CASE("hub: every id that is known finds its own bundled model, in a file too") {
   const std::string folder = data_dir();
-  for (const auto& [file, id, own] : {std::tuple("/models/index.csv", 1, 0), {"/configs/model-names.csv", 0, 1}}) {
+  for (const auto& [file, id, own] : {std::tuple("/models/index.csv", 1U, 0U), {"/configs/model-names.csv", 0U, 1U}}) {
     std::istringstream rows(slurp(folder + file));
     std::string row;
     std::getline(rows, row);

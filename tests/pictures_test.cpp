@@ -245,7 +245,7 @@ TEST_CASE("pictures: a bundled model trains on text alone, or says why not") {
     CAPTURE(path.stem().string());
     CAPTURE(runtime);
     if (runtime > 0) request.gpus = {2, option("--gpus")};
-    if (runtime == 1 || runtime == 2) request.zero_stage = {runtime + 1, option("--zero-stage")};
+    if (runtime == 1 || runtime == 2) request.zero_stage = {static_cast<std::int64_t>(runtime + 1), option("--zero-stage")};
     if (runtime == 3) request.runtime = {"fsdp2", option("--runtime")};
     if (runtime == 4) request.freeze = {{"*vi*"}, option("--freeze")};
     try {

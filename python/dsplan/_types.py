@@ -685,6 +685,7 @@ class Prediction(PredictionView):
     changes: Optional[Tuple[Change, ...]] = None
     retries_expected: Optional[int] = None
     long_run: Optional[LongRun] = None
+    long_run_expected: Optional[LongRun] = None
     above_inputs: Optional[AboveInputs] = None
     traffic_terms: Optional[Tuple[TrafficTerm, ...]] = None
 

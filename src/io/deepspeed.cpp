@@ -284,10 +284,10 @@ Document read_deepspeed_document(const std::string& path) {
   try {
     document = parse_hjson(path, text);
   } catch (const Refusal&) {
-    refuse_other_slot(path, text, Slot::DeepSpeed);
+    refuse_other_slot(path, text, FileSlot::DeepSpeed);
     throw;
   }
-  refuse_other_slot(*document, Slot::DeepSpeed);
+  refuse_other_slot(*document, FileSlot::DeepSpeed);
   return *std::move(document);
 }
 

@@ -259,10 +259,10 @@ ModelFiles from_file(std::string name, const std::string& path) {
   try {
     files.document = parse_json(path, with_bounds(text));
   } catch (const Refusal&) {
-    refuse_other_slot(path, text, Slot::Model);
+    refuse_other_slot(path, text, FileSlot::Model);
     throw;
   }
-  refuse_other_slot(files.document, Slot::Model);
+  refuse_other_slot(files.document, FileSlot::Model);
   files.kind = judge_kind(files.document);
   return files;
 }

@@ -358,7 +358,7 @@ Said with_launch_file(Said said) {
 
 Said read_training_document(const Document& document) {
   expect_object(document, "a training file");
-  refuse_other_slot(document, Slot::Training);
+  refuse_other_slot(document, FileSlot::Training);
   if (document.root.find("dsplan") != nullptr) return {read_training_file(document), {}};
   if (!is_deepspeed_json(document)) {
     const DialectTable& table = recognise(document);

@@ -13,7 +13,7 @@ namespace dsplan {
 namespace {
 
 struct Belongs {
-  Slot slot;
+  FileSlot slot;
   std::string what;
   std::string option;
 };
@@ -54,12 +54,12 @@ Counts count(const Value& root) {
 std::optional<Belongs> belongs(const Document& document) {
   const Value& root = document.root;
   if (!root.is(Value::Kind::Object) || root.find("dsplan") != nullptr) return std::nullopt;
-  if (is_model(root)) return Belongs{Slot::Model, "a model's config.json", "simulate"};
+  if (is_model(root)) return Belongs{FileSlot::Model, "a model's config.json", "simulate"};
   const Counts counts = count(root);
-  if (counts.deepspeed > counts.dialects) return Belongs{Slot::DeepSpeed, "a DeepSpeed JSON", "--deepspeed"};
+  if (counts.deepspeed > counts.dialects) return Belongs{FileSlot::DeepSpeed, "a DeepSpeed JSON", "--deepspeed"};
   if (counts.dialects == 0 || counts.deepspeed > 0) return std::nullopt;
   try {
-    return Belongs{Slot::Training, std::string(recognise(document).what), "--training"};
+    return Belongs{FileSlot::Training, std::string(recognise(document).what), "--training"};
   } catch (const Refusal&) {
     return std::nullopt;  // Of two dialects, or of a program that nobody reads.
   }
@@ -67,20 +67,20 @@ std::optional<Belongs> belongs(const Document& document) {
 
 }  // namespace
 
-void refuse_other_slot(const Document& document, Slot wanted) {
+void refuse_other_slot(const Document& document, FileSlot wanted) {
   const std::optional<Belongs> found = belongs(document);
   if (!found || found->slot == wanted) return;
   // A training file may be a DeepSpeed JSON.
-  if (wanted == Slot::Training && found->slot == Slot::DeepSpeed) return;
-  const std::string_view here = wanted == Slot::Model       ? "no model"
-                                : wanted == Slot::DeepSpeed ? "no DeepSpeed JSON"
-                                                            : "no training file";
-  const std::string hint = found->slot == Slot::Model ? formatted("it is MODEL: dsplan simulate {}", document.path)
-                                                      : formatted("say {} {}", found->option, document.path);
+  if (wanted == FileSlot::Training && found->slot == FileSlot::DeepSpeed) return;
+  const std::string_view here = wanted == FileSlot::Model       ? "no model"
+                                : wanted == FileSlot::DeepSpeed ? "no DeepSpeed JSON"
+                                                                : "no training file";
+  const std::string hint = found->slot == FileSlot::Model ? formatted("it is MODEL: dsplan simulate {}", document.path)
+                                                          : formatted("say {} {}", found->option, document.path);
   throw Refusal({document.at(document.root.offset, formatted("this is {}, and {}", found->what, here), hint)});
 }
 
-void refuse_other_slot(const std::string& path, const std::string& text, Slot wanted) {
+void refuse_other_slot(const std::string& path, const std::string& text, FileSlot wanted) {
   std::optional<Document> document;
   try {
     document = parse_yaml(path, text);

@@ -14,8 +14,6 @@ import tempfile
 import time
 import traceback
 
-from dsplan_dry import routing
-
 from . import model_config, pictures
 
 WHAT = ("requested", "allocated", "reserved", "active")
@@ -258,6 +256,8 @@ class Worker:
 
             add_fused_lm_head(model, outputs=("log_probs", "entropy", "is_top1"))
         if self.training.get("experts") == "eager":
+            from dsplan_dry import routing
+
             routing.route(model, self.training.get("routing", "balanced"))
         base = model
         if self.training.get("lora"):
