@@ -212,6 +212,7 @@ TEST_CASE("pictures: none in a row, and a tower that is trained has no states of
           frozen.freeze = {{"model.vision_tower.*", "model.multi_modal_projector.*"}, option("--freeze")};
           return frozen;
         }()));
+  whole.gpus = {1, option("--gpus")};
   for (const std::int64_t stage : {1, 2, 3}) {
     whole.zero_stage = {stage, option("--zero-stage")};
     CHECK(states(whole) == Bytes(12) * (footprint(model, job_of(model, whole)).parameters_total.value()));

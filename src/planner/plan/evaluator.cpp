@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "core/format.h"
+#include "core/module_graph.h"
 #include "core/machine/in_parallel.h"
 #include "core/text/whole_numbers.h"
 #include "model/parts.h"
@@ -104,7 +105,9 @@ std::string resolve_family(const SearchInputs& inputs, const SearchSpace& space,
   std::string& checkpoint = value(base, Axis::Checkpoint);
   if (!space[Axis::Checkpoint].pinned) checkpoint = "full";
   std::string refusal;
-  for (const char* rows : {"1", "2"}) {
+  std::vector<std::string> tried{"1", "2"};
+  if (inputs.model.recording) tried = {std::to_string(inputs.model.recording->micro_batch)};
+  for (const std::string& rows : tried) {
     value(base, Axis::MicroBatch) = rows;
     const CandidateInputs made = inputs_of(inputs, base, space);
     family.job = resolve(inputs.model, made.request, made.file(), inputs.hardware, inputs.cluster);

@@ -14,7 +14,9 @@ namespace dsplan {
 [[nodiscard]] Indexed<NodeId, bool> wanted_nodes(const Graph& graph);
 
 // A layer that this forward does not call: of a tower where rows have no pictures.
-[[nodiscard]] inline bool is_skipped(const Region& region) { return region.arguments.empty(); }
+[[nodiscard]] inline bool is_skipped(const Region& region) {
+  return region.arguments.empty() && region.keywords.empty();
+}
 
 class GraphFacts {
  public:
