@@ -251,4 +251,7 @@ TEST_CASE("lora: targets that are no linear module, or none at all") {
           (void)adapted(model, "r=8,targets=embed_tokens");
         }).find("LoRA on model.embed_tokens, a Embedding, is not modelled yet") != std::string::npos);
   CHECK(refusal([&] { (void)adapted(model, "r=8,targets=proj"); }).find("matches no module") != std::string::npos);
+  // As peft: one of the names is enough.
+  CHECK(adapted(model, "r=8,targets=fc_in+q_proj").parameters.size() ==
+        adapted(model, "r=8,targets=q_proj").parameters.size());
 }

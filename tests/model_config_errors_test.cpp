@@ -327,9 +327,9 @@ TEST_CASE("each fault of a model of several parts has its place") {
     1 | {"model_type": "mistral3", "vision_config": {"model_type": "siglip_vision_model"}}
       |                                                            ^
 )"},
-      {R"({"model_type": "llava", "vision_config": {"model_type": "pixtral"}})",
-       R"(config.json:1:57: error: "vision_config" of model_type "pixtral" is not modelled yet; here it is one of clip_vision_model, siglip_vision_model
-    1 | {"model_type": "llava", "vision_config": {"model_type": "pixtral"}}
+      {R"({"model_type": "llava", "vision_config": {"model_type": "dinov2"}})",
+       R"(config.json:1:57: error: "vision_config" of model_type "dinov2" is not modelled yet; here it is one of clip_vision_model, siglip_vision_model
+    1 | {"model_type": "llava", "vision_config": {"model_type": "dinov2"}}
       |                                                         ^
 )"},
       {R"({"model_type": "llava", "vision_config": {"hidden_size": 100}})",

@@ -81,6 +81,7 @@ class Chooser {
       faults_.add(place_.says(formatted("LoRA parameter \"{}\" matches none of {}", name, model_.name),
                               "it is the end of a parameter's name, as experts.down_proj"));
     }
+    refuse_unmatched();
     refuse_what_peft_refuses();
     faults_.throw_if_any();
     return std::move(made_);
@@ -167,9 +168,18 @@ class Chooser {
                                 "Linear and Conv1D modules are"));
       }
     }
+    matched_ = matched_ || any;
     if (any || (model_.dims.experts > 0 && std::count(kOfExperts.begin(), kOfExperts.end(), target) > 0)) return;
-    faults_.add(place_.says(formatted("LoRA target \"{}\" matches no module of {}", target, model_.name),
-                            "a target is the end of a module's path, as q_proj"));
+    unmatched_.push_back(target);
+  }
+
+  // BaseTuner.inject_adapter asks that one of the names be there: lists are written for several families.
+  void refuse_unmatched() {
+    if (matched_) return;
+    for (const std::string& target : unmatched_) {
+      faults_.add(place_.says(formatted("LoRA target \"{}\" matches no module of {}", target, model_.name),
+                              "a target is the end of a module's path, as q_proj"));
+    }
   }
 
   // BaseTuner._inject_parameters. "gate.weight" is a gate's of a class of its own; others have a linear module inside.
@@ -188,6 +198,7 @@ class Chooser {
                                 "those of fused experts and of routers are"));
       }
     }
+    matched_ = matched_ || any;
     return any;
   }
 
@@ -221,6 +232,8 @@ class Chooser {
   const Place& place_;
   std::span<const Renamed> renamed_;
   std::vector<WrappedParameter> parameters_;  // By the ends of their names.
+  std::vector<std::string> unmatched_;
+  bool matched_ = false;
   LoraTargets made_;
   Diagnostics faults_;
 };

@@ -22,7 +22,7 @@ REASONS = [
     ),
     (r"^families/.*-dinov2-", "the workspace of a convolution, which cuDNN alone knows and was not asked for these pictures"),
     (
-        r"^families/.*-(lfm2-.*b-(?!.*zero3)|nemotron-h-.*-(full|host)|nemotron-3-)|/chance-7-granite-4.0-h-|/chance-8-mamba2-130m-",
+        r"^families/.*-(lfm2-.*b-(?!.*zero3)|nemotron-h-.*-(full|host)|nemotron-3-)|/chance-[78]-granite-4.0-h-|/chance-8-mamba2-130m-",
         "the convolution along a sequence first copies its input so that each channel's tokens lie together, and frees the copy when it has run: "
         "traced, not predicted; what is asked for at the peaks is equal",
     ),
