@@ -42,8 +42,8 @@ TEST_CASE("configs: hardware") {
     CHECK(hardware.multiprocessors > 0);
   });
   // The device table, with the two V100-PCIe sizes and A10 and A10G as devices of their own; and T4, A100-PCIe with 40
-  // GB, H100 NVL, RTX 3090 Ti.
-  CHECK(count == 47);
+  // GB, H100 NVL, RTX 3090 Ti, RTX 4070 Ti, RTX 4080 SUPER, RTX A5000.
+  CHECK(count == 50);
 }
 
 TEST_CASE("configs: memory is the driver's figure, or torch's where one was printed") {

@@ -178,7 +178,7 @@ TEST_CASE("the first screen: the answer in at most sixteen lines, whose bars add
     CHECK(static_cast<std::size_t>(std::count(screen.begin(), screen.end(), '\n')) <= kScreenLines);
     CHECK(test::widest_line(screen) <= 80);
     CHECK(screen.starts_with(in_words(verdict)));
-    CHECK(screen.find("1.00 MiB  -20 %  --checkpoint full  (a note)") != std::string::npos);
+    CHECK(screen.find("1.00 MiB  -20 %  --checkpoint full (a note)") != std::string::npos);
     CHECK(screen.find("assumed: ") != std::string::npos);
     CHECK(screen.find("more: --explain ") != std::string::npos);
   }

@@ -265,7 +265,7 @@ TEST_CASE("settings: each setting of a request has one row") {
     if (!row.request.key.empty()) CHECK(names.insert(row.request.key).second);
     if (row.request.option != nullptr) CHECK(names.insert(row.request.option).second);
   }
-  // Without: what kinds of sources there were, their own structs, and two lists.
+  // Without: what kinds of sources there were, their own structs, two lists, and places of faults.
   check_parts(addresses,
-              {part("Request", request, 8), part("FsdpInput", request.fsdp, 0), part("DdpInput", request.ddp, 0)});
+              {part("Request", request, 9), part("FsdpInput", request.fsdp, 0), part("DdpInput", request.ddp, 0)});
 }

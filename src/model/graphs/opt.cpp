@@ -20,7 +20,7 @@ class Opt {
 
   Graph build() {
     return language_model(
-        g_, [&](TensorId ids) { return body(ids); }, cache_);
+        g_, [&](TensorId ids) { return called(ids); }, cache_);
   }
 
  private:
@@ -148,6 +148,16 @@ class Opt {
 
   [[nodiscard]] std::int64_t word_width() {
     return g_.shape(g_.parameter_of(g_.child(decoder_, "embed_tokens"), "weight")).dims[1];
+  }
+
+  // OPTForCausalLM calls the decoder inside of the model, OPTForSequenceClassification the model.
+  TensorId called(TensorId ids) {
+    if (!g_.model().graph_class.ends_with("ForSequenceClassification")) return body(ids);
+    const ModuleId model = g_.child(g_.causal(), "model");
+    g_.enter(model);
+    const TensorId hidden = body(ids);
+    g_.exit(model);
+    return hidden;
   }
 
   TensorId body(TensorId ids) {
