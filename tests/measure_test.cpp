@@ -55,13 +55,14 @@ TEST_CASE("measure hands the command on, with its options, and prints what the r
   const Folder folder;
   spill(folder / "made.json", measured("ran", 0, 1'000'000'000'000).dump());
   const Launcher launcher(folder, "echo \"$@\" > words\ncp made.json r.json\n");
-  const Ran ran =
-      measure(folder, "--device a100-sxm-80 --capacity 40GiB --events pending --out r.json -- python train.py --lr 1");
+  const Ran ran = measure(
+      folder,
+      "--device a100-sxm-80 --capacity 40GiB --events pending --routing worst --out r.json -- python train.py --lr 1");
   CHECK_MESSAGE(ran.code == 0, ran.out, ran.err);
   const std::string words = slurp(folder / "words");
-  CHECK(words.find(
-            "/tools/dry/run --receipt r.json --quiet --device a100-sxm-80 --capacity 42949672960 --events pending -- "
-            "python train.py --lr 1\n") != std::string::npos);
+  CHECK(
+      words.find("/tools/dry/run --receipt r.json --quiet --device a100-sxm-80 --capacity 42949672960 --events pending "
+                 "--routing worst -- python train.py --lr 1\n") != std::string::npos);
   CHECK(ran.out.starts_with("fits: peak 931.32 GiB reserved of "));
   CHECK(ran.out.find("peak bytes") != std::string::npos);
   CHECK(ran.out.find("1,000,000,000,000") != std::string::npos);
@@ -217,6 +218,7 @@ TEST_CASE("measure refuses by name") {
   refused("--evnts done -- true", "--events");
   refused("--events bogus -- true", "say done, pending, timed, or a number of launches from 1 on");
   refused("--events 0 -- true", "--events");
+  refused("--routing wrst -- true", "routing \"wrst\" is not known");
   refused("--device h100-sx -- true", "did you mean \"h100-sxm\"?");
   refused("--world 4 --rank 4 -- true", "there is no rank 4 of 4");
   refused("--rank 1 -- true", "a rank of how many?");

@@ -61,6 +61,16 @@ void check_numbers(const MeasureWords& said, Diagnostics& faults) {
                 formatted("work is complete \"{}\"", events),
                 "say done, pending, timed, or a number of launches from 1 on"});
   }
+  const std::string routing = said.routing.value_or("balanced");
+  if (routing != "balanced" && routing != "worst" && !routing.starts_with("capacity:") &&
+      !routing.starts_with("counts:")) {
+    faults.add({"--routing",
+                0,
+                0,
+                {},
+                formatted("routing \"{}\" is not known", routing),
+                "say balanced, worst, capacity:F, or counts:N,N and so on"});
+  }
   if (said.cuda && *said.cuda != "12" && *said.cuda != "13") {
     faults.add({"--cuda", 0, 0, {}, formatted("there is no stand-in for CUDA {}", *said.cuda), "there are 12 and 13"});
   }
