@@ -6,7 +6,6 @@
 #include "core/error.h"
 #include "core/format.h"
 #include "core/machine/in_parallel.h"
-#include "core/module_graph.h"
 #include "core/text/whole_numbers.h"
 #include "model/parts.h"
 #include "planner/libraries/library_memory.h"
@@ -105,9 +104,7 @@ std::string resolve_family(const SearchInputs& inputs, const SearchSpace& space,
   std::string& checkpoint = value(base, Axis::Checkpoint);
   if (!space[Axis::Checkpoint].pinned) checkpoint = "full";
   std::string refusal;
-  std::vector<std::string> tried{"1", "2"};
-  if (inputs.model.recording) tried = {std::to_string(inputs.model.recording->micro_batch)};
-  for (const std::string& rows : tried) {
+  for (const char* rows : {"1", "2"}) {
     value(base, Axis::MicroBatch) = rows;
     const CandidateInputs made = inputs_of(inputs, base, space);
     family.job = resolve(inputs.model, made.request, made.file(), inputs.hardware, inputs.cluster);
