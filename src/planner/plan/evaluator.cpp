@@ -105,9 +105,7 @@ std::string resolve_family(const SearchInputs& inputs, const SearchSpace& space,
   std::string& checkpoint = value(base, Axis::Checkpoint);
   if (!space[Axis::Checkpoint].pinned) checkpoint = "full";
   std::string refusal;
-  std::vector<std::string> tried{"1", "2"};
-  if (inputs.model.recording) tried = {std::to_string(inputs.model.recording->micro_batch)};
-  for (const std::string& rows : tried) {
+  for (const char* rows : {"1", "2"}) {
     value(base, Axis::MicroBatch) = rows;
     const CandidateInputs made = inputs_of(inputs, base, space);
     family.job = resolve(inputs.model, made.request, made.file(), inputs.hardware, inputs.cluster);
