@@ -6,7 +6,6 @@
 #include "core/error.h"
 #include "core/format.h"
 #include "core/machine/in_parallel.h"
-#include "core/module_graph.h"
 #include "core/text/whole_numbers.h"
 #include "model/parts.h"
 #include "planner/libraries/library_memory.h"
