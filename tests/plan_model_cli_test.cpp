@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "paths.h"
 #include "run_binary.h"
 #include "schema.h"
 #include "texts.h"
@@ -216,6 +217,14 @@ TEST_CASE("one GPU: PyTorch alone is in the space, and what does not fit is offe
     INFO((std::string(way)));
     CHECK(one_line(none.out).find(way) != std::string::npos);
   }
+}
+
+TEST_CASE("a recording is no space to search") {
+  const Folder folder;
+  const std::string recording = test_paths::source_dir() + "/tests/witnesses/modules/nanogpt.json";
+  const Ran ran = run_binary(folder, {"plan", recording, "--gpus", "8", "--cluster", "8xh100"});
+  CHECK(ran.code == 2);
+  CHECK_MESSAGE(has(ran.err, "a search over a recorded module is not modelled yet"), ran.err);
 }
 
 TEST_CASE("what would fit: the screen asks for as many as it shows, which are among all") {
