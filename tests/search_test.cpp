@@ -482,3 +482,19 @@ TEST_CASE("an interrupted search says so, with the best plan so far") {
   options.go_on = [](const SearchProgress&) { return true; };
   CHECK(asked.answer(options).complete);
 }
+
+TEST_CASE("what retries at one end of what waiting frees can do counts as clean unless the clock expects retries") {
+  Prediction p;
+  p.verdict = Verdict::FitsWithRetries;
+  p.retries = 2;
+  CHECK(!surely_retries(p));  // Nobody can estimate when frees end.
+  p.long_run_expected.emplace().repeats = true;
+  CHECK(!surely_retries(p));
+  p.long_run_expected->retries = 1;
+  CHECK(surely_retries(p));
+  p.long_run_expected.emplace().failed_step = 5;
+  CHECK(surely_retries(p));
+  p.long_run_expected.reset();
+  p.retries_low = 1;
+  CHECK(surely_retries(p));
+}
